@@ -37,7 +37,7 @@ CLI = "from skill_ttrl.cli.entry import main; main()"
 NAMES: dict[str, str | None] = {}
 """Old name → new name of a field (`accuracy`) or a file (`votes.jsonl`); None: one side alone has it. For a commit that only renames."""
 
-IGNORED = {"seconds", "created", "digest", "config_digest", "timing", "source", "policy"}
+IGNORED = {"seconds", "created", "digest", "config_digest", "timing", "source", "policy", "reused_from"}
 """Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`; and labels in words.
 Of `errors`, sentences for people, the number is compared."""
 

@@ -49,10 +49,13 @@ def records(tmp_path: Path) -> Path:
 
 def a_group(name: str, texts: list[str], answers: list[str], ops: SkillOps | None = None) -> Group:
     task = Task(name, "SkillTTRL/Math-v0", task_type="add")
-    completion = Completion("x", (1, 2), (-0.1, -0.2), "stop")
     tries = [
         Trajectory(
-            task, (Step("Compute 3+4.", text, 0.0, True, False, (5,), completion),), answer, "terminated", ops=ops
+            task,
+            (Step("Compute 3+4.", "", 0.0, True, False, (5,), Completion(text, (1, 2), (-0.1, -0.2), "stop")),),
+            answer,
+            "terminated",
+            ops=ops,
         )
         for text, answer in zip(texts, answers, strict=True)
     ]
