@@ -74,9 +74,11 @@ WORKLOADS: dict[str, list[str]] = {
     "quickstart_skills": [f"rl quickstart_skills --policy @operators {FEW}"],
     "quickstart_notes": [f'{NOTES} --set "skills.gate={{{GATE}, rule: not_worse, min_effect: 0.3}}"'],
     "gate_refuses": [f'{NOTES} --set rl.steps=2 --set "skills.gate={{{GATE}, rule: better, min_effect: 0.2}}"'],
-    "quickstart_webshop": [f"train quickstart_webshop --set model.path=@shop --set collect.episodes=40 {EPISODES}"],
+    "quickstart_webshop": [
+        f"train quickstart_webshop --set model.path=@shop --set model.builtin={{}} --set collect.episodes=40 {EPISODES}"
+    ],
     "quickstart_skills_alfworld": [
-        f"train quickstart_skills_alfworld --set model.path=@house --set collect.episodes=24 --set env.kwargs.max_steps=15 {EPISODES}"
+        f"train quickstart_skills_alfworld --set model.path=@house --set model.builtin={{}} --set collect.episodes=24 --set env.kwargs.max_steps=15 {EPISODES}"
     ],
     "quickstart_optimize": [
         """optimize quickstart_optimize --policy @operators --seed 0 --set runtime.threads=1 --set agent.template=plain
@@ -93,7 +95,7 @@ WORKLOADS: dict[str, list[str]] = {
     "ranks": [f"{QUICK} --nproc 2 --set rl.steps=2"],
     "resumed": [f"KILL {QUICK} --set rl.steps=6 --set rl.save_steps=1"],
     "dagger": [
-        f"""train quickstart_skills_alfworld --set model.path=@house --set collect.episodes=24 {EPISODES}
+        f"""train quickstart_skills_alfworld --set model.path=@house --set model.builtin={{}} --set collect.episodes=24 {EPISODES}
         --set phases=[collect,distill,sft,dagger] --set dagger.rounds=1 --set dagger.episodes=4 --set dagger.steps=2"""
     ],
     "transcripts": [
