@@ -13,9 +13,7 @@ from pathlib import Path
 from speed_plot import COLOURS
 
 TABLE = Path(__file__).parents[1] / "docs" / "quickstart-results.md"
-ROW = re.compile(
-    r"^\| (?P<arm>[^|]*), (?P<seed>\d) \| (?P<before>[\d.]+) → (?P<after>[\d.]+) \| \S+ \[(?P<low>\S+), (?P<high>\S+)\]"
-)
+NUMBER = r"[-+]?\d\.\d+"
 ARMS = {
     "true labels": "true labels",
     "votes": "votes, no labels",
@@ -32,13 +30,15 @@ def across(value: float) -> float:
 
 def draw(table: str) -> str:
     """An SVG image of the table's rows: a ring for before, a dot for after, and the interval of the change."""
-    section = table.partition("## A pretrained model")[2].partition("\n## ")[0]
-    rows = [row for line in section.splitlines() if (row := ROW.match(line)) and "LoRA" not in row["arm"]]
+    lines = table.partition("## A pretrained model")[2].partition("\n## ")[0].splitlines()
+    header, rows = (line.split("|") for line in lines if line.startswith("| run")), [line.split("|") for line in lines]
+    start = [float(number) for number in re.findall(NUMBER, next(header)[2])]
     body, y = list[str](), TOP
     for number, (arm, name) in enumerate(ARMS.items()):
         colour, first = COLOURS[(3, 0, 1, 2)[number]], y
-        for row in sorted((row for row in rows if row["arm"].startswith(arm)), key=lambda row: row["seed"]):
-            before, after, low, high = (float(row[key]) for key in ("before", "after", "low", "high"))
+        cells = next(row for row in rows if len(row) > 3 and row[1].strip().startswith(arm) and "LoRA" not in row[1])
+        ends, changes = ([float(number) for number in re.findall(NUMBER, cell)] for cell in cells[2:4])
+        for before, after, low, high in zip(start, ends, changes[1::3], changes[2::3], strict=True):
             body += [
                 f'<path d="M{across(before)} {y}H{across(after)}" stroke="{colour}" stroke-opacity=".35" stroke-width="3"/>',
                 f'<path d="M{across(before + low)} {y}H{across(before + high)}" stroke="{colour}"/>',

@@ -41,11 +41,13 @@ copybutton_prompt_text = "$ "
 
 DOCS = Path(__file__).parent
 LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]+)\)")
+SOURCE = re.compile(r"\.\./skill_ttrl/(?:(metrics\.toml)|[\w./]+)(?=#)")
+"""A link with an anchor to the code that a page is made from; the page exists on the site alone."""
 OBJECT = re.compile(r"<(?:factory|function (?:[\w.]|<\w+>)+)>")
 
 
 def link_files(app: Sphinx, page: str, source: list[str]) -> None:
-    """Make links to files of the repository downloads; a folder keeps its name alone."""
+    """Make links to the source of a generated page lead there, and links to other files downloads; a folder keeps its name alone."""
 
     def replaced(found: re.Match[str]) -> str:
         target = (DOCS / page).parent.joinpath(found[2]).resolve()
@@ -53,7 +55,8 @@ def link_files(app: Sphinx, page: str, source: list[str]) -> None:
             return found[0]
         return found[1] if target.is_dir() else f"[{found[1]}](path:{found[2]})"
 
-    source[0] = LINK.sub(replaced, source[0])
+    text = SOURCE.sub(lambda found: "metrics.md" if found[1] else "settings.md", source[0])
+    source[0] = LINK.sub(replaced, text)
 
 
 def google_style(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:

@@ -188,7 +188,8 @@ def test_links_and_named_tests_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for found in LINK.finditer(text):
         target = found["target"].partition("#")[0]
-        if target and "://" not in target and Path(target).stem not in GENERATED:
+        made = page.name == "index.md" and Path(target).stem in GENERATED  # in a clone the others are not there
+        if target and "://" not in target and not made:
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
     for named in TEST.findall(text):
         file, _, test = named.partition("::")
