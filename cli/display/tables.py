@@ -12,6 +12,7 @@ from rich.text import Text
 
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.sanitize import escape_terminal, one_line
+from skill_ttrl.types.thoughts import split_thought
 
 if TYPE_CHECKING:
     from skill_ttrl.metrics import UnhealthyMetric
@@ -34,7 +35,10 @@ def reply_view(reply: Reply) -> RenderableType:
     for number, text in enumerate(reply.texts, start=1):
         if len(reply.texts) > 1:
             lines.append(Rule(f"sample {number} of {len(reply.texts)}", align="left", style="dim"))
-        lines.append(Text(escape_terminal(text).strip() or "(empty)"))
+        thought, said = split_thought(text)
+        if thought:
+            lines.append(Text(f"thought: {len(thought):,} characters (--json shows it)", "dim"))
+        lines.append(Text(escape_terminal(said).strip() or "(empty)"))
     if len(reply.texts) > 1:
         lines.append(Rule(style="dim"))
     lines += [Text(warning, "yellow") for warning in reply.warnings]

@@ -47,6 +47,12 @@ def content(text: str) -> str:
     return split_thought(text)[1]
 
 
+def folded(text: str) -> str:
+    """A model's text to look at: of its thought the length alone, then its content."""
+    thought, said = split_thought(text)
+    return f"[thought: {len(thought):,} characters] {said}" if thought else text
+
+
 def json_content(text: str) -> str:
     """`content` of an answer in JSON; where the text begins with JSON, all of it, because marks in its strings are text."""
     return text if _JSON.match(text) else content(text)

@@ -118,16 +118,20 @@ def test_the_samples_of_a_run_are_in_its_bank_already(trained: Path, tmp_path: P
 
 
 def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = {"phase": "rl", "task_id": "\x1b[31mred", "answer": "\x1b]0;title\x07", "text": "\u202eback\x9b2J"}
+    line = {
+        "phase": "rl",
+        "task_id": "\x1b[31mred",
+        "answer": "\x1b]0;title\x07",
+        "text": "<think>seen</think>\u202eback\x9b2J",
+    }
     (tmp_path / "votes.jsonl").write_text(json.dumps(line) + "\n")
     found = inspect(tmp_path / "votes.jsonl")
     Console().print(inspection_view(found))
-    reply = Reply("q", ("\x1b[2Jhidden", "b"), ("\x1b[1m", None), majority_vote(["\x1b[1m", None]))
+    reply = Reply("q", ("\x1b[2Jhidden", "<think>\nseen</think>b"), ("\x1b[1m", None), majority_vote(["\x1b[1m", None]))
     Console().print(reply_view(reply))
     shown = capsys.readouterr().out
-    assert all(text in shown for text in ("red", "hidden", "sample 2 of 2")) and not set(shown) & set(
-        "\x1b\x07\x9b\u202e"
-    )
+    texts = ("red", "hidden", "sample 2 of 2", "[thought: 4 characters] back", "thought: 4 characters (--json")
+    assert all(text in shown for text in texts) and "seen" not in shown and not set(shown) & set("\x1b\x07\x9b\u202e")
 
 
 def test_another_bank_can_be_measured_with(trained: Path) -> None:

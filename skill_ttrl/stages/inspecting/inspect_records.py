@@ -17,6 +17,7 @@ from skill_ttrl.stages.reports.inspection import Inspection, short, with_interva
 from skill_ttrl.stages.reports.summarize import read_evaluations
 from skill_ttrl.storage.jsonl import first_keys, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
+from skill_ttrl.types.thoughts import folded
 
 COLUMNS = (
     "strategy",
@@ -38,6 +39,9 @@ COLUMNS = (
 
 EPISODE_COLUMNS = ("success", "turns", "stop_reason", "task", "text")
 """Of episodes that were collected: a line of them has no phase of a run."""
+
+SAID = ("text", "responses", "samples", "messages")
+"""Fields of what a model wrote; thoughts in them are folded."""
 
 
 def records_inspection(path: Path, limit: int) -> Inspection:
@@ -68,7 +72,7 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     episodes = outcomes and "phase" not in present
     known = [name for name in (EPISODE_COLUMNS if episodes else COLUMNS) if name in present]
     columns = known if len(known) > 1 else sorted(present)[:8]
-    rows = [[short(row.get(name)) for name in columns] for row in shown]
+    rows = [[short(_folded(row.get(name)) if name in SAID else row.get(name)) for name in columns] for row in shown]
     facts = {"lines": count, **_collected(path, count), **(_success(outcomes) if outcomes else {})}
     return Inspection("records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}", *notes])
 
@@ -115,6 +119,14 @@ def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:
         text += f", {each.failed:,} failed" if each.failed else ""
         facts[kind or "other"] = text + (f", {each.exploits:,} with an attempted exploit" if each.exploits else "")
     return facts
+
+
+def _folded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_folded(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _folded(each) for name, each in value.items()}
+    return folded(value) if isinstance(value, str) else value
 
 
 def _flatten(record: dict[str, Any]) -> dict[str, Any]:

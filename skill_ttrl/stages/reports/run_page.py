@@ -1,4 +1,4 @@
-"""The report of a run as one HTML file: the summary's table, the lines under it, and a curve for every metric."""
+"""The report of a run as one HTML file: the summary's table, the lines under it, a curve for every metric, and its last episodes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from pydantic import ValidationError
 
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.reader import Run, read_run
+from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
+from skill_ttrl.types import Trajectory, first_problem, from_json
+from skill_ttrl.types.thoughts import split_thought
 
 FIRST = ("success", "score", "majority_ratio", "label_accuracy", "reward")
 """Metrics whose curves come first."""
+EPISODES, TAIL = 4, 2**22
+"""Most episodes that are shown, and bytes at the end of `trajectories.jsonl` in which they are looked for."""
 WIDTH, HEIGHT = 280, 120
 """Of a chart, in pixels."""
 
@@ -34,11 +41,36 @@ def write_report_html(folder: RunFolder) -> Path:
         table=None if summary is None else summary_table(summary, full=True),
         lines=[] if summary is None else closing_lines(summary, full=True),
         charts=curves(run),
+        episodes=_episodes(folder.path / "trajectories.jsonl"),
         config=run.config.to_yaml(sparse=True),
         width=WIDTH,
         height=HEIGHT,
     )
     return folder.write_text("report.html", text)
+
+
+def _episodes(path: Path) -> list[dict[str, Any]]:
+    """The last episodes of a file: the task, (thought, content) of each turn, and the answer; none where there is no file."""
+    if not path.is_file():
+        return []
+    with path.open("rb") as stream:
+        start = max(0, path.stat().st_size - TAIL)
+        stream.seek(start)
+        lines = stream.read().split(b"\n")[start > 0 : -1][-EPISODES:]
+    try:
+        found = [from_json(Trajectory, line) for line in lines]
+    except ValidationError as error:
+        raise RunFolderError(f"{path}: one of its last lines is no trajectory: {first_problem(error)}.") from None
+    return [
+        {
+            "task": escape_terminal(each.task.id),
+            "turns": [
+                [escape_terminal(part).strip() for part in split_thought(turn.model_text)] for turn in each.steps
+            ],
+            "answer": escape_terminal(each.answer or "-"),
+        }
+        for each in found
+    ]
 
 
 def curves(run: Run) -> list[dict[str, Any]]:

@@ -112,7 +112,13 @@ def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
         log.log("rl", step, {"majority_ratio": value, "constant": 1, "<b>": value + 1})
     log.log("rl", 5, {"once": 1.0})
     write_summary(folder, SUMMARY)
+    task = Task("<p>", "E")
+    steps = [Step("?", "", 0.0, True, False, completion=Completion(text, (), (), "stop")) for text in ("<think>a<i>\0</think>b<u>", "<think>c")]  # fmt: skip
+    lines = trajectory_lines("rl", 1, Group(task, (Trajectory(task, tuple(steps), "b", "terminated"),)))
+    folder.append_jsonl("trajectories.jsonl", lines)
     text = write_report_html(folder).read_text()
+    assert "<summary>thought: 5 characters</summary><pre>a&lt;i&gt;␀</pre></details>\n<pre>b&lt;u&gt;</pre>" in text
+    assert "<pre>c</pre></details>\n<pre>(no content)</pre>" in text
     document = ElementTree.fromstring(re.sub(r'<!doctype html>|<meta charset="utf-8">', "", text))
     charts = {chart.get("aria-label"): chart for chart in document.iter("svg")}
     assert list(charts) == ["rl: majority_ratio", "rl: <b>"], "a metric that does not change has no chart"
