@@ -31,7 +31,7 @@ class AgentConfig(Section):
     """A Markdown file placed at the start of every prompt: a skill document. It counts toward `data.max_prompt_tokens`. None: no document."""
     document_as: Literal["system", "prompt", "bank"] = "system"
     """Where to put the document. `system`: after `system` in the system message. `prompt`: before the task in the user's message (template
-    `document`), for models whose chat template has no system message. `bank`: each of its sections becomes a skill of the run's initial
+    `document`), for models whose chat template drops system messages. `bank`: each of its sections becomes a skill of the run's initial
     bank (`skills.bank: document:FILE`), shown and retrieved like any other."""
     document_revision: str | None = None
     """Digest of the document's text; recorded when it is read."""

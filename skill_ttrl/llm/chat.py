@@ -59,11 +59,23 @@ _FIELDS = re.compile(rf"""\.({_NAMES})\b|\[["']({_NAMES})["']\]|get\(["']({_NAME
 """Where a template reads the field of a message that holds its thought."""
 
 
+_PARTS = re.compile(r"""type(?:["']\])?\s*==\s*["']thinking["']""")
+"""Where a template looks for the thought among the parts of a message's content, as Mistral's do."""
+
+
 def _thought_fields(template: str) -> set[str]:
-    return set(chain.from_iterable(_FIELDS.findall(template))) - {""}
+    """Fields of a message in which a template looks for its thought; `content`: among its parts."""
+    return {"content"} if _PARTS.search(template) else set(chain.from_iterable(_FIELDS.findall(template))) - {""}
 
 
-def _assistant_turn(text: str, control: re.Pattern[str], own: re.Pattern[str], fields: Iterable[str]) -> dict[str, str]:
+def _thinking_turn(thought: str, said: str, fields: set[str]) -> dict[str, Any]:
+    if fields == {"content"}:
+        parts = [{"type": "thinking", "thinking": thought}, {"type": "text", "text": said}]
+        return {"role": "assistant", "content": parts}
+    return {"role": "assistant", "content": said, **dict.fromkeys(fields, thought)}
+
+
+def _assistant_turn(text: str, control: re.Pattern[str], own: re.Pattern[str], fields: set[str]) -> dict[str, Any]:
     """An assistant's message as the template gets it: its thought in the fields that the template reads, else with its marks.
 
     Whether a thought is shown is the template's business.
@@ -73,8 +85,7 @@ def _assistant_turn(text: str, control: re.Pattern[str], own: re.Pattern[str], f
         return {"role": "assistant", "content": mark_control(text, control)}
     if not fields:
         return {"role": "assistant", "content": mark_control(text, own)}
-    shown = dict.fromkeys(fields, mark_control(thought, control)) if thought else {}
-    return {"role": "assistant", "content": mark_control(said, control), **shown}
+    return _thinking_turn(mark_control(thought, control), mark_control(said, control), fields if thought else set())
 
 
 def encode_rendered(tokenizer: Any, texts: Sequence[str]) -> list[tuple[int, ...]]:
@@ -82,6 +93,11 @@ def encode_rendered(tokenizer: Any, texts: Sequence[str]) -> list[tuple[int, ...
     pieces = [[_without_marks(piece) for piece in _MARKED.split(text)] for text in texts]
     ours = _encode_all(tokenizer, (piece for row in pieces for piece in row[::2]))
     theirs = _encode_all(tokenizer, (piece for row in pieces for piece in row[1::2]), split_special_tokens=True)
+    for piece, ids in theirs.items():
+        if len(ids) == 1 and _CONTROL.fullmatch(
+            piece
+        ):  # split_special_tokens splits no added token that is not special
+            theirs[piece] = [*encode_plain(tokenizer, piece[:1]), *encode_plain(tokenizer, piece[1:])]
     return [
         tuple(chain.from_iterable((theirs if place % 2 else ours)[piece] for place, piece in enumerate(row) if piece))
         for row in pieces
@@ -106,6 +122,8 @@ class _Growing:
 _FIRST, _SAID = "\ue002", "\ue003"
 """Stand in a conversation for what was said before."""
 _THOUGHT = f"<think>\n{_SAID}\n</think>\n\n{_SAID}"
+_CONTROL = re.compile(r"<([|｜]).+\1>")
+"""What looks like a control token. Those of DeepSeek's turns are added tokens, but not special."""
 OPENED_WITHIN = 8
 """Tokens at the end of a prompt in which it may open a thought."""
 REMEMBERED = 10_000
@@ -141,12 +159,15 @@ def turn_end(tokenizer: Any) -> int:
 
 def answer_end(tokenizer: Any) -> int:
     """The token by which a single answer ends: the chat template's, or the tokenizer's eos where there is no template or it ends none."""
-    if getattr(tokenizer, "chat_template", None):
-        turns = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": _SAID}]
-        found = _control_after(control_tokens(tokenizer), render(tokenizer, turns), _SAID)
-        if found is not None:
-            return int(tokenizer.convert_tokens_to_ids(found))
-    return int(tokenizer.eos_token_id)
+    found = _end_token(tokenizer) if getattr(tokenizer, "chat_template", None) else None
+    return int(tokenizer.eos_token_id) if found is None else found
+
+
+def _end_token(tokenizer: Any, *later: Any) -> int | None:
+    """The control token that follows an answer in a conversation that ends with it or goes on with `later`; None: there is none."""
+    turns = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": _SAID}, *later]
+    found = _control_after(control_tokens(tokenizer), render(tokenizer, turns), _SAID)
+    return None if found is None else int(tokenizer.convert_tokens_to_ids(found))
 
 
 def _control_after(control: re.Pattern[str], text: str, said: str) -> str | None:
@@ -221,24 +242,65 @@ def _after(tokenizer: Any, growing: _Growing, message: Message) -> str:
     return str(text[end.end() :])
 
 
+_NO_SYSTEM: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""Chat templates that refuse a system message, by their tokenizers."""
+
+
 def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
     """Render one conversation, or each of several, with the model's chat template: as text, not yet tokenized.
 
+    Where the template refuses a system message, its text goes in front of the first user's message.
+
     Raises:
-        ModelError: the template takes no such conversation (many refuse a system message), is broken, or does not end.
+        ModelError: the template takes no such conversation, is broken, or does not end.
     """
+    several = bool(turns) and isinstance(turns[0], list)
+    talks = list(turns) if several else [turns]
+    found = _rendered(tokenizer, talks, options)
+    if isinstance(found, Exception) and _refuses_system(tokenizer, talks):
+        _NO_SYSTEM[tokenizer] = str(tokenizer.chat_template)
+        found = _rendered(tokenizer, talks, options)
+    if isinstance(found, Exception):
+        reason = " ".join(str(found).split())[:300]
+        raise ModelError(
+            f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in talks[0])}: "
+            f"{reason}. Change the messages (agent.system, agent.shots), or chat_template.jinja in the tokenizer's folder."
+        ) from found
+    return found if several else found[0]
+
+
+def _rendered(tokenizer: Any, talks: list[Any], options: dict[str, bool]) -> list[str] | Exception:
+    """The conversations as texts, or why the template does not write them."""
     from jinja2 import TemplateError
 
     try:
-        return render_chats(tokenizer, turns, options)
+        return list(
+            render_chats(tokenizer, list(map(_merge_system, talks)) if _has_no_system(tokenizer) else talks, options)
+        )
     except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
-        reason = " ".join(str(error).split())[:300]
-        first = turns[0] if turns and isinstance(turns[0], list) else turns
-        raise ModelError(
-            f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in first)}: "
-            f"{reason}. If it has no system message, set agent.system=null (and agent.document_as=prompt with a document); "
-            "otherwise fix chat_template.jinja in the tokenizer's folder."
-        ) from error
+        return error
+
+
+def _refuses_system(tokenizer: Any, talks: list[Any]) -> bool:
+    """Whether a system message is why the template fails: it writes a user's message without one."""
+    if _has_no_system(tokenizer) or not any(turns and turns[0]["role"] == "system" for turns in talks):
+        return False
+    system, user = {"role": "system", "content": _SAID}, {"role": "user", "content": _FIRST}
+    alone = _rendered(tokenizer, [[user]], {})
+    return not isinstance(alone, Exception) and isinstance(_rendered(tokenizer, [[system, user]], {}), Exception)
+
+
+def _has_no_system(tokenizer: Any) -> bool:
+    return tokenizer in _NO_SYSTEM and _NO_SYSTEM[tokenizer] == str(tokenizer.chat_template)
+
+
+def _merge_system(turns: list[Any]) -> list[Any]:
+    """The conversation with its system message and a blank line in front of its first user's message, as Gemma's documentation has it."""
+    asked = [place for place, turn in enumerate(turns) if turn["role"] == "user"]
+    if not asked or turns[0]["role"] != "system":
+        return turns
+    merged = {"role": "user", "content": f"{turns[0]['content']}\n\n{turns[asked[0]]['content']}"}
+    return [*turns[1 : asked[0]], merged, *turns[asked[0] + 1 :]]
 
 
 def _encode_all(tokenizer: Any, texts: Iterable[str], **options: bool) -> dict[str, list[int]]:
@@ -251,19 +313,20 @@ def _encode_all(tokenizer: Any, texts: Iterable[str], **options: bool) -> dict[s
 
 
 def template_warning(backend: Any, messages: Sequence[Message]) -> str:
-    """A warning that prompts such as `messages` follow no chat template, or that it drops their system message.
+    """A warning that prompts such as `messages` follow no chat template, or that it drops their system message or refuses it.
 
-    Empty where neither is so, or where the policy's server renders them.
+    Empty where none is so, or where the policy's server renders them.
     """
     tokenizer = getattr(backend, "tokenizer", None)
     if tokenizer is None or getattr(tokenizer, "chat_template", None) == "":  # model.chat_template=none
         return ""
     if getattr(tokenizer, "chat_template", None):
         turns = [{"role": each.role, "content": _SAID if each.role == "system" else _FIRST} for each in messages]
-        if all(each.role != "system" for each in messages) or _SAID in render(
-            tokenizer, turns, add_generation_prompt=True
-        ):
+        if all(each.role != "system" for each in messages):
             return ""
+        if _SAID in render(tokenizer, turns, add_generation_prompt=True):
+            merged = "The model's chat template refuses a system message: its text goes in front of the first user's message, then a blank line."
+            return merged if _has_no_system(tokenizer) else ""
         return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template, agent.document_as=prompt), or correct chat_template.jinja."
     return (
         "The model's tokenizer has no chat template: prompts are the contents of the messages, joined by blank lines, without roles. "
@@ -318,13 +381,13 @@ def answer_form(tokenizer: Any) -> Callable[[str], str]:
     asked, fields = [{"role": "user", "content": _FIRST}], _thought_fields(template)
     begun = render(tokenizer, asked, add_generation_prompt=True)
 
-    def before(**turn: str) -> str | None:
-        text = render(tokenizer, [*asked, {"role": "assistant", "content": _SAID, **turn}])
+    def before(turn: dict[str, Any]) -> str | None:
+        text = render(tokenizer, [*asked, turn])
         return text[len(begun) : text.rindex(_SAID)] if text.startswith(begun) and _SAID in text else None
 
     opened = begun.rstrip().endswith(THINK)
-    plain, thinking = before(), before(**dict.fromkeys(fields, _FIRST)) if fields else None
-    plain = plain or ""
+    plain = before({"role": "assistant", "content": _SAID}) or ""
+    thinking = before(_thinking_turn(_FIRST, _SAID, fields)) if fields else None
     if opened and THINK_END not in plain:
         plain = f"\n{THINK_END}\n\n"
 
@@ -334,7 +397,9 @@ def answer_form(tokenizer: Any) -> Callable[[str], str]:
             return plain + said
         if thinking and _FIRST in thinking:
             return thinking.replace(_FIRST, thought) + said
-        return text.removeprefix(THINK).lstrip("\n") if opened else text
+        if opened:
+            return text.removeprefix(THINK).lstrip("\n")
+        return text if THINK_END in plain else plain + text
 
     return form
 
@@ -366,10 +431,14 @@ def _without_marks(text: str) -> str:
 
 
 def control_tokens(tokenizer: Any, *, thoughts: bool = True) -> re.Pattern[str]:
-    """Matches what must not be spelled: special tokens, and added ones that the template itself writes; `thoughts`: marks of thoughts too."""
+    """Matches what must not be spelled: special tokens, and added ones that the template writes or that look like control tokens; `thoughts`: marks of thoughts too."""
     template = str(tokenizer.chat_template)
     added = tokenizer.added_tokens_decoder.values()
-    texts = [token.content for token in added if token.special or (token.content in template and token.content.strip())]
+    texts = [
+        token.content
+        for token in added
+        if token.special or (token.content in template and token.content.strip()) or _CONTROL.fullmatch(token.content)
+    ]
     longest_first = sorted(texts if thoughts else set(texts) - set(chain(*MARKS)), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # which never matches
 
@@ -384,7 +453,10 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
     named = [*(listed if isinstance(listed, list) else [listed]), tokenizer.eos_token_id]
     ids = {int(token) for token in named if token is not None}
     if getattr(tokenizer, "chat_template", None) and ids:
-        ids.add(answer_end(tokenizer))
+        end = _end_token(tokenizer)
+        if end is None:  # GLM's answers end where the next turn begins
+            end = _end_token(tokenizer, {"role": "user", "content": _FIRST})
+        ids.update(() if end is None else (end,))
     if not ids:
         raise ModelError(
             "Neither the model nor its tokenizer names an end-of-sequence token. Set one in the tokenizer."

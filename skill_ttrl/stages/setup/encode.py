@@ -46,6 +46,7 @@ from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
+from skill_ttrl.types.thoughts import content
 
 PHASE = "thoughts"
 BATCH = 64
@@ -443,7 +444,10 @@ def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstr
 
 def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:
     """Tokenize demonstrations as the model will see them: skills in the prompt, retrieved skills inserted and excluded from the loss."""
-    pieces = [list(shown.parts()) for shown in demonstrations]
+    pieces, form = [list(shown.parts()) for shown in demonstrations], answer_form(tokenizer)
+    for shown, row in zip(demonstrations, pieces, strict=True):
+        if isinstance(first := row[0], Written) and (len(row) == 1 or content(shown.response) == shown.response):
+            row[0] = Written(form(first.text), first.learnt)
     texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
     scenes = [
