@@ -55,11 +55,9 @@ def settings(section: Any = None) -> int:
 
 def commands(command: Any = None) -> Iterator[Any]:
     """Every command, those of groups among them."""
-    import typer
+    from skill_ttrl.cli.main import command_tree
 
-    from skill_ttrl.cli.main import app
-
-    command = command or typer.main.get_command(app)
+    command = command or command_tree()
     inner = getattr(command, "commands", {})
     if not inner or command.invoke_without_command:
         yield command

@@ -10,7 +10,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -99,6 +100,12 @@ for command in (
     app.command()(command)
 
 
+@cache
+def command_tree() -> Any:
+    """All commands as Click has them. Reading their signatures takes a tenth of a second: once in a process."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Entry point: a user's mistake gives one message on stderr and an exit code; a traceback only with `--debug`."""
     given = sys.argv[1:]
@@ -107,7 +114,7 @@ def main() -> None:
     # What peft calls of transformers will be renamed one day: no concern of those who run a command.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
-        app(arguments, prog_name="skillttrl")
+        command_tree()(arguments, prog_name="skillttrl")
     except (SkillTTRLError, Interrupted, OSError) as error:
         if debug:
             traceback.print_exception(error)

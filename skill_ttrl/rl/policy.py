@@ -129,7 +129,8 @@ class Policy:
         """
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+            # torch.manual_seed keeps a stack trace for every kind of device that is there but not used, each time
+            (torch.manual_seed if devices else torch.default_generator.manual_seed)(seed)
             self.model.train()
             self._gathers = self.sharding is None
             try:

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import platform
 import uuid
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -124,6 +125,7 @@ def summarize_names(names: list[str]) -> str:
     return (", ".join(names[:5]) + (", ..." if len(names) > 5 else "")) or "nothing"
 
 
+@cache
 def _version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)

@@ -75,5 +75,5 @@ def test_random_rewards_teach_nothing() -> None:
     def drawn(group: Group, draw: random.Random) -> list[float]:
         return [float(draw.random() < 0.5) for _ in group.trajectories]
 
-    reached, updates, _ = train(TOYS["bandit"], {}, steps=60, rewards=drawn)
-    assert updates == 60 and reached < 0.5
+    reached, updates, _ = train(TOYS["bandit"], {}, steps=25, rewards=drawn)
+    assert updates == 25 and reached < 0.5  # twice what the learning ones need

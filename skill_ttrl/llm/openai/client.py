@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import urlsplit
 
@@ -392,6 +393,7 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
     near = f"[{name}]" if ":" in name else name
     try:
         connections = Bounded(
+            verify=_certificates(http, *(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))),
             timeout=config.timeout,
             headers={"accept-encoding": "gzip, deflate"},
             follow_redirects=False,  # a key must not travel on to another host
@@ -409,6 +411,12 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
     if config.provider == "azure":
         return openai.AsyncAzureOpenAI(azure_endpoint=address.base_url, api_version=address.api_version, **common)
     return openai.AsyncOpenAI(base_url=address.base_url, **common)
+
+
+@cache
+def _certificates(http: Any, file: str | None, folder: str | None) -> Any:
+    """The TLS settings of the environment, which has these values. Reading them takes longer than a request."""
+    return http.create_ssl_context()
 
 
 def _said(messages: Sequence[Message]) -> dict[str, Any]:

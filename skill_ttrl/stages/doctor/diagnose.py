@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -244,10 +244,15 @@ def install_command(name: LockName) -> str:
     return f'pip install --no-deps{index} -r "$(skillttrl doctor --lockfile {name})"'
 
 
+@cache
 def installed() -> Installed:
-    """The distributions of this environment; the first on the path is the one that counts."""
-    found = list(importlib.metadata.distributions())
-    return {canonicalize_name(each.name): each for each in reversed(found) if each.name and each.version}
+    """The distributions of this environment, as they were at the first call; the first on the path is the one that counts."""
+    found = [(each, each.metadata) for each in importlib.metadata.distributions()]  # read anew at each access
+    return {
+        canonicalize_name(stated["Name"]): each
+        for each, stated in reversed(found)
+        if stated["Name"] and stated["Version"]
+    }
 
 
 def engines_of(found: Installed) -> list[LockName]:
@@ -281,11 +286,10 @@ def extras_of(found: Installed) -> dict[str, bool]:
     """The extras of this package, and whether all that each adds is installed."""
     own = found[OWN]
 
+    optional = [each for each in map(Requirement, own.requires or ()) if "extra" in str(each.marker)]
+
     def adds(extra: str) -> list[Requirement]:
-        each = map(Requirement, own.requires or ())
-        return [
-            one for one in each if "extra" in str(one.marker) and one.marker and one.marker.evaluate({"extra": extra})
-        ]
+        return [each for each in optional if each.marker and each.marker.evaluate({"extra": extra})]
 
     names = own.metadata.get_all("Provides-Extra") or []
     return {name: all(canonicalize_name(each.name) in found for each in adds(name)) for name in names}

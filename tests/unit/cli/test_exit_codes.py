@@ -28,7 +28,7 @@ def test_an_interruption_is_no_error_and_says_how_to_resume(
     def stop(*_: object, **__: object) -> None:
         raise Interrupted(f"Interrupted after rl step 2; saved in runs/a. {RESUME}", 2)
 
-    monkeypatch.setattr(cli_main, "app", stop)
+    monkeypatch.setattr(cli_main, "command_tree", lambda: stop)
     monkeypatch.setattr("sys.argv", ["skillttrl", "train", "a b.yaml", "--resume", "last-good", "-o", "runs/a"])
     with pytest.raises(SystemExit) as left:
         cli_main.main()

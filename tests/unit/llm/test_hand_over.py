@@ -118,7 +118,7 @@ def test_who_leaves_ends_rollouts_at_their_next_turn() -> None:
     assert version(backend) == -1, "the sampler itself is as it was"
 
 
-def test_leaving_is_silent_also_where_turns_are_batched(caplog: pytest.LogCaptureFixture) -> None:
+def test_leaving_is_silent_also_where_turns_are_batched(capfd: pytest.CaptureFixture[str]) -> None:
     source = Gated(blocking=True)
     source.open.set()
     backend = HandOver(source)
@@ -130,4 +130,4 @@ def test_leaving_is_silent_also_where_turns_are_batched(caplog: pytest.LogCaptur
     with left(), pytest.raises(AbandonedError):
         wait_for(ask())
     gc.collect()
-    assert not caplog.records, "asyncio reports exceptions that nobody took"
+    assert not capfd.readouterr().err, "asyncio reports exceptions that nobody took"

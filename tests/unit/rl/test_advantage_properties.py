@@ -269,7 +269,6 @@ def test_a_rollout_without_companions(name: str, drawn: Rollouts, reward: float)
 @EXAMPLES
 def test_a_higher_reward_never_has_a_smaller_advantage_in_its_group(name: str, drawn: Rollouts) -> None:
     whole = [[replace(each, trained=(True, True)) for each in members] for members in drawn]
-    assume(name not in UNORDERED)
     found = iter(estimate(name, whole))
     for members in whole:
         rows = [(abs(each.reward) if LAWS[name].positive else each.reward, float(next(found)[-1])) for each in members]
@@ -277,7 +276,3 @@ def test_a_higher_reward_never_has_a_smaller_advantage_in_its_group(name: str, d
             continue
         for reward, advantage in rows:
             assert all(advantage >= other - 1e-5 for less, other in rows if less < reward)
-
-
-UNORDERED: frozenset[str] = frozenset()
-"""Algorithms whose advantages do not follow the order of the rewards."""
