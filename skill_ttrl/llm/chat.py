@@ -158,22 +158,22 @@ def turn_end(tokenizer: Any) -> int:
 
 
 def answer_end(tokenizer: Any) -> int:
-    """The token by which a single answer ends: the chat template's, or the tokenizer's eos where there is no template or it ends none."""
-    found = _end_token(tokenizer) if getattr(tokenizer, "chat_template", None) else None
-    return int(tokenizer.eos_token_id) if found is None else found
-
-
-def _end_token(tokenizer: Any, *later: Any) -> int | None:
-    """The control token that follows an answer in a conversation that ends with it or goes on with `later`; None: there is none."""
-    turns = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": _SAID}, *later]
-    found = _control_after(control_tokens(tokenizer), render(tokenizer, turns), _SAID)
-    return None if found is None else int(tokenizer.convert_tokens_to_ids(found))
+    """The token by which a single answer ends: the chat template's, or the one that begins the next turn (GLM's `<|user|>`), or the
+    tokenizer's eos where there is no template or neither is a control token.
+    """
+    if getattr(tokenizer, "chat_template", None):
+        asked, said = {"role": "user", "content": _FIRST}, {"role": "assistant", "content": _SAID}
+        for turns in ([asked, said], [asked, said, asked]):
+            found = _control_after(control_tokens(tokenizer), render(tokenizer, turns), _SAID)
+            if found is not None:
+                return int(tokenizer.convert_tokens_to_ids(found))
+    return int(tokenizer.eos_token_id)
 
 
 def _control_after(control: re.Pattern[str], text: str, said: str) -> str | None:
     """The control token that follows `said` in a rendered conversation; None: another text does, or nothing."""
-    _, _, after = text.rpartition(said)
-    found = control.search(after)
+    _, there, after = text.rpartition(said)
+    found = control.search(after) if there else None
     return found[0] if found is not None and not after[: found.start()].strip() else None
 
 
@@ -316,15 +316,23 @@ def template_warning(backend: Any, messages: Sequence[Message]) -> str:
     """A warning that prompts such as `messages` follow no chat template, or that it drops their system message or refuses it.
 
     Empty where none is so, or where the policy's server renders them.
+
+    Raises:
+        ModelError: it drops the user's messages, or cannot write them.
     """
     tokenizer = getattr(backend, "tokenizer", None)
     if tokenizer is None or getattr(tokenizer, "chat_template", None) == "":  # model.chat_template=none
         return ""
     if getattr(tokenizer, "chat_template", None):
         turns = [{"role": each.role, "content": _SAID if each.role == "system" else _FIRST} for each in messages]
+        shown = render(tokenizer, turns, add_generation_prompt=True)
+        if _FIRST not in shown:
+            raise ModelError(
+                "The model's chat template drops the text of messages; those of models for images may take nothing but lists of parts. Use a model for text, or correct chat_template.jinja in the tokenizer's folder."
+            )
         if all(each.role != "system" for each in messages):
             return ""
-        if _SAID in render(tokenizer, turns, add_generation_prompt=True):
+        if _SAID in shown:
             merged = "The model's chat template refuses a system message: its text goes in front of the first user's message, then a blank line."
             return merged if _has_no_system(tokenizer) else ""
         return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template, agent.document_as=prompt), or correct chat_template.jinja."
@@ -453,10 +461,7 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
     named = [*(listed if isinstance(listed, list) else [listed]), tokenizer.eos_token_id]
     ids = {int(token) for token in named if token is not None}
     if getattr(tokenizer, "chat_template", None) and ids:
-        end = _end_token(tokenizer)
-        if end is None:  # GLM's answers end where the next turn begins
-            end = _end_token(tokenizer, {"role": "user", "content": _FIRST})
-        ids.update(() if end is None else (end,))
+        ids.add(answer_end(tokenizer))
     if not ids:
         raise ModelError(
             "Neither the model nor its tokenizer names an end-of-sequence token. Set one in the tokenizer."

@@ -12,6 +12,7 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.data.families import Demonstration
+from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.llm.chat import answer_end, encode_chat, end_ids, template_warning
 from skill_ttrl.llm.hf.backend import HFBackend
@@ -29,7 +30,8 @@ PHI = (
 )
 NO_END = "{% for m in messages %}{{ m.content + '\\n' }}{% endfor %}"
 WITHOUT_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m.content + '<|im_end|>' }}{% endfor %}"
-IN_USER = "{{ messages[0].content + messages[1].content }}"
+IN_USER = "{{ messages | map(attribute='content') | join }}"
+PARTS_ALONE = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
 TALK = (Message("system", "Be brief."), Message("user", "6 * 7?"))
 
 
@@ -95,6 +97,13 @@ def test_a_system_message_that_the_template_drops_is_said(
     said = template_warning(SimpleNamespace(tokenizer=tokenizer), formatter.messages("?"))
     assert ("drops the system message" in said) == bool(dropped and (system or document))
     assert ("no chat template" in said) == (template is None)
+
+
+def test_a_template_that_drops_every_text_is_refused(tiny_model: tuple[Any, Any]) -> None:
+    tokenizer = copy.deepcopy(tiny_model[1])
+    tokenizer.chat_template = PARTS_ALONE
+    with pytest.raises(ModelError, match="drops the text of messages"):
+        template_warning(SimpleNamespace(tokenizer=tokenizer), TALK[1:])
 
 
 def test_a_prompt_without_a_template_does_not_end_with_eos(tiny_model: tuple[Any, Any]) -> None:

@@ -127,13 +127,13 @@ KINDS = {  # template: (prompt, what ends an answer, how an answer is trained, o
     "olmo-3, another end at the end": (LAST_EOS, f"<|user|>\nQ </think>\n<|assistant|>\n{THOUGHT}A<|eot|>\n<|user|>\nR\n<|assistant|>\n<think>", "<|end|>", "\n</think>\n\nA", "T\n</think>\n\nA", "what it wrote"),
     "command-r, two ends": (TWO_ENDS, f"<turn><|user|>Q </think><|eot|><turn><|assistant|><|start|>{THOUGHT}A<|end|><|eot|><turn><|user|>R<|eot|><turn><|assistant|><|start|>", "<|end|>", "A", f"{THOUGHT}A", ""),
     "deepseek-r1": (DEEPSEEK, "<｜User｜>Q </think><｜Assistant｜>\n\nA<|eot|><｜User｜>R<｜Assistant｜><think>\n", "<|eot|>", "\n</think>\n\nA", "T\n</think>\n\nA", "what it wrote"),
-    "glm-4.5": (GLM, "<|user|>\nQ </think><|assistant|>\n<think></think>\nA<|user|>\nR<|assistant|>", "eos", "\n<think></think>\nA", "\n<think>T</think>\nA", "what it wrote"),
+    "glm-4.5": (GLM, "<|user|>\nQ </think><|assistant|>\n<think></think>\nA<|user|>\nR<|assistant|>", "<|user|>", "\n<think></think>\nA", "\n<think>T</think>\nA", "what it wrote"),
     "thought split": (SPLIT, TALK.format(""), "<|im_end|>", "A", f"{THOUGHT}A", "thoughts of earlier answers"),
     "thought field": (FIELD, TALK.format(""), "<|im_end|>", "<think>\n\n</think>\n\nA", f"{THOUGHT}A", ""),
     "prefilled": (PREFILLED, f"{TALK.format('')}<think>\n", "<|im_end|>", "\n</think>\n\nA", "T\n</think>\n\nA", "what it wrote"),
     "header": (HEADER, f"<|start|><turn>user<turn>\n\nQ </think><|eot|><turn>assistant<turn>\n\n{THOUGHT}A<|eot|><turn>user<turn>\n\nR<|eot|><turn>assistant<turn>\n\n", "<|eot|>", "A", f"{THOUGHT}A", ""),
     "harmony": (HARMONY, "<|start|>user<|message|>Q </think><|end|><|start|>assistant<|channel|>final<|message|>A<|end|><|start|>user<|message|>R<|end|><|start|>assistant", "<|return|>", "<|channel|>final<|message|>A", "<|channel|>analysis<|message|>T<|end|><|start|>assistant<|channel|>final<|message|>A", "what it wrote"),
-    "no end": (OPEN_END, f"<turn>user\nQ </think><turn>assistant\n{THOUGHT}A<turn>user\nR<turn>assistant\n", "eos", "A", f"{THOUGHT}A", ""),
+    "no end": (OPEN_END, f"<turn>user\nQ </think><turn>assistant\n{THOUGHT}A<turn>user\nR<turn>assistant\n", "<turn>", "A", f"{THOUGHT}A", ""),
 }  # fmt: skip
 
 
@@ -153,18 +153,16 @@ def test_a_template_of_each_kind_renders_ends_grows_and_trains(kind: str, tokeni
     assert tokenizer.decode(encode_chat(tokenizer, talk)) == prompt
     form = answer_form(tokenizer)
     assert (form("A"), form(f"{THOUGHT}A")) == (plain, thinking)
-    end_id = tokenizer.eos_token_id if end == "eos" else tokenizer.convert_tokens_to_ids(end)
+    end_id = tokenizer.convert_tokens_to_ids(end)
     assert answer_end(tokenizer) == end_id
     (trained,) = encode_answers(tokenizer, ["A"], end_id).values()
     (written,) = encode_written(tokenizer, Agent(PromptFormatter("plain")), [Demonstration("Q", "A")])
     assert tokenizer.decode(trained[:-1]) == plain and trained[-1] == end_id and written.response_ids == trained
-    begun = {"glm-4.5": {"<|user|>"}, "no end": {"<turn>"}}.get(kind, set())  # where answers end with nothing
-    ends = {tokenizer.eos_token_id, end_id, *map(tokenizer.convert_tokens_to_ids, begun)}
-    assert end_ids(SimpleNamespace(), tokenizer) == ends
+    assert end_ids(SimpleNamespace(), tokenizer) == {tokenizer.eos_token_id, end_id}
     if refused:
         with pytest.raises(ConfigError, match=refused):
             encode_next(tokenizer, talk[2])
-    elif end != "eos":
+    else:
         assert tokenizer.decode(encode_next(tokenizer, talk[2])) in prompt
     asked = (Message("system", "S </s"), *talk)
     merged = "the first user's message" in template_warning(SimpleNamespace(tokenizer=tokenizer), asked)
