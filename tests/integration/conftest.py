@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import ScaleConfig
+from skill_ttrl.config import ScaleConfig, load_config
 from skill_ttrl.metrics import find
 from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.stages import train
 from tests.mortal import MARKS
 
 
@@ -31,6 +32,15 @@ def _metrics_are_registered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MetricsLog, "track", checked)
         yield
+
+
+@pytest.fixture(scope="session")
+def answering(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cold-started model that answers, if seldom rightly: enough to vote on. One for all modules; none changes it."""
+    folder = tmp_path_factory.mktemp("answering") / "run"
+    settings = ["phases=[sft]", "eval.samples=1", "sft.steps=60", "sft.learning_rate=1e-2", "sft.save_steps=60"]
+    train.run(load_config(tiny_yaml, settings), folder)
+    return folder / "checkpoints" / "sft-000060"
 
 
 EAGER = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}

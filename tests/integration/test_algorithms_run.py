@@ -22,16 +22,6 @@ def needs(name: str) -> frozenset[str]:
     return requirements(build_algorithm({"type": name}))
 
 
-@pytest.fixture(scope="module")
-def model(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cold start that often answers and is sometimes right, so that votes differ."""
-    run = tmp_path_factory.mktemp("base") / "run"
-    longer = ["sft.steps=100", "sft.batch_size=32", "sft.micro_batch_size=32", "sft.save_steps=200"]
-    train.run(load_config(tiny_yaml, ["phases=[sft]", "eval.samples=1", *longer]), run)
-    (found,) = (run / "checkpoints").glob("sft-*")
-    return found
-
-
 def rows_of(run: Path) -> list[dict[str, float]]:
     lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     return [{name: value for name, value in row.items() if not isinstance(value, str)} for row in lines]
@@ -61,9 +51,9 @@ ESTIMATORS_ALONE = frozenset(
         if "episodes" not in needs(name)
     ],
 )
-def test_an_algorithm_trains_on_questions(name: str, model: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+def test_an_algorithm_trains_on_questions(name: str, answering: Path, tiny_yaml: Path, tmp_path: Path) -> None:
     given = [NEEDED[each] for each in needs(name) if each in NEEDED]
-    settings = [*QUESTIONS, *QUICK, f"model.path={model}", f"rl.algorithm={name}", *given]
+    settings = [*QUESTIONS, *QUICK, f"model.path={answering}", f"rl.algorithm={name}", *given]
     train.run(load_config(tiny_yaml, settings), tmp_path / "run")
     rows = check(tmp_path / "run")
     assert ("critic/vf_loss" in rows[0], "greedy_reward" in rows[0]) == (

@@ -25,12 +25,10 @@ class Listener(SilentProgress):
         self.notices.append(text)
 
 
-@pytest.fixture(scope="module")
-def settings(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+@pytest.fixture
+def settings(answering: Path) -> list[str]:
     """Six steps from a base on which no answer has 30 % of the votes: the rule fires after three."""
-    folder = tmp_path_factory.mktemp("base") / "run"
-    train.run(load_config(tiny_yaml, ["phases=[sft]", "sft.steps=150", "sft.save_steps=150"]), folder)
-    return ["phases=[rl]", f"model.path={folder}/checkpoints/sft-000150", "rl.steps=6", "rl.learning_rate=1e-4"]
+    return ["phases=[rl]", f"model.path={answering}", "rl.steps=6", "rl.learning_rate=1e-4"]
 
 
 def rows(run: Path, name: str) -> list[dict[str, Any]]:

@@ -19,23 +19,14 @@ from skill_ttrl.stages.vote_sft import agreeing, learner_config
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
-COLD = ["phases=[sft]", "sft.steps=150", "sft.save_steps=150"]
 DRAWN = ["rl.steps=4", "rl.learning_rate=1e-4", "rl.mini_batch_size=null", "vote_sft.batch_size=2"]
 
 
 @pytest.fixture(scope="module")
-def base(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy that answers, seldom rightly: enough to vote on."""
-    folder = tmp_path_factory.mktemp("base") / "run"
-    train.run(load_config(tiny_yaml, COLD), folder)
-    return folder / "checkpoints" / "sft-000150"
-
-
-@pytest.fixture(scope="module")
-def pair(base: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(reinforced, baseline): two runs from the same base."""
+def pair(answering: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(reinforced, baseline): two runs from the same model."""
     folder = tmp_path_factory.mktemp("pair")
-    start = [f"model.path={base}", *DRAWN]
+    start = [f"model.path={answering}", *DRAWN]
     train.run(load_config(tiny_yaml, ["phases=[rl]", "rl.eval_steps=1", *start]), folder / "mine")
     before = f"run.baseline={folder / 'mine'}"
     settings = ["phases=[vote_sft]", "vote_sft.passes=6", "vote_sft.learning_rate=3e-3", before, *start]
@@ -47,10 +38,12 @@ def lines(run: Path, name: str, phase: str) -> list[dict[str, Any]]:
     return [line for line in read_jsonl(run / name) if line["phase"] == phase]
 
 
-def test_a_control_takes_the_evaluation_before_of_its_run(pair: tuple[Path, Path], tiny_yaml: Path, base: Path) -> None:
+def test_a_control_takes_the_evaluation_before_of_its_run(
+    pair: tuple[Path, Path], tiny_yaml: Path, answering: Path
+) -> None:
     mine, control = (read_evaluations(run)[0] for run in pair)
     assert mine.reused_from == "" and control == replace(mine, reused_from=str(pair[0]))
-    shared = ["phases=[rl]", f"model.path={base}", *DRAWN, f"run.baseline={pair[0]}"]
+    shared = ["phases=[rl]", f"model.path={answering}", *DRAWN, f"run.baseline={pair[0]}"]
     train.check_runnable(load_config(tiny_yaml, [*shared, "rl.reward=random", "model.lora.r=4"]))
     for other in ("eval.samples=3", "seed=5", "data.eval.limit=2", "phases=[sft, rl]", "phases=[sft]"):
         with pytest.raises(
@@ -58,7 +51,7 @@ def test_a_control_takes_the_evaluation_before_of_its_run(pair: tuple[Path, Path
         ):
             train.check_runnable(load_config(tiny_yaml, [*shared, other]))
     with pytest.raises(RunFolderError, match="no evaluation 'before'"):
-        train.check_runnable(load_config(tiny_yaml, [*shared, f"run.baseline={base.parents[1]}"]))
+        train.check_runnable(load_config(tiny_yaml, [*shared, f"run.baseline={answering.parents[1]}"]))
 
 
 @pytest.mark.slow
@@ -129,9 +122,9 @@ def test_the_two_are_compared_task_by_task(pair: tuple[Path, Path]) -> None:
 
 
 def test_a_control_imitates_what_a_coin_chooses(
-    base: Path, pair: tuple[Path, Path], tiny_yaml: Path, tmp_path: Path
+    answering: Path, pair: tuple[Path, Path], tiny_yaml: Path, tmp_path: Path
 ) -> None:
-    settings = ["phases=[vote_sft]", f"model.path={base}", *DRAWN, "rl.reward=random"]
+    settings = ["phases=[vote_sft]", f"model.path={answering}", *DRAWN, "rl.reward=random"]
     summary = train.run(load_config(tiny_yaml, settings), tmp_path / "mine-vote_sft")
     tried = lines(tmp_path / "mine-vote_sft", "trajectories.jsonl", "vote_sft")
     heads = [line["reward"] for line in tried]

@@ -33,13 +33,9 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cold(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A policy that gives answers, if rarely true ones: a second of cold start, shared by all runs here."""
-    folder = tmp_path_factory.mktemp("cold") / "run"
-    settings = ["phases=[sft]", "sft.steps=150", "sft.learning_rate=1e-2", "sft.save_steps=150"]
-    train.run(load_config(tiny_yaml, settings), folder)
-    return f"model.path={folder}/checkpoints/sft-000150"
+@pytest.fixture
+def cold(answering: Path) -> str:
+    return f"model.path={answering}"
 
 
 @pytest.fixture
