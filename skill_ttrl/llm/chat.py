@@ -333,7 +333,7 @@ def template_warning(backend: Any, messages: Sequence[Message]) -> str:
         if all(each.role != "system" for each in messages):
             return ""
         if _SAID in shown:
-            merged = "The model's chat template refuses a system message: its text goes in front of the first user's message, then a blank line."
+            merged = "The model's chat template refuses a system message: its text goes in front of the first user's message, with a blank line between them."
             return merged if _has_no_system(tokenizer) else ""
         return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template, agent.document_as=prompt), or correct chat_template.jinja."
     return (

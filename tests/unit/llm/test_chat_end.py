@@ -20,10 +20,6 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.stages.setup.encode import _encode_chats, encode_advised, encode_written
 from skill_ttrl.types import Completion, Message, Step, Task, Trajectory
 
-GEMMA = (
-    "{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + (m.role if m.role == 'user' else 'model') + '\\n' + m.content | trim"
-    " + '<end_of_turn>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
-)
 PHI = (
     "{% for m in messages %}{{ '<|' + m.role + '|>\\n' + m.content + '<|end|>\\n' }}{% endfor %}"
     "{{ '<|assistant|>\\n' if add_generation_prompt else eos_token }}"
@@ -35,14 +31,12 @@ PARTS_ALONE = "{% for m in messages %}{% for part in m.content %}{{ part.text }}
 TALK = (Message("system", "Be brief."), Message("user", "6 * 7?"))
 
 
-@pytest.fixture(params=[(GEMMA, "<end_of_turn>"), (PHI, "<|end|>"), (NO_END, None), (None, None)])
+@pytest.fixture(params=[(PHI, "<|end|>"), (NO_END, None), (None, None)])
 def ending(request: pytest.FixtureRequest, tiny_model: tuple[Any, Any]) -> tuple[Any, int]:
     """(tokenizer with eos <|endoftext|>, the token by which its template ends an answer)."""
     template, end = request.param
     tokenizer = copy.deepcopy(tiny_model[1])
-    tokenizer.add_special_tokens(
-        {"bos_token": "<bos>", "additional_special_tokens": ["<start_of_turn>", "<end_of_turn>", "<|end|>"]}
-    )
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
     tokenizer.eos_token, tokenizer.chat_template = "<|endoftext|>", template
     return tokenizer, tokenizer.convert_tokens_to_ids(end or "<|endoftext|>")
 

@@ -35,81 +35,35 @@ SPECIAL = (
     "[/SYSTEM_PROMPT] [THINK] [/THINK] <end_of_turn> <|user|> <|assistant|> <|system|>"
 ).split()
 ADDED = ("<think>", "</think>", "<｜User｜>", "<｜Assistant｜>")
+# fmt: off
 EACH = "{% for m in messages %}"
 CHATML = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 DEFAULT = "{% if messages[0].role != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}" + EACH + CHATML
-ALTERNATE = (
-    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
-)
+ALTERNATE = "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
 TALK_OF = "{% set talk = messages[1:] if messages[0].role == 'system' else messages %}{% for m in talk %}"
 SYSTEM = "{% if messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}"
 INST = "{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]{% else %} {{ m.content }}<|eot|>{% endif %}{% endfor %}"
 NO_SYSTEM = EACH + "{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + INST
-LAST_SYSTEM = (
-    TALK_OF
-    + ALTERNATE
-    + INST.replace("{{ m.content }}[", "{% if loop.last %}" + SYSTEM + "{% endif %}{{ m.content }}[")
-)
+LAST_SYSTEM = TALK_OF + ALTERNATE + INST.replace("{{ m.content }}[", "{% if loop.last %}" + SYSTEM + "{% endif %}{{ m.content }}[")
 MODEL_TURN = "<turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<turn>model\n{% endif %}"
-GEMMA2 = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    + EACH
-    + ALTERNATE
-    + MODEL_TURN
-)
+GEMMA2 = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + EACH + ALTERNATE + MODEL_TURN
 GEMMA3 = TALK_OF + ALTERNATE + MODEL_TURN.replace("{{ m.c", "{% if loop.first %}" + SYSTEM + "{% endif %}{{ m.c")
-PARTS = (
-    EACH
-    + "{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'system' %}[SYSTEM_PROMPT]{{ m.content }}[/SYSTEM_PROMPT]{% else %}{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}{% if part['type'] == 'thinking' %}[THINK]{{ part['thinking'] }}[/THINK]{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|eot|>{% endif %}{% endfor %}"
-)
-PHI4 = (
-    EACH
-    + "<|im_start|>{{ m.role }}<|im_sep|>{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant<|im_sep|>{% endif %}"
-)
-ROLES = (
-    EACH
-    + "<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}{{ '<|assistant|>\n' if add_generation_prompt else eos_token }}"
-)
-LAST_EOS = (
-    EACH
-    + "<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}{{ '<|end|>' if loop.last else '<|eot|>' }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n<think>{% endif %}"
-)
-TWO_ENDS = (
-    EACH
-    + "<turn><|{{ m.role }}|>{% if m.role == 'assistant' %}<|start|>{{ m.content.strip() }}<|end|>{% else %}{{ m.content }}{% endif %}<|eot|>{% endfor %}{% if add_generation_prompt %}<turn><|assistant|><|start|>{% endif %}"
-)
-DEEPSEEK = (
-    EACH
-    + "{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'user' %}<｜User｜>{{ m.content }}{% else %}<｜Assistant｜>{{ m.content.split('</think>')[-1] }}<|eot|>{% endif %}{% endfor %}{% if add_generation_prompt %}<｜Assistant｜><think>\n{% endif %}"
-)
-GLM = (
-    EACH
-    + "<|{{ m.role }}|>\n{% if m.role == 'assistant' %}<think>{% if loop.last and m.reasoning_content is string %}{{ m.reasoning_content.strip() }}{% endif %}</think>\n{% endif %}{{ m.content.strip() }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-SPLIT = (
-    EACH
-    + "{% set said = m.content.split('</think>')[-1].lstrip('\n') if m.role == 'assistant' else m.content %}"
-    + CHATML.replace("m.content", "said")
-)
-FIELD = (
-    EACH
-    + "{% if m.role == 'assistant' %}<|im_start|>assistant\n{% if loop.last %}<think>\n{{ m.reasoning_content or '' }}\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+PARTS = EACH + "{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'system' %}[SYSTEM_PROMPT]{{ m.content }}[/SYSTEM_PROMPT]{% else %}{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}{% if part['type'] == 'thinking' %}[THINK]{{ part['thinking'] }}[/THINK]{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|eot|>{% endif %}{% endfor %}"
+PHI4 = EACH + "<|im_start|>{{ m.role }}<|im_sep|>{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant<|im_sep|>{% endif %}"
+ROLES = EACH + "<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}{{ '<|assistant|>\n' if add_generation_prompt else eos_token }}"
+LAST_EOS = EACH + "<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}{{ '<|end|>' if loop.last else '<|eot|>' }}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n<think>{% endif %}"
+TWO_ENDS = EACH + "<turn><|{{ m.role }}|>{% if m.role == 'assistant' %}<|start|>{{ m.content.strip() }}<|end|>{% else %}{{ m.content }}{% endif %}<|eot|>{% endfor %}{% if add_generation_prompt %}<turn><|assistant|><|start|>{% endif %}"
+DEEPSEEK = EACH + "{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'user' %}<｜User｜>{{ m.content }}{% else %}<｜Assistant｜>{{ m.content.split('</think>')[-1] }}<|eot|>{% endif %}{% endfor %}{% if add_generation_prompt %}<｜Assistant｜><think>\n{% endif %}"
+GLM = EACH + "<|{{ m.role }}|>\n{% if m.role == 'assistant' %}<think>{% if loop.last and m.reasoning_content is string %}{{ m.reasoning_content.strip() }}{% endif %}</think>\n{% endif %}{{ m.content.strip() }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+SPLIT = EACH + "{% set said = m.content.split('</think>')[-1].lstrip('\n') if m.role == 'assistant' else m.content %}" + CHATML.replace("m.content", "said")
+FIELD = EACH + "{% if m.role == 'assistant' %}<|im_start|>assistant\n{% if loop.last %}<think>\n{{ m.reasoning_content or '' }}\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 PREFILLED = FIELD.replace(
     "add_generation_prompt %}<|im_start|>assistant\n", "add_generation_prompt %}<|im_start|>assistant\n<think>\n"
 )
-HEADER = (
-    "<|start|>"
-    + EACH
-    + "<turn>{{ m.role }}<turn>\n\n{{ m.content | trim }}<|eot|>{% endfor %}{% if add_generation_prompt %}<turn>assistant<turn>\n\n{% endif %}"
-)
-HARMONY = (
-    EACH
-    + "{% if m.role != 'assistant' %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% else %}<|start|>assistant{% if loop.last and 'thinking' in m %}<|channel|>analysis<|message|>{{ m.thinking }}<|end|><|start|>assistant{% endif %}<|channel|>final<|message|>{{ m.content }}{{ '<|return|>' if loop.last else '<|end|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
-)
-OPEN_END = (
-    EACH + "<turn>{{ m.role }}\n{{ m.content }}{% endfor %}{% if add_generation_prompt %}<turn>assistant\n{% endif %}"
-)
+HEADER = "<|start|>" + EACH + "<turn>{{ m.role }}<turn>\n\n{{ m.content | trim }}<|eot|>{% endfor %}{% if add_generation_prompt %}<turn>assistant<turn>\n\n{% endif %}"
+HARMONY = EACH + "{% if m.role != 'assistant' %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% else %}<|start|>assistant{% if loop.last and 'thinking' in m %}<|channel|>analysis<|message|>{{ m.thinking }}<|end|><|start|>assistant{% endif %}<|channel|>final<|message|>{{ m.content }}{{ '<|return|>' if loop.last else '<|end|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+OPEN_END = EACH + "<turn>{{ m.role }}\n{{ m.content }}{% endfor %}{% if add_generation_prompt %}<turn>assistant\n{% endif %}"
+# fmt: on
 TALK = "<|im_start|>user\nQ </think><|im_end|>\n<|im_start|>assistant\n{}A<|im_end|>\n<|im_start|>user\nR<|im_end|>\n<|im_start|>assistant\n"
 THOUGHT = "<think>\nT\n</think>\n\n"
 INSTRUCTED = f"[INST] Q </think>[/INST] {THOUGHT}A<|eot|>[INST] R[/INST]"
