@@ -101,7 +101,7 @@ def run_or_check(
             ending = [EVERYTHING.format(folder)]
             show(several, as_json, lambda each: inspection_view(seeds_inspection(each), full=full), ending)
             return
-        note = verified_note(config) if found.source in recipe_names() else ""
+        note = verified_note(found.sized_as_shipped().load()) if found.source in recipe_names() else ""
         opening = f"{where[0].upper()}{where[1:]} is {note}." if note.startswith("untested") else ""
         with RunView(screen, f"{config.name} → {folder}", opening=opening) as view:
             summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # the parser checks it

@@ -191,8 +191,11 @@ def annotate_error(kind: type[SkillTTRLError], sentence: str) -> Iterator[None]:
         raise (EndpointError(text, error.kind) if isinstance(error, EndpointError) else kind(text)) from None
 
 
-def did_you_mean(asked: str, known: Iterable[str]) -> str:
-    """A sentence for the end of a message: the closest known name, then all of them (empty when nothing is known)."""
+def did_you_mean(asked: str, known: Iterable[str], listed_by: str = "") -> str:
+    """A sentence for the end of a message: the closest known name, then all of them (empty when nothing is known).
+
+    With `listed_by`, a command that lists them, more than eight give way to it and to the three closest.
+    """
     names = sorted(set(known))
     if not names:
         return ""
@@ -200,8 +203,9 @@ def did_you_mean(asked: str, known: Iterable[str]) -> str:
     wanted = asked.lower().replace("-", "_")
     close = difflib.get_close_matches(wanted, plain, n=len(plain), cutoff=0.6)
     close.sort(key=lambda name: not _is_transposed(wanted, name))  # stable: else the closest stays first
-    hint = f" Did you mean {plain[close[0]]!r}?" if close else ""
-    return f"{hint} Known: {', '.join(names)}."
+    many = bool(listed_by) and len(names) > 8
+    hint = f" Did you mean {' or '.join(repr(plain[name]) for name in close[: 3 if many else 1])}?" if close else ""
+    return f"{hint} All: {listed_by}" if many else f"{hint} Known: {', '.join(names)}."
 
 
 def _is_transposed(one: str, other: str) -> bool:

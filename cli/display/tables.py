@@ -134,7 +134,9 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
 
 
 def dry_run_view(found: DryRun) -> RenderableType:
-    """Show the sizes of a run, a row for each phase, then its memory, notes and obstacles."""
+    """Show the sizes of a run, a row for each phase, then its memory and notes; of a run that is refused only why."""
+    if found.obstacles:
+        return Group(*(Text(f"Cannot start: {text}.", "red") for text in found.obstacles))
     rows = [
         (each.phase, *(None if size is None else f"{size:,}" for size in (each.steps, each.prompts, each.samples)))
         for each in found.phases
@@ -150,8 +152,7 @@ def dry_run_view(found: DryRun) -> RenderableType:
             f"Memory{several}: {sizes}. Parts in GB: {parts}.",
         ]
     lines += [f"- {text}" for text in found.notes]
-    obstacles = [Text(f"Cannot start: {text}.", "red") for text in found.obstacles]
-    return Group(table, Text(), *map(Text, lines), *(obstacles or [Text("Ready to start.")]))
+    return Group(table, Text(), *map(Text, lines), Text("Ready to start."))
 
 
 def _tasks(count: int | None) -> str:

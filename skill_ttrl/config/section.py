@@ -39,7 +39,11 @@ def explain_problem(problem: Mapping[str, Any], root: type[BaseModel], *, shows_
     found = "" if not shows_value or isinstance(value, dict | BaseModel) else f" (found {_shortened(value)})"
     if kind == "extra_forbidden":
         section = section_at(root, place[:-1])
-        return [f"unknown key.{did_you_mean(str(place[-1])[:80], section.model_fields if section else ())}"]
+        absent = f" --set '{place[0]}={{}}'" if _is_optional(root, place[:1]) else ""
+        known = section.model_fields if section else ()
+        return [
+            f"unknown key.{did_you_mean(str(place[-1])[:80], known, f'skillttrl configs quickstart --full{absent}')}"
+        ]
     if kind == "literal_error" and isinstance(value, str):
         choices = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
         return [f"unknown value {value[:80]!r}.{did_you_mean(value[:80], choices)}"]

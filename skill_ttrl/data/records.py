@@ -217,20 +217,19 @@ def _decoded(data: bytes, where: str) -> str:
         raise DataError(f"{where} is not UTF-8 text: byte {error.start} is {data[error.start]:#04x}.") from None
 
 
-def _parsed(text: str, where: str, hint: str = "") -> Any:
+def _parsed(text: str, where: str, hint: str) -> Any:
     try:
         return parse_json(text)
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
-        raise DataError(
-            f"{where} is not JSON: {error.msg} at {position}: {_shown(text[error.pos :], 40)}.{hint}"
-        ) from None
+        rest = _shown(text[error.pos :], 40) if error.pos < len(text) else "it ends there"
+        raise DataError(f"{where} is not JSON: {error.msg} at {position}: {rest}. {hint}") from None
     except ValueError as error:  # an integer of thousands of digits, or thousands of brackets
         raise DataError(f"{where} is not usable JSON: {error}.") from None
 
 
 def _read_json(file: Path) -> _Placed:
-    hint = " Name a file with one object per line .jsonl."
+    hint = "Correct the file; name one with one object per line .jsonl."
     data = _parsed(_decoded(file.read_bytes(), str(file)), str(file), hint)
     if isinstance(data, dict):
         lists = [value for value in data.values() if isinstance(value, list)]
@@ -250,7 +249,7 @@ def _read_jsonl(file: Path) -> _Placed:
         for number, line in enumerate(stream, 1):
             where = f"{file}:{number}"
             if text := _decoded(line, where).rstrip():
-                yield where, _parsed(text, where)
+                yield where, _parsed(text, where, "Each line is one JSON object: correct this line or remove it.")
 
 
 def _read_csv(file: Path) -> _Placed:

@@ -18,6 +18,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import is_command, is_remote
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.identity import NO_EFFECT_ON_RESULTS
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.stages.data_phases import COLLECTED
 from skill_ttrl.stages.setup.checks import load_checked
@@ -27,6 +28,18 @@ from skill_ttrl.stages.targets.resolve import find_trained, is_hub_name
 EPISODES = "trajectories.jsonl"
 """The file that `skillttrl collect` writes in the documentation, in the folder of the bank that is distilled from it."""
 Notice = Callable[[str], None]
+_SIZES = (
+    *(
+        "sft.steps",
+        "sft.batch_size",
+        "rl.steps",
+        "rl.total_epochs",
+        "rl.prompts_per_step",
+        "rl.eval_steps",
+        "vote_sft.batch_size",
+    ),
+    *("data.train.limit", "data.eval.limit", "env.train_tasks", "env.eval_tasks", "eval.samples", "eval.greedy"),
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,12 @@ class Launch:
         if self.options.env is not None:
             check_foreign(self.source, config)
         return config
+
+    def sized_as_shipped(self) -> Launch:
+        """The same without overrides that only change how long the run is, how much it measures or what does not touch results."""
+        sizes = {*NO_EFFECT_ON_RESULTS, *_SIZES}
+        same = [each for each in self.overrides if each.partition("=")[0].strip() not in sizes]
+        return replace(self, overrides=same, options=replace(self.options, notice=lambda text: None))
 
     @property
     def asks_ranks(self) -> bool:

