@@ -28,18 +28,9 @@ from skill_ttrl.storage.jsonl import read_jsonl
 
 REFUSED = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
 FAULTS = (
-    *REFUSED,
-    "drop before the answer",
-    "drop in the answer",
-    "slow",
-    "truncated JSON",
-    "empty",
-    "refusal",
-    "length",
-    "malformed content",
-    "tool call",
-    "one of n",
-)
+    *REFUSED, "drop before the answer", "drop in the answer", "slow", "truncated JSON", "empty", "refusal", "length",
+    "malformed content", "tool call", "one of n",
+)  # fmt: skip
 Answer = Callable[[Mapping[str, Any], random.Random], str]
 """(request, draws) → the text of one choice."""
 

@@ -28,21 +28,10 @@ VOCABULARY = 8
 SAMPLES = 16
 """Rollouts of each task."""
 PLAIN: dict[str, Any] = {
-    "reward": "env",
-    "learning_rate": 0.02,
-    "betas": [0.9, 0.95],
-    "weight_decay": 0.0,
-    "warmup_steps": 0,
-    "lr_scheduler": "constant",
-    "kl_coef": 0.0,
-    "mini_batch_size": None,
-    "micro_batch_size": 256,
-    "grad_clip": 10.0,
-}
-PATHS: Mapping[str, tuple[tuple[int, ...], ...]] = {
-    "bandit": ((3,), (4,), (5,), (6,)),
-    "two turns": ((3, 4), (5, 3)),
-}
+    "reward": "env", "learning_rate": 0.02, "betas": [0.9, 0.95], "weight_decay": 0.0, "warmup_steps": 0,
+    "lr_scheduler": "constant", "kl_coef": 0.0, "mini_batch_size": None, "micro_batch_size": 256, "grad_clip": 10.0,
+}  # fmt: skip
+PATHS: Mapping[str, tuple[tuple[int, ...], ...]] = {"bandit": ((3,), (4,), (5,), (6,)), "two turns": ((3, 4), (5, 3))}
 """By toy, the one sequence of actions that is rewarded, of each task."""
 
 

@@ -52,11 +52,7 @@ def written(instruction: str = "I need a lamp.", *attributes: str, chosen: Itera
 
 
 def write_catalogue(
-    folder: Path,
-    products: Any,
-    about: Any = None,
-    human: Mapping[str, Any] | None = None,
-    ending: str = "",
+    folder: Path, products: Any, about: Any = None, human: Mapping[str, Any] | None = None, ending: str = ""
 ) -> Path:
     """The files of a catalogue in `folder`, which is made."""
     folder.mkdir(parents=True, exist_ok=True)

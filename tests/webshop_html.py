@@ -21,12 +21,9 @@ from skill_ttrl.envs.webshop.shop import Place, Shop, State
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "data" / "webshop_pages"),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
+    autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     undefined=jinja2.StrictUndefined,
-)
+)  # fmt: skip
 _TEMPLATES.globals |= {"NO_RATING": NO_RATING}
 
 

@@ -39,12 +39,8 @@ def advantages(settings: Any, samples: TrainingSamples) -> tuple[Tensor, Tensor]
 VERL: dict[str, dict[str, Any]] = {
     "grpo": {"type": "grpo"},
     "grpo/mean_only": {"type": "grpo", "scale_rewards": "none"},
-    "grpo_vectorized": {"type": "grpo"},
-    "rloo": {"type": "rloo"},
-    "rloo_vectorized": {"type": "rloo"},
-    "opo": {"type": "opo"},
-    "gpg": {"type": "gpg"},
-    "grpo_passk": {"type": "grpo_passk"},
+    "grpo_vectorized": {"type": "grpo"}, "rloo": {"type": "rloo"}, "rloo_vectorized": {"type": "rloo"},
+    "opo": {"type": "opo"}, "gpg": {"type": "gpg"}, "grpo_passk": {"type": "grpo_passk"},
     "grpo_passk/mean_only": {"type": "grpo_passk", "scale": False},
     "reinforce_plus_plus_baseline": {"type": "reinforce_plus_plus_baseline"},
     "reinforce_plus_plus/scores/gamma=1.0": {"type": "reinforce_plus_plus"},
@@ -52,13 +48,10 @@ VERL: dict[str, dict[str, Any]] = {
     "reinforce_plus_plus/scores/gamma=0.9": {"type": "reinforce_plus_plus", "gamma": 0.9},
     "reinforce_plus_plus/with_kl/gamma=0.9": {"type": "reinforce_plus_plus", "gamma": 0.9},
     "remax": {"type": "remax"},
-}
+}  # fmt: skip
 """Our options for each of verl's estimators."""
 
-NOT_OURS = {
-    "gae": "see test_field_critic.py",
-    "gdpo": "see test_gdpo_is_verls",
-}
+NOT_OURS = {"gae": "see test_field_critic.py", "gdpo": "see test_gdpo_is_verls"}
 """Estimators of verl that are not among ours, and why."""
 
 ALONE = {"rloo_vectorized": 0.0}

@@ -45,9 +45,7 @@ def test_gae_and_its_returns_are_verls(algorithm: str, name: str) -> None:
     groups = sampled_groups(mask, tensor("rewards"), tensor("groups"))
     batch = pack(groups)
     batch = replace(
-        batch,
-        rewards_F=flat(batch, named["token_level_rewards"] * mask),
-        values_F=flat(batch, named["values"] * mask),
+        batch, rewards_F=flat(batch, named["token_level_rewards"] * mask), values_F=flat(batch, named["values"] * mask)
     )
     brought = dict(ALGORITHMS.get(algorithm).defaults)
     rule = UpdateRule(RLConfig(algorithm={"type": algorithm, **case["settings"]}, **brought), sampler_is_learner=True)

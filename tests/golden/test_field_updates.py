@@ -76,11 +76,7 @@ def gradients(case: dict[str, Any], micro_batch_size: int, **settings: Any) -> t
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="fp32"))
     policy = Policy(model, Tokenizer(), "cpu")
     learner = LocalLearner(
-        policy,
-        config,
-        accelerator,
-        total_steps=1,
-        max_response_tokens=case["settings"]["max_completion_length"],
+        policy, config, accelerator, total_steps=1, max_response_tokens=case["settings"]["max_completion_length"]
     )
     found: dict[str, Tensor] = {}
 

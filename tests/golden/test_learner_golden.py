@@ -104,10 +104,7 @@ def test_aggregations_leave_out_padding_and_empty_rows(mode: AggregationMode, ex
     assert float(parts) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("estimator", "expected"),
-    [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) - 1 + 0.5)],
-)
+@pytest.mark.parametrize(("estimator", "expected"), [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) - 1 + 0.5)])
 def test_kl_estimators(estimator: KLEstimator, expected: float) -> None:
     log_probs, ref, mask = torch.tensor([[-1.0, 0.0]]), torch.tensor([[-1.5, 9.0]]), torch.tensor([[1.0, 0.0]])
     loss, value = compute_kl_penalty(log_probs, ref, mask, 0.1, estimator)

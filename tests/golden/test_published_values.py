@@ -177,8 +177,7 @@ def test_advantages(found: Tensor, expected: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gamma", "mask", "returns"),
-    [(0.5, [1.0, 1.0, 1.0], [2.75, 3.5, 3.0]), (1.0, [1.0, 1.0, 0.0], [3.0, 2.0, 0.0])],
+    ("gamma", "mask", "returns"), [(0.5, [1.0, 1.0, 1.0], [2.75, 3.5, 3.0]), (1.0, [1.0, 1.0, 0.0], [3.0, 2.0, 0.0])]
 )
 def test_returns_of_reinforce_plus_plus_of_skyrl(gamma: float, mask: list[float], returns: list[float]) -> None:
     # Of a token that is not trained on theirs has a return too, 3; nothing is learnt there.

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 PROMPT_TOKENS = 2
 LOSS_INPUTS = {
-    "log_probs": "log_probs",
-    "old_log_probs": "old_log_probs",
-    "advantages": "advantages",
-    "mask": "mask",
-}
+    "log_probs": "log_probs", "old_log_probs": "old_log_probs", "advantages": "advantages", "mask": "mask",
+}  # fmt: skip
 
 
 def collect(recorder: Recorder) -> None:
@@ -89,11 +86,7 @@ def make_trainer(kind: str, rewards: list[Tensor], options: dict[str, Any], *, g
 
 
 def sampled(
-    trainer: Any,
-    lengths: list[int],
-    *,
-    sampler: list[list[float]] | None = None,
-    tools: list[list[int]] | None = None,
+    trainer: Any, lengths: list[int], *, sampler: list[list[float]] | None = None, tools: list[list[int]] | None = None
 ) -> None:
     """Let a trainer's generation give completions of these lengths, the sampler's log-probs and the mask of a tool's tokens."""
     ids = [[2 + place % 8 for place in range(length)] for length in lengths]

@@ -33,11 +33,7 @@ SOURCES: dict[str, Any] = {"verl": (lambda: {"version": version("verl")}, collec
 
 def advantages(recorder: Recorder, core: Any) -> None:
     """Every registered estimator."""
-    outcome = {
-        "token_level_rewards": "token_level_scores",
-        "response_mask": "response_mask",
-        "index": "groups",
-    }
+    outcome = {"token_level_rewards": "token_level_scores", "response_mask": "response_mask", "index": "groups"}
     dense = outcome | {"token_level_rewards": "token_level_rewards"}
     cases: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
         ("grpo", "grpo", outcome, {"norm_adv_by_std_in_grpo": True}),

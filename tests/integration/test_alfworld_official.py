@@ -149,10 +149,7 @@ print(json.dumps({"found": found, "expert": expert, "won": infos["won"][0], "ste
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "wanted"),
-    [
-        ("eval_out_of_distribution", "look_at"),
-        pytest.param("train", "pick_and_place", marks=pytest.mark.alfworld),
-    ],
+    [("eval_out_of_distribution", "look_at"), pytest.param("train", "pick_and_place", marks=pytest.mark.alfworld)],
 )
 def test_the_packages_own_environment_finds_and_plays_them(games: Path, tmp_path: Path, mode: str, wanted: str) -> None:
     """With the walkthrough, and in training with its own handcoded expert, which reads `traj_data.json`."""

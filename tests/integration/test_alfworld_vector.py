@@ -16,10 +16,7 @@ from tests.alfworld_kitchen import LIGHT, PLACE, problem, write_game
 APPLE = "train/pick_and_place_simple-Apple-None-Fridge-1/trial_A"
 LAMP = "train/look_at_obj_in_light-Apple-None-DeskLamp-1/trial_B"
 TAKE = ["go to countertop 1", "take apple 1 from countertop 1"]
-WINS = {
-    APPLE: [*TAKE, "go to fridge 1", "open fridge 1", "move apple 1 to fridge 1"],
-    LAMP: [*TAKE, "use desklamp 1"],
-}
+WINS = {APPLE: [*TAKE, "go to fridge 1", "open fridge 1", "move apple 1 to fridge 1"], LAMP: [*TAKE, "use desklamp 1"]}
 BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 
 

@@ -37,13 +37,7 @@ def bank(tmp_path: Path, file: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("form", "name"),
-    [
-        ("json", "bank.json"),
-        ("document", "x.md"),
-        ("skillrl", "x.json"),
-        ("agentskills", "folder"),
-    ],
+    ("form", "name"), [("json", "bank.json"), ("document", "x.md"), ("skillrl", "x.json"), ("agentskills", "folder")]
 )
 def test_inspect_shows_every_format_that_import_reads(form: str, name: str, bank: Path, tmp_path: Path) -> None:
     path = tmp_path / name

@@ -16,16 +16,8 @@ from tests.integration.test_cli_commands import Done, refused, skillttrl
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (
-    "collect",
-    "--env",
-    DOORS,
-    "--policy",
-    "random",
-    "--rollouts-per-task",
-    "10",
-    "--set",
-    "env.kwargs.pause=0.003",
-)
+    "collect", "--env", DOORS, "--policy", "random", "--rollouts-per-task", "10", "--set", "env.kwargs.pause=0.003",
+)  # fmt: skip
 EPISODES = 300
 """Of the command above: more than a second of playing."""
 

@@ -12,14 +12,9 @@ from skill_ttrl.errors import DataError, EnvError
 from skill_ttrl.stages.train import run
 
 TINY = [
-    "phases=[collect,sft]",
-    "env.kwargs.data=generated",
-    "collect.data=null",
-    "collect.episodes=6",
-    "sft.steps=2",
-    "sft.save_steps=2",
-    "sft.warmup_steps=1",
-]
+    "phases=[collect,sft]", "env.kwargs.data=generated", "collect.data=null", "collect.episodes=6", "sft.steps=2",
+    "sft.save_steps=2", "sft.warmup_steps=1",
+]  # fmt: skip
 TINY += ["env.eval_tasks=2", "eval.controls=[]", "runtime.threads=1"]
 
 

@@ -34,12 +34,9 @@ RUN: dict[str, Any] = {
     "runtime": {"device": "cpu", "threads": 1},
 }
 KEPT = (
-    "metrics.jsonl",
-    "evaluations.jsonl",
-    "dagger.jsonl",
-    "demonstrations.jsonl",
+    "metrics.jsonl", "evaluations.jsonl", "dagger.jsonl", "demonstrations.jsonl",
     "checkpoints/dagger-000005/model.safetensors",
-)
+)  # fmt: skip
 
 
 def config(**changes: Any) -> SkillTTRLConfig:

@@ -32,13 +32,9 @@ BLOCK = re.compile(r"^(?P<mark><!-- not run: .+ -->\n)?```(?P<kind>\w+)\n(?P<tex
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 TEST = re.compile(r"tests/[\w/]+\.py(?:::\w+)?")
 TINY_RUN = [
-    "runtime.threads=1",
-    "sft.steps=2",
-    "sft.data.limit=64",
-    "rl.steps=2",
-    "rl.prompts_per_step=4",
+    "runtime.threads=1", "sft.steps=2", "sft.data.limit=64", "rl.steps=2", "rl.prompts_per_step=4",
     "rl.mini_batch_size=2",
-]
+]  # fmt: skip
 TINY_RUN += ["data.eval.limit=16", "eval.samples=4"]
 
 

@@ -145,12 +145,7 @@ def test_a_run_that_cannot_evolve_says_so_before_it_begins(
 @pytest.mark.slow
 def test_a_teacher_s_skills_are_in_later_prompts_and_its_failures_are_said(doors: Path, tmp_path: Path) -> None:
     """Winners' operations may change the bank beside it (skills.update=merge)."""
-    skill = {
-        "title": "Open",
-        "text": "Open the door that is named.",
-        "tier": "general",
-        "support": [1],
-    }
+    skill = {"title": "Open", "text": "Open the door that is named.", "tier": "general", "support": [1]}
     with scripted({"new_skills": [skill]}, "I would rather chat.") as server:
         told = {"model": "scripted", "base_url": server.url, "max_retries": "0", "timeout": "5"}
         settings = [f"endpoints.teacher.{name}={value}" for name, value in told.items()]

@@ -160,13 +160,9 @@ def test_gate_options_without_a_gate_are_refused() -> None:
 
 
 MATH = [
-    "skills.prompt_max_tokens=200",
-    "env={id: math}",
-    "agent={template: plain}",
-    "evolve=null",
-    "rl.reward=majority",
+    "skills.prompt_max_tokens=200", "env={id: math}", "agent={template: plain}", "evolve=null", "rl.reward=majority",
     "rl.kl_coef=0",
-]
+]  # fmt: skip
 ADD = "{path: 'synthetic:add', split: train, limit: 6}"
 
 

@@ -11,37 +11,16 @@ from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages import train
 
 SMALL = [
-    "data.train.limit=32",
-    "data.eval.limit=32",
-    "data.max_prompt_tokens=40",
-    "model.builtin.hidden_size=96",
-    "model.builtin.layers=2",
-    "model.builtin.heads=4",
+    "data.train.limit=32", "data.eval.limit=32", "data.max_prompt_tokens=40", "model.builtin.hidden_size=96",
+    "model.builtin.layers=2", "model.builtin.heads=4",
     "sft.data={path: 'synthetic:add', split: demos, options: {noise: 0.2}}",
-    "sft.steps=250",
-    "sft.batch_size=64",
-    "sft.micro_batch_size=64",
-    "sft.save_steps=250",
-    "sft.noise_free_fraction=0.75",
-    "rollout.n_votes_per_prompt=16",
-    "rollout.n_samples_per_prompt=16",
-    "rollout.max_new_tokens=16",
-    "rl.steps=12",
-    "rl.prompts_per_step=16",
-    "rl.learning_rate=3e-4",
-    "rl.mini_batch_size=8",
-    "rl.mini_batch_by=samples",
-    "rl.betas=[0.9, 0.95]",
-    "rl.weight_decay=0",
-    "rl.warmup_steps=2",
-    "rl.lr_scheduler=constant",
-    "rl.micro_batch_size=64",
-    "rl.save_steps=12",
-    "eval.samples=4",
-    "eval.temperature=1.0",
-    "eval.top_p=1.0",
-    "run.save_trajectories=false",
-]
+    "sft.steps=250", "sft.batch_size=64", "sft.micro_batch_size=64", "sft.save_steps=250",
+    "sft.noise_free_fraction=0.75", "rollout.n_votes_per_prompt=16", "rollout.n_samples_per_prompt=16",
+    "rollout.max_new_tokens=16", "rl.steps=12", "rl.prompts_per_step=16", "rl.learning_rate=3e-4",
+    "rl.mini_batch_size=8", "rl.mini_batch_by=samples", "rl.betas=[0.9, 0.95]", "rl.weight_decay=0",
+    "rl.warmup_steps=2", "rl.lr_scheduler=constant", "rl.micro_batch_size=64", "rl.save_steps=12", "eval.samples=4",
+    "eval.temperature=1.0", "eval.top_p=1.0", "run.save_trajectories=false",
+]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -28,21 +28,10 @@ from tests.integration.test_cli_commands import refused, skillttrl
 BASE = Path(__file__).parents[1] / "data" / "operators_base"
 STEPS = 4
 SMALL = [
-    "phases=[rl]",
-    f"model.path={BASE}",
-    "skills.update=merge",
-    "skills.merger=openai",
-    "skills.index=memory",
-    f"rl.steps={STEPS}",
-    "rl.prompts_per_step=6",
-    "rl.save_steps=2",
-    "rollout.n_votes_per_prompt=6",
-    "rollout.n_samples_per_prompt=6",
-    "data.eval.limit=4",
-    "eval.samples=2",
-    "eval.greedy=false",
-    "runtime.threads=1",
-]
+    "phases=[rl]", f"model.path={BASE}", "skills.update=merge", "skills.merger=openai", "skills.index=memory",
+    f"rl.steps={STEPS}", "rl.prompts_per_step=6", "rl.save_steps=2", "rollout.n_votes_per_prompt=6",
+    "rollout.n_samples_per_prompt=6", "data.eval.limit=4", "eval.samples=2", "eval.greedy=false", "runtime.threads=1",
+]  # fmt: skip
 
 
 def scripted(body: Mapping[str, Any], draw: random.Random) -> str:

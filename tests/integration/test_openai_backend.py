@@ -47,10 +47,7 @@ def at(server: FaultyServer, *more: str) -> list[str]:
 
 
 def backend(server: FaultyServer, *overrides: str) -> Backend:
-    settings = [
-        "endpoints.policy.model=m",
-        f"endpoints.policy.base_url={server.url}",
-    ]
+    settings = ["endpoints.policy.model=m", f"endpoints.policy.base_url={server.url}"]
     config = load_config({}, ["rollout.backend=openai", *settings, *overrides])
 
     def load() -> Any:

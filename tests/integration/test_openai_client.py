@@ -128,11 +128,7 @@ def test_an_answer_that_takes_too_long_is_a_timeout(fault: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("status", "kind", "advice"),
-    [
-        (401, "unauthorized", "OPENAI_API_KEY"),
-        (307, "redirected", "base_url"),
-        (429, "quota", "credit"),
-    ],
+    [(401, "unauthorized", "OPENAI_API_KEY"), (307, "redirected", "base_url"), (429, "quota", "credit")],
 )
 def test_a_refusal_is_final_and_says_what_to_do(status: int, kind: str, advice: str) -> None:
     said = {"error": {"message": "no such thing here", "code": "insufficient_quota", "param": "model"}}
@@ -294,10 +290,7 @@ def test_an_answer_that_memory_has_no_room_for_is_not_read(coding: str, said: st
         body = gzip.compress(body, 1)
     body = body[: 1 << 20]  # as long as what is compressed
     ledger = Ledger(tmp_path / "usage.jsonl")
-    with (
-        FaultyServer([], first=[(200, headers, body)]) as server,
-        pytest.raises(EndpointError, match=said) as caught,
-    ):
+    with FaultyServer([], first=[(200, headers, body)]) as server, pytest.raises(EndpointError, match=said) as caught:
         ask(client(server, ledger, max_retries=0), lambda asked: asked.chat(ASK))
     assert caught.value.kind == "unreadable" and outcomes(ledger) == ["unreadable"]
 

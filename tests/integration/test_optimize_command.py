@@ -15,13 +15,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.data.formats import CONVENTIONS, Formats
-from skill_ttrl.errors import (
-    BudgetError,
-    ConfigError,
-    EndpointError,
-    RunFolderError,
-    SkillTTRLError,
-)
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, RunFolderError, SkillTTRLError
 from skill_ttrl.stages.evaluate import measure_policy
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.optimize import check_start, optimize_run, prepare

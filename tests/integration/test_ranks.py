@@ -26,12 +26,8 @@ from tests.ranks import run_ranks
 CLOSE = 1e-5
 STEPS = 4
 SETTINGS = (
-    f"rl.steps={STEPS}",
-    "rl.kl_coef=0.01",
-    "rl.reward=random",
-    "run.save_total_limit=null",
-    "rl.learning_rate=1e-4",
-)
+    f"rl.steps={STEPS}", "rl.kl_coef=0.01", "rl.reward=random", "run.save_total_limit=null", "rl.learning_rate=1e-4",
+)  # fmt: skip
 """Random rewards: otherwise few samples agree, and nothing is learned."""
 LAST = f"rl-{STEPS:06}"
 

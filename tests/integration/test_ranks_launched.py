@@ -19,16 +19,9 @@ SKILLTTRL = [sys.executable, "-m", "skill_ttrl.cli.entry"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 TORCHRUN += ["skill_ttrl.cli.entry"]
 NODE = [
-    sys.executable,
-    "-m",
-    "torch.distributed.run",
-    "--nnodes",
-    "2",
-    "--nproc-per-node",
-    "1",
-    "--master-addr",
+    sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--master-addr",
     "127.0.0.1",
-]
+]  # fmt: skip
 
 
 def arguments(config: Path, output: Path, *more: str) -> list[str]:

@@ -21,13 +21,9 @@ pytestmark = pytest.mark.vllm
 ROUNDING = 1e-4
 """Largest mean difference of log-probs in float32 that is rounding, nats."""
 SETTINGS = (
-    "rollout.backend=vllm",
-    "runtime.parallel=fsdp",
-    "rl.steps=2",
-    "rl.reward=random",
-    "rl.save_steps=1",
+    "rollout.backend=vllm", "runtime.parallel=fsdp", "rl.steps=2", "rl.reward=random", "rl.save_steps=1",
     "model.builtin={hidden_size: 64, layers: 2, heads: 2, max_positions: 128}",
-)
+)  # fmt: skip
 
 
 def train(config: Path, output: Path, *settings: str) -> None:

@@ -15,15 +15,9 @@ from skill_ttrl.stages.targets.resolve import find_trained
 from skill_ttrl.stages.train import run
 
 KL = [
-    "rl.kl_coef=0.5",
-    "rl.reward=random",
-    "rl.learning_rate=1e-2",
-    "rl.steps=2",
-    "rl.warmup_steps=0",
-    "eval.greedy=false",
-    "eval.samples=1",
-    "eval.extra_temperatures=[]",
-]
+    "rl.kl_coef=0.5", "rl.reward=random", "rl.learning_rate=1e-2", "rl.steps=2", "rl.warmup_steps=0",
+    "eval.greedy=false", "eval.samples=1", "eval.extra_temperatures=[]",
+]  # fmt: skip
 LORA = ["model.lora={r: 2, alpha: 16}"]
 EXACTLY = 1e-6
 """Nats a token."""

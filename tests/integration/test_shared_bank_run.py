@@ -63,10 +63,7 @@ def test_a_resumed_run_takes_the_newest_version_and_repeats_no_update(
     lines = (run / "trajectories.jsonl").read_text().splitlines()
     assert [
         {json.loads(line)["bank_version"] for line in lines if json.loads(line)["step"] == step} for step in (0, 1)
-    ] == [
-        {1},
-        {4},
-    ]
+    ] == [{1}, {4}]
     # The trained policy is asked with the version that it saw.
     state = load_state(run / "checkpoints" / "rl-000002")["state"]
     view = find_trained(run).bank().view()

@@ -27,14 +27,9 @@ from skill_ttrl.types import Group, Trajectory
 Built = tuple[TrainingComponents, Meter]
 BASE = Path(__file__).parents[1] / "data" / "operators_base"
 SMALL = [
-    "phases=[rl]",
-    f"model.path={BASE}",
-    "data.eval.limit=60",
-    "eval.samples=4",
-    "eval.greedy=false",
-    "runtime.threads=1",
-    "run.save_trajectories=false",
-]
+    "phases=[rl]", f"model.path={BASE}", "data.eval.limit=60", "eval.samples=4", "eval.greedy=false",
+    "runtime.threads=1", "run.save_trajectories=false",
+]  # fmt: skip
 
 
 def is_correct(trajectory: Trajectory) -> bool | None:

@@ -23,7 +23,7 @@ CRITIC: dict[str, Any] = {"critic": {"learning_rate": 0.05}}
 SETTINGS: dict[str, dict[str, Any]] = {"gdpo": {"extra_rewards": {"first": 0.5}}, "gae": CRITIC, "ppo": CRITIC}
 """Further settings of an algorithm."""
 GOALS: dict[str, tuple[float, str]] = {
-    "grpo_passk": (0.25, "its optimum is a success in every group of 16: 1 - 0.75^16 = 0.99"),
+    "grpo_passk": (0.25, "its optimum is a success in every group of 16: 1 - 0.75^16 = 0.99")
 }
 """Probability of success that an algorithm is to reach where that is not 0.9, and why."""
 

@@ -35,18 +35,10 @@ STEPS = 3
 SETTINGS = [
     "rollout.backend=vllm",
     "model.builtin={hidden_size: 128, heads: 4, layers: 2, max_positions: 128}",
-    "sft.steps=30",
-    "sft.data.limit=512",
-    f"rl.steps={STEPS}",
-    "rl.prompts_per_step=8",
-    "rl.save_steps=1",
-    "rollout.n_votes_per_prompt=8",
-    "rollout.n_samples_per_prompt=8",
-    "data.train.limit=32",
-    "data.eval.limit=16",
-    "eval.samples=4",
-    "runtime.threads=1",
-]
+    "sft.steps=30", "sft.data.limit=512", f"rl.steps={STEPS}", "rl.prompts_per_step=8", "rl.save_steps=1",
+    "rollout.n_votes_per_prompt=8", "rollout.n_samples_per_prompt=8", "data.train.limit=32", "data.eval.limit=16",
+    "eval.samples=4", "runtime.threads=1",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -102,24 +94,14 @@ def test_a_trained_policy_is_measured_without_a_learner(trained: Path) -> None:
 
 
 SHAPE = {
-    "hidden_size": 256,
-    "intermediate_size": 384,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.1,
-    "bos_token_id": None,
-}
+    "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.1, "bos_token_id": None,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("family", "tied", "settings"),
-    [
-        ("llama", False, []),
-        ("llama", False, ["model.lora={r: 3}", "vllm.weight_sync=lora"]),
-        ("qwen3", True, []),
-    ],
+    [("llama", False, []), ("llama", False, ["model.lora={r: 3}", "vllm.weight_sync=lora"]), ("qwen3", True, [])],
 )
 def test_other_models_are_followed_too(family: str, tied: bool, settings: list[str], tmp_path: Path) -> None:
     tokenizer: Any = build_tokenizer(["Compute 12+34."] * 20)

@@ -39,17 +39,13 @@ NAMES = [
 DOORS: dict[str, Callable[[str], Any]] = {
     "env.id": make_env,
     "rl.reward": lambda name: build_reward(name, {}),
-    "rl.loss": LOSSES.get,
-    "rl.algorithm": ALGORITHMS.get,
-    "rollout.backend": BACKENDS.get,
-    "vote.strategy": STRATEGIES.get,
-    "skills.embedder": EMBEDDERS.get,
-    "optimize.engine": ENGINES.get,
+    "rl.loss": LOSSES.get, "rl.algorithm": ALGORITHMS.get, "rollout.backend": BACKENDS.get,
+    "vote.strategy": STRATEGIES.get, "skills.embedder": EMBEDDERS.get, "optimize.engine": ENGINES.get,
     "optimize.granularity": skill_reader,
     "collect.agent": lambda name: make_scripted_agent(name, "x"),
     "a format": find_format,
     "vote.paraphrase": lambda name: import_attribute(name, "paraphrase"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.statistics import (
-    avg_at_k,
-    mean_interval,
-    paired_difference,
-    pass_at_k,
-    vote_entropy,
-    wilson_interval,
-)
+from skill_ttrl.statistics import avg_at_k, mean_interval, paired_difference, pass_at_k, vote_entropy, wilson_interval
 
 COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
 

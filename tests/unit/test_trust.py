@@ -23,20 +23,13 @@ from skill_ttrl.trust import SUFFIX, powers, trusting
 
 ENDPOINT = "{model: m, base_url: 'http://evil.example/v1', api_key_env: AWS_SECRET_ACCESS_KEY}"
 HARMLESS = [
-    "name=tests.doors:Doors-v0",
-    "agent.system=note: http://example.org",
-    "env.id=SkillTTRL/ALFWorld-v0",
+    "name=tests.doors:Doors-v0", "agent.system=note: http://example.org", "env.id=SkillTTRL/ALFWorld-v0",
     "data.train={path: 'hf:owner/name', revision: 'sha256:abc'}",
-    "data.eval.path=synthetic:add",
-    "model.path=owner/name",
-    "rl.reward=model:owner/name",
-    "rl.reward_revision=blocks:abc",
-    "collect.agent=constant:look",
-    "eval.controls=[random, 'constant:look']",
-    "runtime.device=cuda:1",
-    "run.report_to=tensorboard",
+    "data.eval.path=synthetic:add", "model.path=owner/name", "rl.reward=model:owner/name",
+    "rl.reward_revision=blocks:abc", "collect.agent=constant:look", "eval.controls=[random, 'constant:look']",
+    "runtime.device=cuda:1", "run.report_to=tensorboard",
     "skills={bank: 'synthetic:operators', embedder: hash, embedder_model: anything}",
-]
+]  # fmt: skip
 
 
 def become_another(patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,14 +73,7 @@ POWERS = [
     *(
         (f"env.kwargs={{{key}: {json.dumps(address)}}}", f"env.kwargs.{key}", "talk to the server")
         for key in ("url", "data")
-        for address in (
-            " http://evil",
-            "\thttp://evil",
-            "ht\ttp://evil",
-            "\u3000hTTps://evil",
-            "\x00http://e",
-            "//e",
-        )
+        for address in (" http://evil", "\thttp://evil", "ht\ttp://evil", "\u3000hTTps://evil", "\x00http://e", "//e")
     ),
     ("env.kwargs={url: evil.example}", "env.kwargs.url", "talk to the server evil.example"),
     ("vllm={mode: server, servers: ['http://evil.example']}", "vllm.servers", "http://evil.example"),

@@ -22,16 +22,9 @@ import psutil
 from skill_ttrl.answers import canonical, counters, equivalent, extract, grade_answer, verdict
 
 WATCHED = (
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "subprocess.Popen",
-    "compile",
-    "exec",
-    "open",
-    "socket.connect",
+    "os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "compile", "exec", "open", "socket.connect",
     "ctypes.dlopen",
-)
+)  # fmt: skip
 ORDINARY = [
     ("x+1", "1+x"),
     (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"),

@@ -15,11 +15,7 @@ from skill_ttrl.voting import majority_vote
 CASES = json.loads((Path(__file__).parents[2] / "data" / "answer_cases.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("text", "reference"),
-    CASES["graded right"],
-    ids=lambda text: text.replace("\n", " ")[:50],
-)
+@pytest.mark.parametrize(("text", "reference"), CASES["graded right"], ids=lambda text: text.replace("\n", " ")[:50])
 def test_a_response_that_a_grader_accepts(text: str, reference: str) -> None:
     assert compute_reward(text, reference)["score"] == 1.0
 

@@ -128,8 +128,7 @@ def test_a_wrong_value_is_answered_with_what_to_write(override: str, words: str)
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"),
-    [("gpro", "grpo"), ("gspo2", "gspo"), ("GRPO", "grpo"), ("Dr-GRPO", "dr_grpo"), ("grp", "grpo")],
+    ("asked", "meant"), [("gpro", "grpo"), ("gspo2", "gspo"), ("GRPO", "grpo"), ("Dr-GRPO", "dr_grpo"), ("grp", "grpo")]
 )
 def test_the_closest_name_is_the_one_with_two_letters_swapped(asked: str, meant: str) -> None:
     assert did_you_mean(asked, ["dapo", "dr_grpo", "gspo", "grpo"]).startswith(f" Did you mean {meant!r}?")
@@ -238,19 +237,9 @@ def test_text_of_an_override_never_breaks_anything(value: str) -> None:
 
 
 YAML_PIECES = [
-    *"[]{}:?&*!,#-|>'\"%@~=\n\t \\ax1.+0",
-    "!!int ",
-    "&a ",
-    "*a",
-    "<<",
-    "---\n",
-    "? ",
-    "- ",
-    "rl: ",
-    "\ud800",
-    "\x85",
+    *"[]{}:?&*!,#-|>'\"%@~=\n\t \\ax1.+0", "!!int ", "&a ", "*a", "<<", "---\n", "? ", "- ", "rl: ", "\ud800", "\x85",
     "\x00",
-]
+]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(YAML_PIECES), max_size=20).map("".join))

@@ -138,10 +138,7 @@ def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> N
     ("text", "problem"),
     [
         ("rl: {steps: 3}", "found the keys: rl"),
-        (
-            "rollout: {temperature: hot}\ntrainer: {seed: 1}",
-            "rollout.temperature",
-        ),
+        ("rollout: {temperature: hot}\ntrainer: {seed: 1}", "rollout.temperature"),
         ("trainer: {total_epochs: 0}", "trainer.total_epochs"),
         ("algorithm: {adv_estimator: nothing}", "nothing"),
         ("algorithm: {norm_adv_by_std: [1]}", "scale_rewards"),

@@ -12,13 +12,9 @@ from skill_ttrl.config import load_config, read_config_text, recipe_names, setti
 from skill_ttrl.runs.identity import config_differences
 
 REAL_MODELS = (
-    "ttrl_qwen2.5_math_7b",
-    "ttrl_qwen2.5_math_1.5b",
-    "grpo_nsr_ttrl_qwen2.5_math_1.5b",
-    "ttrl_qwen2.5_0.5b_lora",
-    "ttrl_qwen2.5_0.5b_lora_vllm",
-    "skill_ttrl_qwen2.5_0.5b_lora",
-)
+    "ttrl_qwen2.5_math_7b", "ttrl_qwen2.5_math_1.5b", "grpo_nsr_ttrl_qwen2.5_math_1.5b", "ttrl_qwen2.5_0.5b_lora",
+    "ttrl_qwen2.5_0.5b_lora_vllm", "skill_ttrl_qwen2.5_0.5b_lora",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", recipe_names())

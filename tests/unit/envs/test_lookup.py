@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from skill_ttrl.envs import (
-    TextEnv,
-    check_text_env,
-    env_tasks,
-    list_envs,
-    make_env,
-    prepare_env,
-    resolve_env,
-)
+from skill_ttrl.envs import TextEnv, check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
 
@@ -223,12 +214,3 @@ def test_a_split_without_tasks() -> None:
             env_tasks("LookupFaulty-v0", {}, "dev")
     finally:
         del gymnasium.registry["LookupFaulty-v0"]
-
-
-def test_importing_the_environments_stays_light() -> None:
-    code = (
-        "import sys, skill_ttrl.envs, skill_ttrl.envs.math.env, skill_ttrl.data.records;"
-        "print([name for name in ('torch', 'transformers', 'datasets', 'pyarrow', 'pandas') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"

@@ -17,11 +17,8 @@ from skill_ttrl.types import Message
 
 CORPUS = [
     "<task> put keychain in armchair <room> armchair 2 sofa 1 dresser 27",
-    "go to dresser 1",
-    "take keychain 1 from coffeetable 2",
-    "Cool the MUG, please!",
-    "plate 700",
-]
+    "go to dresser 1", "take keychain 1 from coffeetable 2", "Cool the MUG, please!", "plate 700",
+]  # fmt: skip
 SHAPE = BuiltinConfig(hidden_size=16, heads=2, layers=1, vocabulary="entities")
 PIECES = st.lists(
     st.sampled_from(

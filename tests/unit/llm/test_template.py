@@ -26,13 +26,7 @@ def tokenizer() -> Any:
     return build_tokenizer()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        LOOP,
-        pytest.param("{{ 2 ** (10 ** 9) }}", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("text", [LOOP, pytest.param("{{ 2 ** (10 ** 9) }}", marks=pytest.mark.slow)])
 def test_one_that_does_not_end_or_takes_all_memory_is_refused(
     text: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

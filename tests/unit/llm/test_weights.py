@@ -12,13 +12,7 @@ import torch
 from skill_ttrl.config import LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.models.load import add_lora, load_model, save_model
-from skill_ttrl.llm.models.weights import (
-    each_trained_weight,
-    full_weights,
-    merge_adapters,
-    pack_weights,
-    take_weights,
-)
+from skill_ttrl.llm.models.weights import each_trained_weight, full_weights, merge_adapters, pack_weights, take_weights
 
 
 @pytest.mark.parametrize("adapted", [False, True])

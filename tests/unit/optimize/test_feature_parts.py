@@ -22,11 +22,7 @@ from skill_ttrl.optimize.documents import (
     set_notes,
     split,
 )
-from skill_ttrl.optimize.lessons import (
-    Item,
-    PairPolicy,
-    compare,
-)
+from skill_ttrl.optimize.lessons import Item, PairPolicy, compare
 from skill_ttrl.optimize.llm_optimizer import read_budget
 from skill_ttrl.optimize.transcript import extract_json
 from skill_ttrl.optimize.types import RolloutResult

@@ -16,28 +16,18 @@ from skill_ttrl.optimize.calls import Calls, Item, Journal, Reply
 from skill_ttrl.optimize.documents import SLOW_UPDATE, block, notes_of, split
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
-from skill_ttrl.optimize.record import (
-    EpochRecord,
-    Optimized,
-    OptimizeState,
-    OptimizeTask,
-    StepRecord,
-    Watch,
-)
+from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import Templates
 
 RULES = ("red", "green", "blue", "grey")
 OFF: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
 ALL: dict[str, Any] = {
-    "epochs": 3,
-    "accumulation": 2,
-    "batch_size": 3,
-    "lr_control_mode": "autonomous",
+    "epochs": 3, "accumulation": 2, "batch_size": 3, "lr_control_mode": "autonomous",
     "slow_update": {"samples": 4, "pair_policy": "changed"},
     "skill_aware": {"enabled": True, "consolidate_threshold": 2},
     "gate": {"chunk": 2, "semantic_density": 0.05},
-}
+}  # fmt: skip
 
 
 def some(split: str, count: int) -> list[Item]:

@@ -26,11 +26,8 @@ from skill_ttrl.types import ActionStatus, Completion, Group, Step, Task, Trajec
 SHAPING: dict[str, Any] = {"vote_strategy": "guard", "vote_shapes": True}
 VOTES = [VoteResult(None, 0.0, (False,) * 4)] * 3
 PLAIN: dict[str, Any] = {
-    "vote_strategy": "majority",
-    "vote_shapes": False,
-    "action_parser": "action",
-    "multi_turn": True,
-}
+    "vote_strategy": "majority", "vote_shapes": False, "action_parser": "action", "multi_turn": True,
+}  # fmt: skip
 
 
 def per_item(batch: RolloutBatch) -> list[float]:
@@ -95,11 +92,7 @@ OWN = f"{__name__}:Unaware"
         ),
         ({"algorithm": "gigpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
         ({"algorithm": "graphgpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
-        (
-            {"algorithm": "gigpo", "loss": "geo_mean"},
-            {"whole_episodes": True},
-            "a sequence is an episode",
-        ),
+        ({"algorithm": "gigpo", "loss": "geo_mean"}, {"whole_episodes": True}, "a sequence is an episode"),
         (
             {"invalid_action_penalty_coef": 0.1, "loss": "geo_mean"},
             {"whole_episodes": True},

@@ -69,10 +69,7 @@ def test_what_cannot_be_packed_is_refused(make_groups: Callable[..., list[Group]
         pack_demonstrations([EncodedDemonstration([1], [])])
 
 
-@given(
-    st.lists(st.tuples(st.floats(-10, 10), st.integers(0, 3)), min_size=1, max_size=40),
-    st.floats(-5, 5),
-)
+@given(st.lists(st.tuples(st.floats(-10, 10), st.integers(0, 3)), min_size=1, max_size=40), st.floats(-5, 5))
 def test_advantages_of_a_group_sum_to_nothing_and_ignore_a_shift(tries: list[tuple[float, int]], shift: float) -> None:
     rewards, groups = [round(reward, 3) for reward, _ in tries], [group for _, group in tries]
     advantages = group_advantages(rewards, groups)

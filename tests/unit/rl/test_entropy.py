@@ -26,13 +26,7 @@ MakeGroups = Callable[..., list[Group]]
 
 
 def settings(**changes: Any) -> RLConfig:
-    plain = {
-        "prompts_per_step": 3,
-        "mini_batch_size": None,
-        "kl_coef": 0.0,
-        "warmup_steps": 0,
-        "learning_rate": 1e-2,
-    }
+    plain = {"prompts_per_step": 3, "mini_batch_size": None, "kl_coef": 0.0, "warmup_steps": 0, "learning_rate": 1e-2}
     return RLConfig.model_validate(plain | changes)
 
 

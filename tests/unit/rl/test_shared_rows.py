@@ -25,10 +25,7 @@ WORDS = ["<pad>", "<act>", "go to", "mug", "shelf", "mug 1", "mug 2", "shelf 1",
 SHAPE = BuiltinConfig(
     hidden_size=16, layers=1, heads=2, intermediate_size=24, vocabulary="entities", shared_embeddings=True
 )
-DATA = [
-    EncodedDemonstration([1, 3, 5], [2, 7, 6, 1]),
-    EncodedDemonstration([4, 8], [9, 10, 3], [True, False, True]),
-]
+DATA = [EncodedDemonstration([1, 3, 5], [2, 7, 6, 1]), EncodedDemonstration([4, 8], [9, 10, 3], [True, False, True])]
 
 
 @pytest.fixture(scope="module")

@@ -20,13 +20,7 @@ from tests.unit.rl.test_algorithms import VOTES
 
 
 def settings(**changes: Any) -> RLConfig:
-    plain = {
-        "prompts_per_step": 3,
-        "mini_batch_size": None,
-        "kl_coef": 0.0,
-        "warmup_steps": 0,
-        "learning_rate": 1e-9,
-    }
+    plain = {"prompts_per_step": 3, "mini_batch_size": None, "kl_coef": 0.0, "warmup_steps": 0, "learning_rate": 1e-9}
     return RLConfig.model_validate({**plain, **changes})
 
 

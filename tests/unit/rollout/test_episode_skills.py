@@ -58,13 +58,7 @@ def agent(skills: Sequence[Skill] = BANK, **config: Any) -> Agent:
 
 
 def play(
-    data: str,
-    texts: Sequence[str],
-    who: Agent,
-    *,
-    tries: int = 1,
-    schedule: Schedule = "sync",
-    turns: int = 50,
+    data: str, texts: Sequence[str], who: Agent, *, tries: int = 1, schedule: Schedule = "sync", turns: int = 50
 ) -> tuple[Group, RecordingBackend]:
     backend = RecordingBackend(texts)
     (task,) = ALFWorldEnv(data).tasks("train")

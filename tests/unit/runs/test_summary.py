@@ -24,21 +24,11 @@ from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json
 
 SUMMARY = Summary(
-    name="quick|start",
-    seed=1,
-    reward="majority",
-    transductive=False,
-    problems=64,
-    samples=32,
-    temperature=1.0,
-    accuracy_before=0.61,
-    accuracy_after=0.95,
-    pass_at_k_before={"8": 0.9},
-    pass_at_k_after={"8": 0.97},
-    intervals={"accuracy_change": (0.3, 0.38)},
-    seconds={"sft": 20.0, "rl": 30.5},
+    name="quick|start", seed=1, reward="majority", transductive=False, problems=64, samples=32, temperature=1.0,
+    accuracy_before=0.61, accuracy_after=0.95, pass_at_k_before={"8": 0.9}, pass_at_k_after={"8": 0.97},
+    intervals={"accuracy_change": (0.3, 0.38)}, seconds={"sft": 20.0, "rl": 30.5},
     warnings=["agreement rose while <entropy> fell to 0"],
-)
+)  # fmt: skip
 
 
 @pytest.fixture

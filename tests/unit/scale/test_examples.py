@@ -17,13 +17,9 @@ from skill_ttrl.config import load_config
 
 FOLDER = Path(__file__).parents[3] / "examples" / "cluster"
 JOB = {
-    "entrypoint",
-    "submissionMode",
-    "shutdownAfterJobFinishes",
-    "ttlSecondsAfterFinished",
-    "backoffLimit",
+    "entrypoint", "submissionMode", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "backoffLimit",
     "rayClusterSpec",
-}
+}  # fmt: skip
 JOB |= {
     "activeDeadlineSeconds",
     "runtimeEnvYAML",

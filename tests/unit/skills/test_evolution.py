@@ -19,12 +19,7 @@ def episode(
     done = Completion("<action>go</action>", (1, 2), (-0.5, -0.5), "stop")
     step = Step("a room", "go", float(won), won, False, (7,) * 99, done, {"won": won}, ("go", "take"), "valid")
     return Trajectory(
-        Task(task, "env", split=split, task_type=kind),
-        (step,),
-        None,
-        "max_turns",
-        error=error,
-        final_obs="a hall",
+        Task(task, "env", split=split, task_type=kind), (step,), None, "max_turns", error=error, final_obs="a hall"
     )
 
 

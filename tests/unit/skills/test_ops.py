@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.skills.ops import (
-    MAX_ERRORS,
-    MAX_OPERATIONS,
-    MAX_QUERY,
-    OutputParser,
-    ParsedOutput,
-    last_open_query,
-)
+from skill_ttrl.skills.ops import MAX_ERRORS, MAX_OPERATIONS, MAX_QUERY, OutputParser, ParsedOutput, last_open_query
 from skill_ttrl.types import Evolution, SkillOps, from_json, to_json
 
 PIECES = (
@@ -23,37 +16,10 @@ PIECES = (
     *("<generate>", "</generate>", '<generate title="T">', "<generate title='a b' >", "<generate/>", "<generate"),
     *('<retrieve query="q">', "</retrieve>", "<retrieve query='q r'/>", '<retrieve query="', '<retrieve query="">'),
     *("<retrieve>", "<retrieve query=q>", "<Retrieve Query='x < 3'>", "</retrieve >", '<retrieve a="1" query="z">'),
-    *(
-        '<evolve base="#12">',
-        "</evolve>",
-        "<evolve base='Skill #7'>",
-        "<evolve>",
-        '<evolve base="">',
-        "<evolve base=3>",
-    ),
+    *('<evolve base="#12">', "</evolve>", "<evolve base='Skill #7'>", "<evolve>", '<evolve base="">', "<evolve base=3>"),
     *("<answer>", "</answer>", "<solution>", "</solution>", "<think>", "</think>", "\\boxed{", "{", "}", "answer is 4"),
-    *(
-        '"',
-        "'",
-        "<",
-        ">",
-        "/",
-        "=",
-        " ",
-        "\n",
-        "\t",
-        "\x00",
-        "a",
-        "12",
-        "x < y",
-        "é",
-        "😀",
-        "ſ",
-        "＜answer＞",
-        "\ud800",
-        "#",
-    ),
-)
+    *"\"'<>/= \n\t\x00a#éſ\ud800", "12", "x < y", "😀", "＜answer＞",
+)  # fmt: skip
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=30).map("".join)
 parse = OutputParser().parse
 
@@ -229,9 +195,9 @@ UNITS = (
 
 @pytest.mark.parametrize("before", ["", '<skill_ops><retrieve query="'])
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_quarter_of_a_megabyte_takes_a_fraction_of_a_second(unit: str, before: str) -> None:
-    text = before + unit * (250_000 // len(unit))
+def test_a_tenth_of_a_megabyte_takes_a_fraction_of_a_second(unit: str, before: str) -> None:
+    text = before + unit * (100_000 // len(unit))
     began = time.process_time()
     parse(text)
     last_open_query(text)
-    assert time.process_time() - began < 0.5 + 0.5  # both together; time that grows with the square would be minutes
+    assert time.process_time() - began < 0.6  # both together; time that grows with the square would be minutes

@@ -48,11 +48,7 @@ def test_a_signal_ends_an_evaluation_where_it_stands() -> None:
         with pytest.raises(Interrupted), stop.interruptible("measuring"):
             pytest.fail("a signal that came before must not start it")
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with (
-        StopSignal() as stop,
-        pytest.raises(Interrupted, match="measuring") as caught,
-        stop.interruptible("measuring"),
-    ):
+    with StopSignal() as stop, pytest.raises(Interrupted, match="measuring") as caught, stop.interruptible("measuring"):
         time.sleep(30)
     assert caught.value.exit_code == 128 + signal.SIGINT
 

@@ -103,13 +103,7 @@ def test_label_needs_every_true_answer() -> None:
 
 
 def run_with(tiny_yaml: Path, output: Path, rows: list[dict[str, str]], reward: str) -> dict[str, bytes]:
-    settings = [
-        f"rl.reward={reward}",
-        "sft.steps=60",
-        "sft.learning_rate=1e-2",
-        "rl.steps=3",
-        "sft.save_steps=60",
-    ]
+    settings = [f"rl.reward={reward}", "sft.steps=40", "sft.learning_rate=1e-2", "rl.steps=3", "sft.save_steps=40"]
     SkillTTRLTrainer(load_config(tiny_yaml, settings), output).train(rows)
     files = ("trajectories.jsonl", "votes.jsonl", "checkpoints/rl-000003/model.safetensors")
     return {name: (output / name).read_bytes() for name in files}

@@ -16,15 +16,11 @@ from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, vote
 
 WORDS = [None, "", " ", "1", "1.0", "2", "4/2", "x", "X.", "3"]
 HISTORIES = st.builds(
-    PromptHistory,
-    votes=st.integers(1, 9),
+    PromptHistory, votes=st.integers(1, 9),
     winner=st.sampled_from([None, "number 1", "number 2"]),
     ratios=st.lists(st.sampled_from([0.5, 0.65, 1.0]), min_size=5, max_size=9).map(tuple),
-    returns=st.just(5),
-    flips=st.integers(0, 3),
-    quiet=st.integers(0, 4),
-    fired=st.integers(0, 6),
-)
+    returns=st.just(5), flips=st.integers(0, 3), quiet=st.integers(0, 4), fired=st.integers(0, 6),
+)  # fmt: skip
 
 
 @st.composite

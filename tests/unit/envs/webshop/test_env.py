@@ -6,8 +6,6 @@ import copy
 import json
 import pickle
 import random
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -19,13 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.envs import (
-    check_text_env,
-    env_tasks,
-    list_envs,
-    make_env,
-    resolve_env,
-)
+from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, resolve_env
 from skill_ttrl.envs.webshop.catalogue.catalogue import forget
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.errors import EnvError
@@ -90,15 +82,6 @@ def test_it_keeps_the_text_contract_and_has_its_names(data: str, mode: str) -> N
     for split in ("train", "dev", "test"):
         for task in env_tasks("webshop", {"data": data}, split):
             check_text_env(env, task)
-
-
-def test_importing_the_environments_opens_no_catalogue_and_no_heavy_package() -> None:
-    code = (
-        "import sys, skill_ttrl.envs as envs; envs.list_envs(); "
-        "heavy = {'spacy', 'torch', 'bm25s', 'scipy', 'bs4', 'rapidfuzz', 'Stemmer', 'ijson', 'httpx'}; "
-        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_the_first_page_states_the_task_and_info_names_the_goal_by_its_number_alone(env: WebShopEnv) -> None:

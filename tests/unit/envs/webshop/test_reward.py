@@ -211,23 +211,16 @@ texts = st.one_of(words, st.text(max_size=30), st.lists(words, max_size=5).map("
 names = st.text(max_size=8)
 options = st.one_of(st.dictionaries(names, texts, max_size=4), st.lists(texts, max_size=4).map(tuple))
 products = st.builds(
-    product,
-    title=texts,
-    description=texts,
+    product, title=texts, description=texts,
     bullets=st.lists(texts, max_size=3).map(tuple),
-    query=texts,
-    product_category=texts,
+    query=texts, product_category=texts,
     attributes=st.lists(texts, max_size=4).map(tuple),
-)
+)  # fmt: skip
 goals = st.builds(
-    goal,
-    title=texts,
-    query=texts,
-    product_category=texts,
+    goal, title=texts, query=texts, product_category=texts,
     attributes=st.lists(texts, min_size=1, max_size=4).map(tuple),
-    options=options,
-    price_upper=st.floats(10, 1000),
-)
+    options=options, price_upper=st.floats(10, 1000),
+)  # fmt: skip
 chosen_options = st.dictionaries(names, texts, max_size=4)
 
 

@@ -13,13 +13,9 @@ from skill_ttrl.llm.openai.replies import NO_KEY, find_address
 
 KEY = "sk-test-1234567890"
 VARIABLES = (
-    "OPENAI_API_KEY",
-    "OPENAI_BASE_URL",
-    "AZURE_OPENAI_API_KEY",
-    "AZURE_OPENAI_ENDPOINT",
-    "OPENAI_API_VERSION",
+    "OPENAI_API_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT", "OPENAI_API_VERSION",
     "MY_KEY",
-)
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -18,13 +18,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.metrics import unregistered
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_correction
-from skill_ttrl.rl.correction import (
-    FlatSequences,
-    PaddedSequences,
-    UpdateCorrection,
-    importance_weights,
-    weight_rule,
-)
+from skill_ttrl.rl.correction import FlatSequences, PaddedSequences, UpdateCorrection, importance_weights, weight_rule
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
@@ -36,13 +30,7 @@ MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
 
 
 def settings(**changes: Any) -> RLConfig:
-    plain = {
-        "prompts_per_step": 3,
-        "mini_batch_size": None,
-        "kl_coef": 0.0,
-        "warmup_steps": 0,
-        "learning_rate": 1e-2,
-    }
+    plain = {"prompts_per_step": 3, "mini_batch_size": None, "kl_coef": 0.0, "warmup_steps": 0, "learning_rate": 1e-2}
     return RLConfig.model_validate(plain | changes)
 
 

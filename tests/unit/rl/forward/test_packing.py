@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -50,6 +51,11 @@ FAMILIES: dict[str, Callable[..., Any]] = {
 def build(family: str = "qwen2", **changes: Any) -> Any:
     torch.manual_seed(0)
     return FAMILIES[family](**changes)
+
+
+@cache
+def plain_policy() -> Policy:
+    return Policy(build(), None, "cpu")
 
 
 def adapted(model: Any) -> Any:
@@ -131,7 +137,7 @@ def test_packed_is_exact_for_any_items(
 ) -> None:
     before, tree.SMALL_BLOCK = tree.SMALL_BLOCK, small
     try:
-        assert_equal_to_padded(Policy(build(), None, "cpu"), batch_of(shape, alphabet=alphabet, seed=seed))
+        assert_equal_to_padded(plain_policy(), batch_of(shape, alphabet=alphabet, seed=seed))
     finally:
         tree.SMALL_BLOCK = before
 

@@ -93,10 +93,7 @@ def test_selected_tokens_do_not_depend_on_the_micro_batch(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (
-            {"type": "ppo_clip", "delta": 1.1},
-            r"delta \(1.1\) must be above the upper clip",
-        ),
+        ({"type": "ppo_clip", "delta": 1.1}, r"delta \(1.1\) must be above the upper clip"),
         ({"type": "ppo_clip", "clip_ratio": 5}, r"clip_ratio: must be less than 1 \(found 5\)\.$"),
         ({"type": "gspo", "clip_ratio": 1}, "clip_ratio: must be less than 1"),
         ({"type": "ppo_clip", "dual_clip": 1}, r"dual_clip: must be greater than 1 \(found 1\)\.$"),

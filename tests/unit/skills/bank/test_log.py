@@ -69,10 +69,7 @@ def damage_twice(log: list[bytes]) -> None:
     log.append(log[-1])
 
 
-@pytest.mark.parametrize(
-    ("damage", "line"),
-    [(damage_gap, 4), (damage_twice, 10)],
-)
+@pytest.mark.parametrize(("damage", "line"), [(damage_gap, 4), (damage_twice, 10)])
 def test_other_damage_is_an_error_that_changes_nothing(
     path: Path, damage: Callable[[list[bytes]], None], line: int
 ) -> None:

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import normalize_skill
-from skill_ttrl.skills.formats.agentskills import (
-    describe,
-    parts_of,
-    read_agentskills,
-    skill_text,
-)
+from skill_ttrl.skills.formats.agentskills import describe, parts_of, read_agentskills, skill_text
 from skill_ttrl.skills.formats.files import read_file, write_skills
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
@@ -34,19 +29,14 @@ HOSTILE = st.one_of(
 SKILLS = st.builds(
     Skill,
     st.from_regex(r"[a-zA-Z`\[\]*_.:-]{1,6}", fullmatch=True),
-    HOSTILE,
-    HOSTILE.map(lambda text: text + "."),
-    HOSTILE,
+    HOSTILE, HOSTILE.map(lambda text: text + "."), HOSTILE,
     st.sampled_from(("general", "task", "mistake")),
-    HOSTILE,
-    st.integers(1, 9),
-    st.lists(HOSTILE, max_size=2).map(tuple),
-    HOSTILE.filter(bool),
+    HOSTILE, st.integers(1, 9), st.lists(HOSTILE, max_size=2).map(tuple), HOSTILE.filter(bool),
     st.lists(HOSTILE, max_size=2).map(tuple),
     st.builds(SkillStats, *[st.integers(0, 9)] * 3, st.none() | st.integers(0, 9)),
     st.lists(HOSTILE, max_size=2).map(tuple),
     st.dictionaries(HOSTILE, HOSTILE, max_size=2).map(lambda found: json.dumps({"fields": found}) if found else ""),
-)
+)  # fmt: skip
 
 
 def is_valid(folder: Path) -> bool:

@@ -19,19 +19,10 @@ from skill_ttrl.types import Skill, SkillStats
 from tests.unit.skills.formats.test_agentskills import SKILLS
 
 FULL = Skill(
-    "sk_1",
-    'A "title": with\nlines',
+    "sk_1", 'A "title": with\nlines',
     "Text.\n\n```python\nx\n```\n## sk_2\n- tier: general\n\n````\n\r\n<!-- end -->\n",
-    " when ",
-    "mistake",
-    "[type]",
-    3,
-    ("sk_0", "sk_00"),
-    "merge",
-    ("t, 1", '"t2"'),
-    SkillStats(5, 2, 1, 7),
-    ("long",),
-)
+    " when ", "mistake", "[type]", 3, ("sk_0", "sk_00"), "merge", ("t, 1", '"t2"'), SkillStats(5, 2, 1, 7), ("long",),
+)  # fmt: skip
 
 
 @given(skills=st.lists(SKILLS, max_size=4))
@@ -67,12 +58,8 @@ def test_a_bad_record_refuses_the_file(name: str, text: str, message: str, tmp_p
 SEED: dict[str, Any] = {"skill_id": "sk_1", "title": "Modular", "content": "Use Fermat.", "task_type": "number_theory"}
 SEED |= {"source": "evolved", "usage_count": 12, "success_count": 9, "created_at_round": 2, "last_used_round": 17}
 FOR_ANY: dict[str, Any] = {
-    "skill_id": "sk_2",
-    "title": "Parity",
-    "content": "Check it.",
-    "task_type": "general",
-    "source": "seeded",
-}
+    "skill_id": "sk_2", "title": "Parity", "content": "Check it.", "task_type": "general", "source": "seeded",
+}  # fmt: skip
 FOR_ANY |= {"usage_count": 0, "success_count": 0, "created_at_round": 0, "last_used_round": 0, "parent_id": None}
 
 

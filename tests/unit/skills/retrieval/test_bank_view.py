@@ -34,13 +34,9 @@ def shown(skills: Sequence[Skill], k: int = 6, min_score: float | None = 0.0) ->
 
 
 BANK = [
-    skill("g1", 0.1, "general"),
-    skill("m1", 0.05, "mistake"),
-    skill("t1", 0.5, "task"),
-    skill("t2", 0.3, "task"),
-    skill("g2", -0.2, "general"),
-    skill("t3", -0.1, "task"),
-]
+    skill("g1", 0.1, "general"), skill("m1", 0.05, "mistake"), skill("t1", 0.5, "task"), skill("t2", 0.3, "task"),
+    skill("g2", -0.2, "general"), skill("t3", -0.1, "task"),
+]  # fmt: skip
 
 
 def test_the_threshold_is_for_task_skills_and_nothing_below_0_is_shown() -> None:

@@ -22,14 +22,10 @@ EMBEDDER = HashEmbedder(24)  # small enough for collisions and negative scores
 WORDS = ["add", "adding", "carry", "mug", "Mug", "x", "fridge", "7", "!"]
 texts = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
 skills = st.builds(
-    Skill,
-    id=st.text("ab1", min_size=1, max_size=3),
-    title=texts,
-    text=texts,
-    when_to_apply=texts,
+    Skill, id=st.text("ab1", min_size=1, max_size=3), title=texts, text=texts, when_to_apply=texts,
     tier=st.sampled_from(["general", "task", "mistake"]),
     task_type=st.sampled_from(["", "math", "house"]),
-)
+)  # fmt: skip
 
 
 def skill(skill_id: str, text: str, tier: Tier = "task", task_type: str = "", when: str = "") -> Skill:
@@ -124,14 +120,10 @@ def test_the_scan_in_float32_never_loses_one_that_belongs() -> None:
 def test_each_wording_of_when_to_apply_is_searched_for_itself(mode: Mode) -> None:
     place = skill("place", "go to Y", when="The task reads like: put some X on Y, or put a X in Y")
     heat = skill(
-        "heat",
-        "`heat X with oven`",
-        when="The task reads like: heat some X and put it in Y, or put a hot X in Y",
+        "heat", "`heat X with oven`", when="The task reads like: heat some X and put it in Y, or put a hot X in Y"
     )
     cool = skill(
-        "cool",
-        "`cool X with fridge`",
-        when="The task reads like: cool some X and put it in Y, or put a cool X in Y",
+        "cool", "`cool X with fridge`", when="The task reads like: cool some X and put it in Y, or put a cool X in Y"
     )
     snapshot = Snapshot.of(1, [place, heat, cool, skill("bare", "count the stars")])
     queries = [

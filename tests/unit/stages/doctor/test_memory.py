@@ -16,12 +16,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.stages.doctor.memory import (
-    ASLEEP_BYTES,
-    estimate_memory,
-    longest_turn,
-    memory_advice,
-)
+from skill_ttrl.stages.doctor.memory import ASLEEP_BYTES, estimate_memory, longest_turn, memory_advice
 
 SMALL = {"vocab_size": 4000, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6} | {
     "num_attention_heads": 8,
@@ -191,11 +186,8 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
 
 
 WIDE_STEP = [
-    "rl.micro_batch_size=4096",
-    "rl.mini_batch_size=null",
-    "rl.prompts_per_step=64",
-    "rollout.max_batch_size=16",
-]
+    "rl.micro_batch_size=4096", "rl.mini_batch_size=null", "rl.prompts_per_step=64", "rollout.max_batch_size=16",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

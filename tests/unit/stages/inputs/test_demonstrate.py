@@ -20,10 +20,7 @@ from skill_ttrl.stages.inputs.demonstrate import LeftOut, chosen_steps, coverage
 from skill_ttrl.types import Skill, Step, Task, Trajectory
 
 LISTED = ("go to shelf 1", "look", "take mug 1 from shelf 1")
-SKILLS = [
-    Skill("s1", "Take it", "take the thing where it lies"),
-    Skill("s2", "Places", "go and look around"),
-]
+SKILLS = [Skill("s1", "Take it", "take the thing where it lies"), Skill("s2", "Places", "go and look around")]
 
 
 def step(action: str, advice: str | None = None, *, won: bool = False) -> Step:

@@ -29,15 +29,12 @@ from tests.doors import DOORS
 
 QUESTION = "Compute 12 + 34."
 DISGUISED = {
-    "trailing space": "Compute 12 + 34. ",
-    "case": "COMPUTE 12 + 34.",
+    "trailing space": "Compute 12 + 34. ", "case": "COMPUTE 12 + 34.",
     "full-width digits": "Compute \uff11\uff12 + \uff13\uff14.",
     "zero-width": "Com\u200bpute 12\u2060 + 34.\ufeff",
-    "soft hyphen": "Com\u00adpute 12 + 34.",
-    "line breaks": "Compute\r\n12 +\u00a034.",
-    "no spaces": "Compute 12+34.",
+    "soft hyphen": "Com\u00adpute 12 + 34.", "line breaks": "Compute\r\n12 +\u00a034.", "no spaces": "Compute 12+34.",
     "ligature": "Compute 12 \ufe62 34.",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("disguise", DISGUISED)

@@ -12,12 +12,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import BackendFacts
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.stages.setup.checks import (
-    check_ahead,
-    check_constrained,
-    check_names,
-    uncorrected_staleness,
-)
+from skill_ttrl.stages.setup.checks import check_ahead, check_constrained, check_names, uncorrected_staleness
 from tests.scripted_backend import ScriptedBackend
 
 

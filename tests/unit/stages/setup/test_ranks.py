@@ -47,11 +47,7 @@ def test_what_several_ranks_cannot_do_is_refused_with_the_way_out(changes: dict[
 
 def test_what_they_can_do_passes() -> None:
     server = {"mode": "server", "servers": ["http://127.0.0.1:8000"]}
-    for changes in (
-        {},
-        {"rollout": {"backend": "vllm"}, "vllm": server},
-        {"rollout": {"backend": "my.own:Backend"}},
-    ):
+    for changes in ({}, {"rollout": {"backend": "vllm"}, "vllm": server}, {"rollout": {"backend": "my.own:Backend"}}):
         assert planned_ranks(config(**changes)) == 2
         check_ranks(config(**changes))
 

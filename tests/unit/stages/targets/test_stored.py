@@ -36,10 +36,7 @@ def test_records_of_one_s_own(tmp_path: Path) -> None:
     (visit,) = read_stored(path).visits
     first, second = visit
     assert (first.task.id, first.task.ground_truth, first.task.task_type) == ("a", "42", "times")
-    assert first.samples == (
-        Sample(r"\boxed{42}", "42", -1.5, 5),
-        Sample("no idea", None, -2, 2, prompt_variant=1),
-    )
+    assert first.samples == (Sample(r"\boxed{42}", "42", -1.5, 5), Sample("no idea", None, -2, 2, prompt_variant=1))
     assert second.task.ground_truth is None and second.samples == (Sample("<answer>1</answer>", "1"),)
     as_list = tmp_path / "samples.json"
     as_list.write_text(json.dumps([full]))

@@ -56,12 +56,7 @@ def test_success_is_told_by_type_with_failed_tries_among_them() -> None:
 
 
 def test_actions_prompts_and_timeouts_are_shares() -> None:
-    steps = [
-        step("invalid"),
-        step("repaired", left_out={"turns": 2}),
-        step(),
-        step(left_out={"turns": 1, "skills": 3}),
-    ]
+    steps = [step("invalid"), step("repaired", left_out={"turns": 2}), step(), step(left_out={"turns": 1, "skills": 3})]
     groups = [group(tried(*steps), tried(stop="timeout"))]
     agent = {"max_turns": 9, "action_parser": "action", "context_mode": "window"}
     settings = config(agent=agent, skills={}, rollout={"rollout_timeout_s": 60})

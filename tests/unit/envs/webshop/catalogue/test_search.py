@@ -25,16 +25,9 @@ Build = Callable[..., SearchIndex]
 TINY = ["red shoes red", "blue shoes", "green hat green scarf"]
 # The lengths that Lucene's one byte can hold, up to 3,864 words: the table that its SmallFloat.byte4ToInt gives.
 REMEMBERED = [
-    *range(40),
-    *range(40, 56, 2),
-    *range(56, 88, 4),
-    *range(88, 152, 8),
-    *range(152, 280, 16),
-    *range(280, 536, 32),
-    *range(536, 1048, 64),
-    *range(1048, 2072, 128),
-    *range(2072, 4120, 256),
-]
+    *range(40), *range(40, 56, 2), *range(56, 88, 4), *range(88, 152, 8), *range(152, 280, 16), *range(280, 536, 32),
+    *range(536, 1048, 64), *range(1048, 2072, 128), *range(2072, 4120, 256),
+]  # fmt: skip
 
 
 @pytest.fixture

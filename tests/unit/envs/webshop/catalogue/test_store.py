@@ -54,19 +54,16 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 PRODUCTS = st.builds(
     Product,
     asin=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=10),
-    title=TEXTS,
-    description=TEXTS,
+    title=TEXTS, description=TEXTS,
     bullets=st.lists(TEXTS, max_size=3).map(tuple),
-    category=TEXTS,
-    query=TEXTS,
-    product_category=TEXTS,
+    category=TEXTS, query=TEXTS, product_category=TEXTS,
     prices=st.lists(st.floats(0.01, 1e6), min_size=1, max_size=2).map(tuple),
     options=st.dictionaries(TEXTS, st.lists(TEXTS, max_size=3).map(tuple), max_size=3),
     attributes=st.lists(TEXTS, min_size=1, max_size=3).map(tuple),
     instruction=st.none() | TEXTS,
     instruction_attributes=st.lists(TEXTS, max_size=3).map(tuple),
     image=TEXTS,
-)
+)  # fmt: skip
 
 
 @settings(max_examples=25)
