@@ -25,9 +25,9 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="skill-ttrl-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # How long an example takes is the benchmarks' business; the first that needs SymPy waits for its process to start.
-# The same examples every time, so that a red run means a change: 30, or 100 with `pytest --hypothesis-profile=thorough`
+# The same examples every time, so that a red run means a change: 20, or 100 with `pytest --hypothesis-profile=thorough`
 # (make test-all); `explore` draws new ones.
-settings.register_profile("skill-ttrl", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("skill-ttrl", deadline=None, derandomize=True, max_examples=20)
 settings.register_profile("thorough", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("skill-ttrl")

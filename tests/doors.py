@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 
 from skill_ttrl.envs import TextEnv
+from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
 
 DOORS = "tests.doors:Doors-v0"
@@ -126,3 +127,15 @@ def opens(body: Mapping[str, Any], draw: random.Random) -> str:
 
 
 gymnasium.register("Doors-v0", entry_point="tests.doors:Doors")
+
+
+def twice(shift: int) -> Callable[[int], int]:
+    """What a process does: the later the item the sooner it is done, so that results come in another order."""
+
+    def work_on(number: int) -> int:
+        time.sleep(0.01 * (number % 3 == 0))
+        if number == 41:
+            raise EnvError("41 is not played")
+        return 2 * number + shift
+
+    return work_on

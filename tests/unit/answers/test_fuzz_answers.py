@@ -351,15 +351,15 @@ def check_containers(many: list[Fraction], other: list[Fraction], style: random.
 
 several = st.lists(st.fractions(-20, 20, max_denominator=12), min_size=2, max_size=4)
 CHECKS: dict[str, tuple[Check, tuple[st.SearchStrategy[Any], ...], int]] = {
-    "anything": (check_anything, (texts,), 100),
-    "equivalence": (check_equivalence, (st.lists(texts, min_size=2, max_size=6),), 60),
+    "anything": (check_anything, (texts,), 60),
+    "equivalence": (check_equivalence, (st.lists(texts, min_size=2, max_size=6),), 40),
     "votes": (
         check_votes,
         (st.lists(st.one_of(st.none(), texts, st.sampled_from(ANSWERS[:4])), max_size=12), st.randoms()),
-        60,
+        40,
     ),
-    "values": (check_values, (two_expressions(),), 50),
-    "containers": (check_containers, (several, several, st.randoms(use_true_random=False)), 100),
+    "values": (check_values, (two_expressions(),), 40),
+    "containers": (check_containers, (several, several, st.randoms(use_true_random=False)), 50),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
@@ -55,7 +55,6 @@ def is_valid(folder: Path) -> bool:
     )
 
 
-@settings(max_examples=20)
 @given(st.lists(SKILLS, max_size=4, unique_by=lambda skill: skill.id))
 def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> None:
     import tempfile
@@ -71,7 +70,6 @@ def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> Non
         assert found.notices == ()
 
 
-@settings(max_examples=20)
 @given(SKILLS)
 def test_the_front_matter_survives_simple_readers(skill: Skill) -> None:
     """Some readers end it at the first `---` there is, and take each value to be on its own line."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -91,7 +91,6 @@ def documents(draw: st.DrawFn) -> str:
     return "\n\n".join(blocks) + "\n" if blocks else ""
 
 
-@settings(max_examples=20)
 @given(document=documents())
 def test_a_document_in_normal_form_comes_back_as_it_was(document: str) -> None:
     assert document_of(snapshot(document)) == document
@@ -118,7 +117,6 @@ SKILLS = st.builds(
 )
 
 
-@settings(max_examples=20)
 @given(skills=st.lists(SKILLS, max_size=5))
 def test_any_bank_comes_back_from_its_document(skills: list[Skill]) -> None:
     bank = Snapshot.of(1, map(normalize_skill, skills))
@@ -128,7 +126,6 @@ def test_any_bank_comes_back_from_its_document(skills: list[Skill]) -> None:
     assert document_changes(bank, document).changes == ()
 
 
-@settings(max_examples=20)
 @given(st.text("`#- \n<>!~\\xAST_RE", max_size=60))
 def test_any_text_is_a_document(text: str) -> None:
     assert document_of(snapshot(text)) is not None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from skill_ttrl.stages import collect as stage
 from skill_ttrl.stages.collecting.collection import Collected, TaskSelection
 from skill_ttrl.types import Trajectory, from_json
 from skill_ttrl.workers import work
-from tests.doors import DOORS
+from tests.doors import DOORS, twice
 
 MADE: dict[str, Any] = {"env": "Doors-v0", "kwargs": {}, "seed": 0}
 
@@ -38,18 +36,6 @@ def outcome(task: str, success: bool | None = True, *, kind: str = "left", error
 
 def trajectories(path: Path) -> list[Trajectory]:
     return [from_json(Trajectory, line) for line in path.read_bytes().splitlines()]
-
-
-def twice(shift: int) -> Callable[[int], int]:
-    """What a process does: the later the item the sooner it is done, so that results come in another order."""
-
-    def work_on(number: int) -> int:
-        time.sleep(0.01 * (number % 3 == 0))
-        if number == 41:
-            raise EnvError("41 is not played")
-        return 2 * number + shift
-
-    return work_on
 
 
 @pytest.fixture
