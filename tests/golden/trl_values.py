@@ -238,14 +238,9 @@ def entropies(recorder: Recorder) -> None:
     """The entropy bonus with a fixed weight, and the course of an adaptive one."""
     fixed = {"loss_type": "bnpo", "entropy_coef": 0.05}
     adaptive = {
-        "loss_type": "bnpo",
-        "entropy_coef": 0.01,
-        "use_adaptive_entropy": True,
-        "entropy_target": 0.5,
-        "entropy_coef_min": 0.0,
-        "entropy_coef_max": 0.02,
-        "entropy_coef_delta": 0.005,
-    }
+        "loss_type": "bnpo", "entropy_coef": 0.01, "use_adaptive_entropy": True, "entropy_target": 0.5,
+        "entropy_coef_min": 0.0, "entropy_coef_max": 0.02, "entropy_coef_delta": 0.005,
+    }  # fmt: skip
     given: dict[str, Any] = {
         "prompt_ids": torch.ones(8, 2, dtype=torch.long),
         "prompt_mask": torch.ones(8, 2, dtype=torch.long),
@@ -317,16 +312,13 @@ def updates(recorder: Recorder) -> None:
         apart = recorder.tensor("log_probs") - recorder.tensor("reference_log_probs")
         old, reference = plain_rows(own - away.float()), plain_rows(own - apart.float())
         given = {
-            "prompt_ids": tokens[:, :PROMPT_TOKENS],
-            "prompt_mask": ones,
-            "completion_ids": tokens[:, PROMPT_TOKENS:],
-            "completion_mask": present,
-            "tool_mask": mask.long(),
+            "prompt_ids": tokens[:, :PROMPT_TOKENS], "prompt_mask": ones,
+            "completion_ids": tokens[:, PROMPT_TOKENS:], "completion_mask": present, "tool_mask": mask.long(),
             "num_items_in_batch": mask.sum(),
             "advantages": recorder.tensor("advantages")[:, 0].float(),
             "old_per_token_logps": torch.tensor(old),
             "ref_per_token_logps": torch.tensor(reference),
-        }
+        }  # fmt: skip
         loss = trainer._compute_loss(trainer.model, given)
         loss.backward()
         found = {}

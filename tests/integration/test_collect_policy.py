@@ -52,18 +52,9 @@ def recipe(tmp_path: Path) -> Path:
 def test_a_policys_episodes_are_kept_as_a_players_and_counted_by_type(tmp_path: Path) -> None:
     out = tmp_path / "new" / "out.jsonl"
     command = (
-        "collect",
-        "--env",
-        DOORS,
-        "--split",
-        "test",
-        "--policy",
-        "openai:opener",
-        "--rollouts-per-task",
-        2,
-        "-o",
+        "collect", "--env", DOORS, "--split", "test", "--policy", "openai:opener", "--rollouts-per-task", 2, "-o",
         out,
-    )
+    )  # fmt: skip
     with FaultyServer(answer=opens, faults=()) as server:
         words = [*command, *at(server, *PLAIN, "endpoints.policy.price_out=1000000")]
         done = skillttrl(*words)

@@ -52,13 +52,9 @@ def test_a_scripted_agent_s_episodes_are_imitated_and_reinforced(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert skillttrl("init", "lock_game", "--turns").code == 0
     few = (
-        "collect.episodes=8",
-        "sft.steps=1",
-        "rl.steps=1",
-        "rl.prompts_per_step=2",
-        "env.eval_tasks=4",
+        "collect.episodes=8", "sft.steps=1", "rl.steps=1", "rl.prompts_per_step=2", "env.eval_tasks=4",
         "runtime.threads=1",
-    )
+    )  # fmt: skip
     done = skillttrl(
         "train", "lock_game.yaml", "-o", "run", "--json", *(word for each in few for word in ("--set", each))
     )

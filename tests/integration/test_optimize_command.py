@@ -48,13 +48,9 @@ def server(answer: Any = format_models.answer) -> FaultyServer:
 def files(folder: Path) -> dict[str, bytes]:
     """What a run leaves but for times: documents, rollouts, edits, summary."""
     names = (
-        "best_skill.md",
-        "current_skill.md",
-        "runtime_state.json",
-        "skills/*.md",
-        "steps/*/[!s]*.json",
+        "best_skill.md", "current_skill.md", "runtime_state.json", "skills/*.md", "steps/*/[!s]*.json",
         "test_eval_*/*.json",
-    )
+    )  # fmt: skip
     return {str(file.relative_to(folder)): file.read_bytes() for name in names for file in sorted(folder.glob(name))}
 
 
@@ -119,14 +115,9 @@ def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None
         config = tmp_path / "forms.json"
         config.write_text(json.dumps(settings(there.url, **one_by_one)))
         command = [
-            sys.executable,
-            "-m",
-            "skill_ttrl.cli.main",
-            "optimize",
-            str(config),
-            "--output",
+            sys.executable, "-m", "skill_ttrl.cli.main", "optimize", str(config), "--output",
             str(tmp_path / "run"),
-        ]
+        ]  # fmt: skip
         process.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         assert process[0].wait(60) == -signal.SIGKILL
         assert not (tmp_path / "run/summary.json").exists()

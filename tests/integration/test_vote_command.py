@@ -100,17 +100,9 @@ def test_a_model_is_asked_in_two_wordings(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     asked = (
-        "vote",
-        "--policy",
-        model,
-        "--config",
-        tiny_yaml,
-        "-n",
-        4,
-        "--set",
-        "vote.paraphrase=wordings:again",
+        "vote", "--policy", model, "--config", tiny_yaml, "-n", 4, "--set", "vote.paraphrase=wordings:again",
         "--paraphrase",
-    )
+    )  # fmt: skip
     found = skillttrl(*asked, *ALL, "-o", "lab", "--json")
     assert found.code == 0, found
     assert found.json["trained_on"] is None and strategies(found.json)["harmonic"]["requires"] is None

@@ -33,11 +33,8 @@ def test_both_clients_ask_and_answer_the_same() -> None:
         common: dict[str, Any] = {"api_key": "secret-key", "base_url": server.url, "default_temperature": 0.5}
         mine, theirs = OpenAIChatClient("m", **common), TheirClient("m", **common)
         asked: dict[str, Any] = {
-            "system": "be loud",
-            "user": "hello there",
-            "max_completion_tokens": 9,
-            "stage": "analyst",
-        }
+            "system": "be loud", "user": "hello there", "max_completion_tokens": 9, "stage": "analyst",
+        }  # fmt: skip
         (text, used), expected = mine.chat(**asked), theirs.chat(**asked)
         assert (text, used | {"total_tokens": None}) == expected  # this server does not add up
         assert (text, used["total_tokens"]) == ("HELLO THERE", 6)

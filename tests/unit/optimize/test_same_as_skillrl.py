@@ -108,18 +108,10 @@ def test_the_gate_decides_the_same(
     hard: float, soft: float, current: float, best: float, metric: str, weight: float
 ) -> None:
     state: dict[str, Any] = {
-        "candidate_skill": "new",
-        "cand_hard": hard,
-        "cand_soft": soft,
-        "current_skill": "old",
-        "current_score": current,
-        "best_skill": "top",
-        "best_score": best,
-        "best_step": 3,
-        "global_step": 5,
-        "metric": metric,
-        "mixed_weight": weight,
-    }
+        "candidate_skill": "new", "cand_hard": hard, "cand_soft": soft, "current_skill": "old",
+        "current_score": current, "best_skill": "top", "best_score": best, "best_step": 3, "global_step": 5,
+        "metric": metric, "mixed_weight": weight,
+    }  # fmt: skip
     assert vars(ours.evaluate_gate(**state)) == vars(gate.evaluate_gate(**state))
     assert ours.select_gate_score(hard, soft, metric, weight) == gate.select_gate_score(hard, soft, metric, weight)
 

@@ -56,12 +56,8 @@ def test_questions_are_asked_and_scored_the_same(item: dict[str, Any], skill: st
 def test_settings_have_the_same_keys_and_defaults() -> None:
     assert SkillOptConfig().to_dict() == skillrl.SkillOptConfig().to_dict()
     changed: dict[str, Any] = {
-        "num_epochs": 2,
-        "batch_size": 8,
-        "edit_budget": 3,
-        "lr_scheduler": "linear",
-        "extras": {"a": 1},
-    }
+        "num_epochs": 2, "batch_size": 8, "edit_budget": 3, "lr_scheduler": "linear", "extras": {"a": 1},
+    }  # fmt: skip
     assert SkillOptConfig(**changed).to_dict() == skillrl.SkillOptConfig(**changed).to_dict()
     config = SkillOptConfig(2, 8)
     assert (config.num_epochs, config.batch_size) == (2, 8)

@@ -30,15 +30,9 @@ class Tokenizer:
 def _model(**changes: Any) -> Qwen2ForCausalLM:
     torch.manual_seed(0)
     shape: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.2,
-    }
+        "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True, "initializer_range": 0.2,
+    }  # fmt: skip
     return Qwen2ForCausalLM(Qwen2Config(**(shape | changes)))
 
 

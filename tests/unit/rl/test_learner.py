@@ -29,16 +29,9 @@ MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-to
 
 def config(**changes: Any) -> RLConfig:
     defaults: dict[str, Any] = {
-        "learning_rate": 1e-2,
-        "warmup_steps": 0,
-        "prompts_per_step": 3,
-        "mini_batch_size": None,
-        "micro_batch_size": 4,
-        "kl_coef": 0.0,
-        "weight_decay": 0.0,
-        "lr_scheduler": "constant",
-        "grad_clip": 1e9,
-    }
+        "learning_rate": 1e-2, "warmup_steps": 0, "prompts_per_step": 3, "mini_batch_size": None,
+        "micro_batch_size": 4, "kl_coef": 0.0, "weight_decay": 0.0, "lr_scheduler": "constant", "grad_clip": 1e9,
+    }  # fmt: skip
     return RLConfig(**(defaults | changes))
 
 

@@ -81,12 +81,9 @@ def serving(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     python.chmod(0o755)
     model = model_folder(tmp_path / "model") if not (tmp_path / "model").exists() else tmp_path / "model"
     how = {
-        "policy": str(model),
-        "port": free_port(),
-        "python": str(python),
-        "recipe": None,
+        "policy": str(model), "port": free_port(), "python": str(python), "recipe": None,
         "output": tmp_path / "model",
-    }
+    }  # fmt: skip
     return {**how, "overrides": [f"vllm.weight_transfer_dir={tmp_path / 'pass'}"], **changes}
 
 

@@ -132,11 +132,8 @@ def test_a_partial_purchase_earns_its_part_or_nothing(data: str) -> None:
     """Without its size: (1 attribute + 1 of 2 options + the price) of 4."""
     actions = [action for action in BUY if action != "click[s | m]"]
     arguments: list[tuple[dict[str, Any], float]] = [
-        ({}, 0.75),
-        ({"reward": 10}, 7.5),
-        ({"reward": 10, "partial": False}, 0.0),
-        ({"partial": 0.5}, 0.375),
-    ]
+        ({}, 0.75), ({"reward": 10}, 7.5), ({"reward": 10, "partial": False}, 0.0), ({"partial": 0.5}, 0.375),
+    ]  # fmt: skip
     for changes, earned in arguments:
         last = play(WebShopEnv(data, **changes), actions)[-1]
         assert last[1:4] == (earned, True, False)

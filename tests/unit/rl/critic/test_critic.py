@@ -24,15 +24,9 @@ MakeBatch = Callable[..., RolloutBatch]
 
 def config(**changes: Any) -> RLConfig:
     defaults: dict[str, Any] = {
-        "algorithm": "gae",
-        "critic": {"learning_rate": 0.05},
-        "learning_rate": 1e-2,
-        "warmup_steps": 0,
-        "prompts_per_step": 3,
-        "mini_batch_size": None,
-        "kl_coef": 0.0,
-        "lr_scheduler": "constant",
-    }
+        "algorithm": "gae", "critic": {"learning_rate": 0.05}, "learning_rate": 1e-2, "warmup_steps": 0,
+        "prompts_per_step": 3, "mini_batch_size": None, "kl_coef": 0.0, "lr_scheduler": "constant",
+    }  # fmt: skip
     return RLConfig(**(defaults | changes))
 
 

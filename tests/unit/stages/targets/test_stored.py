@@ -23,15 +23,9 @@ def records(tmp_path: Path, *rows: dict[str, Any]) -> Path:
 
 def test_records_of_one_s_own(tmp_path: Path) -> None:
     full = {
-        "id": "a",
-        "problem": "6 times 7?",
-        "answer": 42,
-        "task_type": "times",
-        "responses": [r"\boxed{42}", "no idea"],
-        "logprobs": [-1.5, -2],
-        "lengths": [5, 2],
-        "views": [0, 1],
-    }
+        "id": "a", "problem": "6 times 7?", "answer": 42, "task_type": "times",
+        "responses": [r"\boxed{42}", "no idea"], "logprobs": [-1.5, -2], "lengths": [5, 2], "views": [0, 1],
+    }  # fmt: skip
     path = records(tmp_path, full, {"problem": "open", "answer": None, "responses": ["<answer>1</answer>"]})
     (visit,) = read_stored(path).visits
     first, second = visit
