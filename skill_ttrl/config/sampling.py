@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from skill_ttrl.config.section import Section
 from skill_ttrl.storage.jsonl import read_jsonl
+
+
+def _stop(value: Any) -> Any:
+    """Check one of `rollout.stop`: one message for both kinds, where pydantic has one for each."""
+    if (isinstance(value, str) and value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise ValueError("must be a text that is not empty, or the id of a token, 0 or more")
 
 
 class Shot(Section):
@@ -104,7 +111,7 @@ class RolloutConfig(Section):
     """0: the whole vocabulary."""
     max_new_tokens: int = Field(default=3072, ge=1)
     """Longest completion in tokens (TTRL: 3072)."""
-    stop: list[Annotated[str, Field(min_length=1)] | Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    stop: list[Annotated[str | int, BeforeValidator(_stop)]] = Field(default_factory=list)
     """Texts, and ids of tokens, that end a completion, as a line break does for a model that goes on with the next question. Ids need a
     backend that works on tokens: `hf`, `vllm`, or `openai` with a vLLM server."""
     prompts_per_batch: int | None = Field(default=None, ge=1)

@@ -63,6 +63,8 @@ def section_at(root: type[BaseModel], place: Sequence[str | int]) -> type[BaseMo
     """The section that the keys lead to from `root`; None where they lead elsewhere."""
     section = root
     for part in place:
+        if isinstance(part, int):  # in a list of sections
+            continue
         field = section.model_fields.get(str(part))
         candidates = (field.annotation, *get_args(field.annotation)) if field else ()
         inner = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]

@@ -117,7 +117,9 @@ def distill_into(
         bank.apply(admitted.changes, reason=SOURCE, evidence=admitted.evidence, round=round)
     cause = "" if new or tested is not None else _cause(cases, collector, result, admitted, config)
     if cause:
-        notes.append(f"Nothing new was found: {cause}")
+        notes.append(
+            f"Nothing new was found: {'every skill was refused, as said above.' if admitted.refused else cause}"
+        )
     for note in notes:
         progress.notice(note)
     now = bank.snapshot()

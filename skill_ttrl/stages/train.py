@@ -12,7 +12,7 @@ from pathlib import Path
 
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import Phase, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, RunFolderError, TrainingError
+from skill_ttrl.errors import ConfigError, RunFolderError, TrainingError, annotate_error
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
@@ -130,12 +130,12 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None, *, resum
     for error in refusals(config, without=check_bank if resumed else None):
         raise error
     if not resumed:
-        _reused(with_defaults(config))
+        reused_baseline(with_defaults(config))
     if output is not None:
         check_new(output)
 
 
-def _reused(config: SkillTTRLConfig) -> Evaluation | None:
+def reused_baseline(config: SkillTTRLConfig) -> Evaluation | None:
     """The evaluation `before` of the run that `run.baseline` names, which is that of this run too; None: this run measures its own.
 
     Raises:
@@ -144,7 +144,8 @@ def _reused(config: SkillTTRLConfig) -> Evaluation | None:
     """
     if config.run.baseline is None:
         return None
-    there = RunFolder.open(config.run.baseline, lock=False)
+    with annotate_error(RunFolderError, f"run.baseline={config.run.baseline} has to name a run, or be null."):
+        there = RunFolder.open(config.run.baseline, lock=False)
     found = {each.label: each for each in read_evaluations(there.path)}.get(BEFORE)
     if found is None:
         raise RunFolderError(f"run.baseline={there.path}: this run has no evaluation {BEFORE!r} yet.")
@@ -304,7 +305,7 @@ def _begin(stack: ExitStack, session: Session, components: TrainingComponents, m
         resumed=session.resumed,
         ledger=session.ledger,
         warn=WarningLog(session.progress, list(session.resumed.state.get("warnings", []))),
-        baseline=None if BEFORE in meter.evaluations else _reused(config),
+        baseline=None if BEFORE in meter.evaluations else reused_baseline(config),
     )
     for text in (
         template_warning(run.components.backend, run.components.worker.agent.formatter.messages("?")),

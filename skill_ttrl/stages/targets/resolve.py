@@ -164,7 +164,7 @@ class EvalTarget:
 
         It is None, with a reason, for a plain model and where the run's data can no longer be read.
         """
-        if self.trained is None or backend_facts(self.config).remote:
+        if self.trained is None:
             return None, "the training data of a plain model are not known"
         try:
             return seen_by_run(load_config(self.trained.run / "config.yaml"), own_training_tasks), ""
