@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.skills.ops import MAX_ERRORS, MAX_OPERATIONS, MAX_QUERY, OutputParser, ParsedOutput, last_open_query
 from skill_ttrl.types import Evolution, SkillOps, from_json, to_json
+from skill_ttrl.types.thoughts import content
 
 PIECES = (
     *("<skill_ops>", "</skill_ops>", "<SKILL_OPS >", "<skill_ops/>", "<skill_ops", "</skill_ops"),
@@ -124,7 +125,7 @@ def checked(text: str) -> ParsedOutput:
     """Parse and hold what must be true of any text."""
     found = parse(text)
     asked = found.skill_ops
-    assert found.text == text
+    assert found.text == content(text)
     assert len(asked.titles) == len(asked.generate) and len(asked.errors) <= MAX_ERRORS + 1
     assert all(part and part == part.strip() for part in (*asked.generate, *asked.retrieve))
     assert all(each.base and each.base == each.base.strip() and each.text for each in asked.evolve)
