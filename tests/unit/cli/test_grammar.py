@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from skill_ttrl.cli.main import app, main
 from skill_ttrl.cli.options import check_resume, is_scripted
@@ -87,7 +86,13 @@ def test_the_names_of_the_commands_stay() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_option_and_no_word_of_a_help_is_cut_at_80_columns(command: str) -> None:
-    shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "80"}).output
+def test_no_option_and_no_word_of_a_help_is_cut_at_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["skillttrl", *command.split(), "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    shown = capsys.readouterr().out
     assert "Example:" in shown and "…" not in shown
     assert max(map(len, shown.splitlines())) <= 80
