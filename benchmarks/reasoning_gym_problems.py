@@ -34,15 +34,17 @@ def problems(family: str, count: int, seed: int = 0) -> list[dict[str, str]]:
     from reasoning_gym import create_dataset
 
     settings, asked = FAMILIES[family]
-    found = dict[str, str]()
+    found = dict[str, dict[str, str]]()
     for item in create_dataset(family, size=20 * count, seed=seed, **settings):
         question = re.search(asked, " ".join(item["question"].split()))
         answer = re.sub(r"[\[\]']|\.0\b", "", str(item["answer"]))
         number = re.fullmatch(r"-?\d+(\.\d+)?", answer)
         assert question is not None, item["question"]
-        found.setdefault("".join(question.groups()).strip(), answer if number else rf"\boxed{{{answer}}}")
+        asks = "".join(question.groups()).strip()
+        # The check for leaks compares questions without regard to case.
+        found.setdefault(asks.casefold(), {"problem": asks, "answer": answer if number else rf"\boxed{{{answer}}}"})
     assert len(found) >= count, f"only {len(found)} different questions"
-    return [{"problem": question, "answer": answer} for question, answer in list(found.items())[:count]]
+    return list(found.values())[:count]
 
 
 def write(family: str, folder: Path, *, shots: int = 4, train: int = 128, test: int = 64) -> None:

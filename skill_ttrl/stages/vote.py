@@ -37,7 +37,6 @@ from skill_ttrl.voting import (
     batch_vote,
     check_strategy,
     given_up,
-    majority_vote,
     requires,
 )
 from skill_ttrl.voting.strategies import INPUT_SOURCES
@@ -188,10 +187,10 @@ def replay(
 def ballots_of(visits: Visits, seed: int) -> list[list[Ballot]]:
     """The ballots of each visit, with all that the samples say.
 
-    The share that a majority had before training (`base_majority_ratio`) is that of a problem's first visit: samples of one policy
-    are what its training would begin with. Earlier votes differ from strategy to strategy; `hold` adds them.
+    The answers before training (`base_answers`) are those of a problem's first visit: samples of one policy are what its
+    training would begin with. Earlier votes differ from strategy to strategy; `hold` adds them.
     """
-    shares: dict[Problem, float] = {}
+    first: dict[Problem, tuple[str | None, ...]] = {}
 
     def ballot(row: TaskSamples, step: int) -> Ballot:
         views = tuple(sample.prompt_variant for sample in row.samples)
@@ -201,7 +200,7 @@ def ballots_of(visits: Visits, seed: int) -> list[list[Ballot]]:
             logprobs=_whole([sample.logprob for sample in row.samples]),
             lengths=_whole([sample.tokens for sample in row.samples]),
             views=views if any(views) else None,
-            base_majority_ratio=shares.setdefault(_problem(row), majority_vote(row.answers).majority_ratio),
+            base_answers=first.setdefault(_problem(row), row.answers),
             seed=derive_seed(seed, "ballot", step),
             keys=tuple(canonicals(row.answers)),
         )

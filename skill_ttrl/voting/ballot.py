@@ -25,8 +25,8 @@ class Ballot:
     """Which wording each sample answered: 0 the question as given, 1 its paraphrase."""
     history: PromptHistory | None = None
     """Earlier votes of this prompt."""
-    base_majority_ratio: float | None = None
-    """Share of the majority's votes, in [0, 1], when the policy before training was asked the same."""
+    base_answers: tuple[str | None, ...] | None = None
+    """What the policy before training answered to the same prompt, one entry for each of its samples."""
     seed: int | None = None
     """For random choices; each prompt draws its own from it."""
     prompts: int = 1
@@ -45,7 +45,7 @@ def ballot_of(group: Group, **known: Any) -> Ballot:
     """Build the ballot of a group of rollouts.
 
     Log-probabilities are set where every rollout with text has them, views where there are two of them. `known` are further
-    fields of the ballot: `history`, `base_majority_ratio`, `seed`.
+    fields of the ballot: `history`, `base_answers`, `seed`.
     """
     rollouts = group.trajectories
     written = [_written(trajectory) for trajectory in rollouts]

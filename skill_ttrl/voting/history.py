@@ -9,6 +9,7 @@ from typing import Any
 from skill_ttrl.answers import bare_key, canonical
 from skill_ttrl.types import VoteResult
 from skill_ttrl.voting.metrics import mean
+from skill_ttrl.voting.tally import tally
 
 FIRST_STEPS = 3
 """Steps whose mean agreement says how sure the base model is."""
@@ -79,6 +80,8 @@ class VoteHistory:
 
     winners: dict[str, str] = field(default_factory=dict)
     """Canonical winner of each prompt at its last vote, without its unit: the next vote's winner may leave it out."""
+    base_answers: dict[str, list[str | None]] = field(default_factory=dict)
+    """Answers of the policy before training to each prompt, where the strategy needs them."""
     first_agreements: list[float] = field(default_factory=list)
     """Mean agreement of the first steps."""
     latest_flips: list[float] = field(default_factory=list)
@@ -102,7 +105,8 @@ class VoteHistory:
         `majority_ratio` (TTRL): mean share of the winner. `abstained`: mean share of samples without an answer. `ties`: share
         of prompts with one. `distinct_winners`: different winners over prompts that have one. `flip_rate`: share of prompts
         seen before whose winner changed. `prompt_flip_rate`: mean over the step's prompts of each one's flips over its
-        returns in the whole run. The last two are absent where no prompt was seen before. `collapse_warning`: 1 where
+        returns in the whole run. The last two are absent where no prompt was seen before. `left_base`: share of prompts whose
+        majority differs from that before training; absent where that is not known. `collapse_warning`: 1 where
         `warnings` has something to say after this step, else 0.
         """
         keys = {prompt: bare_key(canonical(vote.answer)) for prompt, vote in votes.items()}
@@ -123,6 +127,8 @@ class VoteHistory:
         if seen:
             figures["flip_rate"] = mean([float(won[prompt] != self.winners[prompt]) for prompt in seen])
             self.latest_flips = [*self.latest_flips, figures["flip_rate"]][-LATEST_FLIPS:]
+        if known := [prompt for prompt in votes if prompt in self.base_answers and votes[prompt].classes]:
+            figures["left_base"] = mean([float(self._left_base(prompt, votes[prompt])) for prompt in known])
         if len(self.first_agreements) < FIRST_STEPS:
             self.first_agreements.append(figures["majority_ratio"])
             self.first_abstained.append(figures["abstained"])
@@ -132,6 +138,13 @@ class VoteHistory:
         if rates:
             figures["prompt_flip_rate"] = mean(rates)
         return figures | {"collapse_warning": float(bool(self.warnings()))}
+
+    def _left_base(self, prompt: str, vote: VoteResult) -> bool:
+        """Tell whether the samples' largest class is not a largest one of the answers before training."""
+        before = tally(self.base_answers[prompt])
+        largest = bare_key(canonical(vote.classes[0][0]))
+        counts = {bare_key(key): count for key, count in before.votes.items()}
+        return counts.get(largest, 0) < max(counts.values(), default=0)
 
     def warnings(self) -> list[str]:
         """Warn of weak or unstable votes; no label is used."""

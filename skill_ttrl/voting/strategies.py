@@ -37,7 +37,7 @@ INPUT_SOURCES: Mapping[str, str] = {
     "lengths": "samples whose tokens are known (of a text file: a list `lengths`)",
     "views": "answers to the question (view 0) and to its paraphrase (view 1); a run makes them, see vote.paraphrase",
     "history": "the prompt's earlier votes; a run keeps them (voting.VoteHistory.of)",
-    "base_majority_ratio": "the majority's share under the policy before training; a run measures it at its start",
+    "base_answers": "answers of the policy before training; a run samples them at its start",
     "seed": "a seed for its random choices",
 }
 """Fields that a ballot may lack, and where each comes from."""
@@ -189,7 +189,7 @@ def check_strategy(name: str, options: Mapping[str, Any] | None = None) -> None:
         lengths=(1, 2, 3, 4),
         views=(0, 0, 1, 1),
         history=PromptHistory(),
-        base_majority_ratio=0.5,
+        base_answers=("1", "2"),
         seed=0,
     )
     try:

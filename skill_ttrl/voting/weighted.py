@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 from fractions import Fraction
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.types import VoteResult
 from skill_ttrl.voting.ballot import Ballot
 from skill_ttrl.voting.strategies import check_range, shaping, strategy
+from skill_ttrl.voting.tally import tally
 
 
 @strategy("confidence", "logprobs", lengths="per_token")
@@ -107,7 +109,40 @@ def harmonic(ballot: Ballot) -> VoteResult:
     return counted.result(scores)
 
 
-@strategy("restrain", base_majority_ratio="prompt_weight")
+@strategy("anchored", "base_answers")
+def anchored(ballot: Ballot, *, weight: float = 1.0) -> VoteResult:
+    """The samples vote together with those of the policy before training, so a rule that spreads cannot confirm itself.
+
+    score(c) = (1 - weight) f_c + weight b_c, where f_c is the share of class c among the samples and b_c its share among
+    `base_answers`, samples without an answer included in both. Weight 1 fixes each prompt's label at the vote of the policy
+    before training; 0 is the majority. A label that no sample gave
+    rewards nobody. Shares are exact fractions, so ties are true ties.
+
+    Raises:
+        ConfigError: the weight is not in [0, 1].
+    """
+    check_range(weight, "weight", 0, 1)
+    assert ballot.base_answers is not None  # `vote` has looked
+    size, before = len(ballot.answers), len(ballot.base_answers)
+    both = tally((*ballot.answers, *ballot.base_answers))
+    own, base = Counter(both.keys[:size]), Counter(both.keys[size:])
+    part = Fraction(weight)
+    scores = {
+        key: (1 - part) * Fraction(own[key], max(1, size)) + part * Fraction(base[key], max(1, before))
+        for key in both.votes
+    }
+    found = both.result(scores).select(list(range(size)))
+    given = sorted((key for key in both.votes if own[key]), key=lambda key: -own[key])
+    return replace(
+        found,
+        majority_ratio=sum(found.matches) / max(1, size),
+        classes=tuple((both.representatives[key], own[key]) for key in given),
+        abstained=own[None],
+        scores=tuple(float(scores[key]) for key in given),
+    )
+
+
+@strategy("restrain", base_answers="prompt_weight")
 @shaping
 def restrain(
     ballot: Ballot,
@@ -132,12 +167,12 @@ def restrain(
     as small as 0.1).
 
     Args:
-        ballot: With `base_majority_ratio` where `prompt_weight` is true.
+        ballot: With `base_answers` where `prompt_weight` is true.
         center: k, in [0, 1].
         sigma: σ, above 0. Small: the largest class alone; large: all classes alike.
         kappa: κ, in [0, 1].
         delta: δ, at least 0.
-        prompt_weight: Whether u_x is applied; false is the paper's ablation, and needs no `base_majority_ratio`.
+        prompt_weight: Whether u_x is applied; false is the paper's ablation, and needs no `base_answers`.
 
     Raises:
         ConfigError: an option is out of its range.
@@ -150,11 +185,9 @@ def restrain(
     def log_shaped(share: float) -> float:
         return -((share - center) ** 2) / (2 * sigma**2)
 
-    weight = (
-        math.exp(log_shaped(ballot.base_majority_ratio))
-        if prompt_weight and ballot.base_majority_ratio is not None
-        else 1.0
-    )
+    weight = 1.0
+    if prompt_weight and ballot.base_answers is not None:
+        weight = math.exp(log_shaped(tally(ballot.base_answers).share))
     counted = ballot.tally()
     if counted.share < kappa:
         return counted.no_winner(weight=weight, penalty=float(delta), flags=("weak",))

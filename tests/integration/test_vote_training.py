@@ -140,8 +140,9 @@ def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path
         json.loads((tmp_path / "run" / "checkpoints" / f"rl-00000{step}" / "state.json").read_text())["state"]
         for step in (2, 6)
     ]
-    shares = states[0]["base_shares"]
-    assert shares == states[1]["base_shares"] and len(shares) == 6 and all(0 <= share <= 1 for share in shares.values())
+    given = states[0]["votes"]["base_answers"]
+    votes = config.rollout.n_votes_per_prompt
+    assert given == states[1]["votes"]["base_answers"] and [len(answers) for answers in given.values()] == [votes] * 6
     with pytest.raises(Interrupted, match="Interrupted during the votes of the base"):
         train.run(config, tmp_path / "stopped", progress=StopAfter(3, "votes of the base"))
     train.run(config, tmp_path / "stopped", resume="auto")

@@ -70,7 +70,7 @@ def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:
             f"{folder.path} was planned for {done} steps and cannot be extended to {asked}: "
             f"rl.lr_scheduler={config.rl.lr_scheduler} has already lowered its learning rate over {done}. {way}"
         )
-    if "base_majority_ratio" in requires(config.vote.strategy, config.vote.options):
+    if "base_answers" in requires(config.vote.strategy, config.vote.options):
         raise RunFolderError(
             f"{folder.path} was planned for {done} steps and cannot be extended to {asked}: vote.strategy={config.vote.strategy} "
             f"asked the initial policy about the prompts of {done} steps only. {way}"

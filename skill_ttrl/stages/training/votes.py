@@ -16,7 +16,7 @@ from skill_ttrl.stages.training.metrics import completions_of
 from skill_ttrl.stages.training.paraphrase import check_paraphrase, make_paraphraser, unstated, with_paraphrases
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
-from skill_ttrl.voting import VoteHistory, ballot_of, batch_vote, check_strategy, majority_vote, requires
+from skill_ttrl.voting import VoteHistory, ballot_of, batch_vote, check_strategy, requires
 from skill_ttrl.voting.metrics import mean
 from skill_ttrl.voting.rewards import RewardSet, late_vote
 
@@ -60,7 +60,6 @@ class VoteManager:
         config, worker, tasks = components.config, components.worker, components.train_tasks
         self.config = config
         self.history = VoteHistory.from_state(state["votes"]) if "votes" in state else VoteHistory()
-        self.base_ratios: dict[str, float] = dict(state.get("base_shares", {}))
         self._requires = requires(config.vote.strategy, config.vote.options)
         rollout_fn = worker.rollout_fn
         self._plain = rollout_fn(config.rollout.n_votes_per_prompt)
@@ -81,21 +80,24 @@ class VoteManager:
             ballot_of(
                 group,
                 history=self.history.of(group.task.id),
-                base_majority_ratio=self.base_ratios.get(group.task.id),
+                base_answers=tuple(given)
+                if (given := self.history.base_answers.get(group.task.id)) is not None
+                else None,
                 seed=seed,
             )
             for group in groups
         ]
         return batch_vote(self.config.vote.strategy, ballots, self.config.vote.options)
 
-    def estimate_base_ratio(self, run: Run, steps: Iterable[Sequence[Task]]) -> None:
-        """Estimate each task's majority ratio under the policy as it is now, once, where the strategy needs that.
+    def ask_base(self, run: Run, steps: Iterable[Sequence[Task]]) -> None:
+        """Sample each task's answers from the policy before training, once, where the strategy needs them.
 
-        RESTRAIN (arXiv 2510.02172): the share of the majority under the frozen base. A resumed run has it in its state.
+        A resumed run has them in its state.
         """
-        if "base_majority_ratio" not in self._requires:
+        if "base_answers" not in self._requires:
             return
-        tasks = list({task.id: task for step in steps for task in step if task.id not in self.base_ratios}.values())
+        given = self.history.base_answers
+        tasks = list({task.id: task for step in steps for task in step if task.id not in given}.values())
         if not tasks:
             return
         size, bank = self.config.rl.prompts_per_step, run.components.bank.view()
@@ -105,13 +107,13 @@ class VoteManager:
             seed = derive_seed(self.config.seed, "base-votes", start)
             with run.stop.interruptible(leaving):
                 groups = self._plain(tasks[start : start + size], bank, seed)
-            self.base_ratios |= {group.task.id: majority_vote(group.answers).majority_ratio for group in groups}
-            run.progress.advance(BASE, len(self.base_ratios), {})
+            given |= {group.task.id: list(group.answers) for group in groups}
+            run.progress.advance(BASE, len(given), {})
         run.progress.finish(BASE)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""
-        return {"votes": self.history.state_dict()} | ({"base_shares": self.base_ratios} if self.base_ratios else {})
+        return {"votes": self.history.state_dict()}
 
 
 # Greedy rollouts: the baseline of algorithms that require one (ReMax). They are rewarded and never trained on.

@@ -68,7 +68,7 @@ def test_harmonic_wants_an_answer_under_both_wordings() -> None:
 
 def test_restrain_weighs_every_class() -> None:
     """Shares 2/4 and 1/4, k = 1, sigma = 0.5: g = exp(-0.25 / 0.5) = 0.6065 and exp(-0.5625 / 0.5) = 0.3247."""
-    ballot = Ballot(("a", "b", "a", None), base_majority_ratio=0.75)
+    ballot = Ballot(("a", "b", "a", None), base_answers=("a", "a", "b", "a"))
     found = vote("restrain", ballot)
     g = (math.exp(-0.5), math.exp(-1.125))
     assert found.label_weights == pytest.approx((g[0] / sum(g), g[1] / sum(g)))  # 0.6514, 0.3486
@@ -79,18 +79,18 @@ def test_restrain_weighs_every_class() -> None:
 
 def test_restrain_penalises_a_prompt_that_agrees_on_nothing() -> None:
     """The largest class has 1 of 6 samples, 0.167 < kappa = 0.2: no label, and delta is taken off every advantage."""
-    found = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_majority_ratio=1.0), {"delta": 0.5})
+    found = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_answers=("a",)), {"delta": 0.5})
     assert found.answer is None and not any(found.sample_rewards) and found.label_weights == ()
     assert (found.penalty, found.weight, found.flags) == (0.5, 1.0, ("weak",))
-    kept = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_majority_ratio=1.0), {"kappa": 0.1})
-    assert vote("restrain", Ballot(("a", "b", "c", "d"), base_majority_ratio=1.0), {"kappa": 0.25}).penalty == 0.0, (
+    kept = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_answers=("a",)), {"kappa": 0.1})
+    assert vote("restrain", Ballot(("a", "b", "c", "d"), base_answers=("a",)), {"kappa": 0.25}).penalty == 0.0, (
         "below, not at"
     )
     assert kept.penalty == 0.0 and kept.label_weights == pytest.approx((0.25,) * 4) and kept.tie
 
 
 def test_restrain_with_a_narrow_curve_is_the_majority() -> None:
-    found = vote("restrain", Ballot(("a", "a", "b"), base_majority_ratio=1.0), {"sigma": 0.001})
+    found = vote("restrain", Ballot(("a", "a", "b"), base_answers=("a",)), {"sigma": 0.001})
     assert found.label_weights == (1.0, 0.0), "without the shift of the exponents both would be 0"
 
 
@@ -102,8 +102,18 @@ def test_gated_abstains_below_its_threshold() -> None:
     assert found.flags == ("gated",) and found.classes == (("a", 2), ("b", 1))
 
 
+def test_anchored_counts_the_answers_before_training() -> None:
+    ballot = Ballot(("b", "b", "b", None), base_answers=("a", "a", "a", "b", "c", "c", "c", "c"))
+    fixed = vote("anchored", ballot)
+    assert fixed.answer == "c" and fixed.sample_rewards == (0, 0, 0, 0) and fixed.majority_ratio == 0.0
+    assert fixed.classes == (("b", 3),) and fixed.scores == (0.125,) and fixed.abstained == 1
+    halves = vote("anchored", ballot, {"weight": 0.5})  # b: 3/8 + 1/16, c: 4/16
+    assert halves.answer == "b" and halves.matches == (True, True, True, False) and halves.scores == (0.4375,)
+    assert vote("anchored", ballot, {"weight": 0.0}).matches == vote("majority", ballot).matches
+
+
 WITH_ALL = Ballot(
-    ("1", "2"), "p", (-1.0, -2.0), (1, 1), (0, 1), history=PromptHistory(), base_majority_ratio=0.5, seed=0
+    ("1", "2"), "p", (-1.0, -2.0), (1, 1), (0, 1), history=PromptHistory(), base_answers=("1", "2"), seed=0
 )
 
 
@@ -131,7 +141,13 @@ def test_names_and_options_are_checked_before_a_run(name: str, options: dict[str
 
 @pytest.mark.parametrize(
     ("name", "lacks"),
-    [("confidence", "logprobs"), ("harmonic", "views"), ("restrain", "base_majority_ratio"), ("guard", "history")],
+    [
+        ("confidence", "logprobs"),
+        ("harmonic", "views"),
+        ("restrain", "base_answers"),
+        ("anchored", "base_answers"),
+        ("guard", "history"),
+    ],
 )
 def test_what_a_strategy_lacks_is_said(name: str, lacks: str) -> None:
     with pytest.raises(ConfigError, match=rf"The voting strategy '{name}' needs .*{lacks}: "):

@@ -35,7 +35,7 @@ def ballots(draw: st.DrawFn) -> Ballot:
         lengths=tuple(draw(st.lists(st.integers(0, 9), min_size=size, max_size=size))),
         views=tuple(draw(st.lists(st.integers(0, 1), min_size=size, max_size=size))),
         history=draw(HISTORIES),
-        base_majority_ratio=draw(st.floats(0, 1)),
+        base_answers=tuple(draw(st.lists(st.sampled_from(WORDS), max_size=6))),
         seed=draw(st.integers(0, 3)),
         prompts=draw(st.integers(1, 9)),
         skipped=draw(st.integers(0, 2)),

@@ -246,16 +246,16 @@ def test_restrain_adds_up_the_advantages_of_every_label() -> None:
     """Three samples a, one b: for label a the rewards 1 1 1 0 have mean 3/4 and deviation 1/2, so A = 1/2 and -3/2; for b the
     other way round. With w = (w_a, w_b): (w_a - w_b) / 2 for an a, -3 (w_a - w_b) / 2 for the b; all times u_x.
     """
-    found = vote("restrain", Ballot(("a", "a", "b", "a"), base_majority_ratio=0.5))
+    found = vote("restrain", Ballot(("a", "a", "b", "a"), base_answers=("a", "b")))
     g = (math.exp(-0.125), math.exp(-1.125))  # shares 3/4 and 1/4
     gap = (g[0] - g[1]) / sum(g)
     u = math.exp(-0.5)
     shaped = shape_advantages(found, [0.0] * 4, group_advantages)
     assert shaped == pytest.approx([u * gap / 2, u * gap / 2, -3 * u * gap / 2, u * gap / 2], abs=1e-5)
     # Labels of which no sample is trained on say nothing.
-    part = vote("restrain", Ballot(("a", "a", "b", "c"), base_majority_ratio=1.0)).select([0, 2])
+    part = vote("restrain", Ballot(("a", "a", "b", "c"), base_answers=("a",))).select([0, 2])
     gap = (part.label_weights[0] - part.label_weights[1]) / math.sqrt(2)
     assert shape_advantages(part, [0.0] * 2, group_advantages) == pytest.approx([gap, -gap], abs=1e-5)
     # A weak prompt has its penalty alone.
-    weak = vote("restrain", Ballot(("a", "b", "c", None), base_majority_ratio=0.5), {"kappa": 0.5, "delta": 2})
+    weak = vote("restrain", Ballot(("a", "b", "c", None), base_answers=("a", "b")), {"kappa": 0.5, "delta": 2})
     assert shape_advantages(weak, [0.0] * 4, group_advantages) == pytest.approx([-2 * math.exp(-0.5)] * 4)

@@ -1,0 +1,163 @@
+"""Does a method of voting hold? `quickstart_pretrained` with each arm, over seeds and prompts a step, in one resumable folder.
+
+    python benchmarks/votes_that_hold.py FOLDER --arms majority,anchored --seeds 0-3        # tune
+    python benchmarks/votes_that_hold.py FOLDER --arms majority,anchored --seeds 10-17      # judge
+
+A run that is there is not run again; its weights are deleted once it is measured. The arms of one seed share one evaluation before
+training. The tables: each arm's gain in avg@K (mean over its runs, 95 % interval over runs), runs below their base, true votes; then every
+run. K is `--samples`. `anchored` arms also sample `n_votes_per_prompt` answers of every prompt before training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ANCHORED = "vote.strategy=anchored"
+ARMS: dict[str, list[str]] = {
+    "majority": [ANCHORED, "vote.options.weight=0.0"],  # the majority, and how often it left the base's
+    "anchored": [ANCHORED],
+    "anchored .67": [ANCHORED, "vote.options.weight=0.67"],
+    "anchored .5": [ANCHORED, "vote.options.weight=0.5"],
+    "kl": ["rl.kl_coef=0.05"],
+    "small steps": ["rl.learning_rate=5.0e-6"],
+    "no deviation": ["rl.algorithm=dr_grpo"],
+    "negatives": ["rl.algorithm=nsr"],
+    "gated": ["vote.strategy=gated", "vote.options.threshold=0.6"],
+    "soft": ["vote.strategy=soft"],
+    "restrain": ["vote.strategy=restrain"],
+    "guard": ["vote.strategy=guard"],
+    "imitation": ["phases=[vote_sft]"],
+    "random": ["rl.reward=random"],
+    "labels": ["rl.reward=label"],
+}
+QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 12: 2.20, 16: 2.13, 32: 2.04}
+"""Of Student's t, by number of runs: two-sided, 95 %."""
+
+
+def main() -> None:
+    """Run what is missing, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--recipe", default="quickstart_pretrained", help="a shipped config that votes")
+    parser.add_argument("--arms", default="majority,anchored", help=f"of {', '.join(ARMS)}")
+    parser.add_argument("--seeds", default="0-3", help="FIRST-LAST")
+    parser.add_argument("--prompts", default="8,16", help="prompts a step")
+    parser.add_argument("--samples", type=int, default=8, help="of each held-out problem")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    first, _, last = options.seeds.partition("-")
+    cells = [
+        (arm, prompts, seed)
+        for seed in range(int(first), int(last or first) + 1)
+        for prompts in map(int, options.prompts.split(","))
+        for arm in options.arms.split(",")
+    ]
+    runs: list[dict[str, Any]] = []
+    for arm, prompts, seed in cells:
+        stored = options.folder / f"{arm.replace(' ', '_')}-{prompts}-{seed}.json"
+        if not stored.exists() and not options.table:
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            stored.write_text(json.dumps(run(options, arm, prompts, seed)))
+            print(f"{arm}, {prompts} prompts, seed {seed}", file=sys.stderr, flush=True)
+        if stored.exists():
+            runs.append({"arm": arm, "prompts": prompts, "seed": seed} | json.loads(stored.read_text()))
+    print(summary(runs))
+    print(every(runs))
+
+
+def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[str, Any]:
+    """Train one cell in a process of its own; its figures."""
+    output = options.folder / "run"
+    shutil.rmtree(output, ignore_errors=True)
+    settings = [
+        f"rl.prompts_per_step={prompts}",
+        f"eval.samples={options.samples}",
+        f"runtime.threads={options.threads}",
+        *ARMS[arm],
+    ]
+    base = options.folder / f"base-{seed}"
+    if base.exists():
+        settings.append(f"run.baseline={base}")
+    command = [
+        sys.executable,
+        "-m",
+        "skill_ttrl.cli.main",
+        "train",
+        options.recipe,
+        "--seed",
+        str(seed),
+        "-o",
+        str(output),
+    ]
+    subprocess.run([*command, *(part for each in settings for part in ("--set", each))], check=True, stdout=sys.stderr)
+    shutil.rmtree(output / "checkpoints")
+    found = json.loads((output / "summary.json").read_text())
+    steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    if not base.exists():
+        shutil.copytree(output, base)
+    return {
+        "before": found["accuracy_before"],
+        "after": found["accuracy_after"],
+        "change": found["intervals"]["accuracy_change"],
+        "greedy": [found["greedy_before"], found["greedy_after"]],
+        **{
+            name: [step[key] for step in steps if key in step]
+            for name, key in (
+                ("true", "label_accuracy"),
+                ("agreement", "majority_ratio"),
+                ("left", "left_base"),
+                ("distinct", "distinct_winners"),
+            )
+        },
+    }
+
+
+def summary(runs: list[dict[str, Any]]) -> str:
+    """One line an arm and number of prompts."""
+    lines = [
+        "| arm | prompts | runs | gain, mean [95 % over runs] | worst | below the base | votes true |",
+        "|---" * 7 + "|",
+    ]
+    for arm, prompts in dict.fromkeys((row["arm"], row["prompts"]) for row in runs):
+        rows = [row for row in runs if (row["arm"], row["prompts"]) == (arm, prompts)]
+        gains = [row["after"] - row["before"] for row in rows]
+        wide = (
+            QUANTILE.get(len(gains), 2.0) * statistics.stdev(gains) / math.sqrt(len(gains))
+            if len(gains) > 1
+            else math.inf
+        )
+        middle, true = (
+            statistics.mean(gains),
+            statistics.mean([value for row in rows for value in row["true"]] or [0.0]),
+        )
+        lines.append(
+            f"| {arm} | {prompts} | {len(rows)} | {middle:+.3f} [{middle - wide:+.3f}, {middle + wide:+.3f}] | {min(gains):+.3f} "
+            f"| {sum(gain < 0 for gain in gains)} | {true:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def every(runs: list[dict[str, Any]]) -> str:
+    """One line a run."""
+    lines = ["| arm | prompts | seed | avg | change [95 %] | left the base, by step |", "|---" * 6 + "|"]
+    for row in runs:
+        low, high = row["change"]
+        left = " ".join(f"{value:.2f}" for value in row["left"])
+        lines.append(
+            f"| {row['arm']} | {row['prompts']} | {row['seed']} | {row['before']:.3f} → {row['after']:.3f} "
+            f"| {row['after'] - row['before']:+.3f} [{low:+.3f}, {high:+.3f}] | {left} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
