@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config, split_command
+from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config, recipe_names, split_command
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, ModelError, RunFolderError, TrustError
@@ -346,7 +346,9 @@ def _is_meant_as_path(path: Path) -> bool:
     """True if a name without a local model looks like a path that leads nowhere, and not like a model on the hub."""
     if path.exists() or path.is_absolute() or str(path).startswith((".", "~")) or len(path.parts) > 2:
         return True
-    return path.parent.is_dir() if len(path.parts) == 2 else RunFolder.exists(Path("runs") / path)
+    if len(path.parts) == 2:
+        return path.parent.is_dir() or path.parts[0] == "runs"
+    return RunFolder.exists(Path("runs") / path) or str(path) in recipe_names()
 
 
 def is_hub_name(path: Path) -> bool:
@@ -359,6 +361,11 @@ def _nothing_at(path: Path) -> RunFolderError:
         return RunFolderError(
             f"{path} is neither a run nor a model. For samples use `skillttrl vote`; for problems name a policy and pass them with "
             "--data."
+        )
+    if not path.exists() and str(path) in recipe_names():
+        return RunFolderError(
+            f"{path} is a recipe, not a policy: `skillttrl train {path}` trains one, in runs/{path}. For another model with this "
+            f"recipe's settings: --config {path}."
         )
     there = "" if path.exists() else " (it does not exist)"
     return RunFolderError(
