@@ -141,8 +141,8 @@ def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path
         for step in (2, 6)
     ]
     given = states[0]["votes"]["base_answers"]
-    votes = config.rollout.n_votes_per_prompt
-    assert given == states[1]["votes"]["base_answers"] and [len(answers) for answers in given.values()] == [votes] * 6
+    assert given == states[1]["votes"]["base_answers"] and len(given) == 6
+    assert {len(answers) for answers in given.values()} == {config.rollout.n_votes_per_prompt}
     with pytest.raises(Interrupted, match="Interrupted during the votes of the base"):
         train.run(config, tmp_path / "stopped", progress=StopAfter(3, "votes of the base"))
     train.run(config, tmp_path / "stopped", resume="auto")
