@@ -64,3 +64,9 @@ def _places(batch: RolloutBatch, width: int) -> tuple[Tensor, Tensor]:
     """(where a response has a token, where it is in the flat tensors), both (N, width)."""
     columns = torch.arange(width)
     return columns < batch.response_lengths_N[:, None], (batch.starts_N + batch.prompt_lengths_N)[:, None] + columns
+
+
+def per_item(batch: RolloutBatch) -> list[float]:
+    """Advantage of the first token of each item."""
+    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
+    return values

@@ -18,6 +18,7 @@ from skill_ttrl.agents.scripted.webshop_reading import read_wish
 from skill_ttrl.answers import compute_reward, extract, grade_answer
 from skill_ttrl.data.tasks import classify
 from skill_ttrl.envs.webshop.catalogue.analysis import analyse
+from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.reward import plain_words
 from skill_ttrl.llm.openai.replies import read_json
 from skill_ttrl.skills import similarity as fuse
@@ -26,6 +27,7 @@ from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.retrieval.embed_hash import WORDS
 from skill_ttrl.skills.teachers import counting as actions
 from skill_ttrl.skills.teachers import failures as evolve
+from skill_ttrl.stages.inputs.leak import plain
 from skill_ttrl.types import Skill
 from skill_ttrl.types.thoughts import split_thought
 
@@ -57,8 +59,10 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "thoughts": (split_thought, ("<think>", "</think>", "[THINK]", "<|channel|>", "<|channel|>a", "<|channel|>a<|message|>")),
     "listing": (lambda text: fill_slot("search[<x>]", text), ("<", "[")),
     "webshop instruction": (read_wish, ("price ", ", price", "and ", "find me ", " with ", "$1")),
-    "webshop query": (analyse, ("a.", "a'", "1.", "_", "a_", "log")),
+    "webshop query": (analyse, ("a.", "a'", "1.", "_", "a_", "log", "\u200d", "a\u0301.", "❤\u200d", "1,", "bly")),
     "webshop reward": (plain_words, ()),
+    "webshop nouns": (find_nouns("rule"), ("(", "a.", "!", "a-")),
+    "leaks": (plain, ("\u200b", "x.")),
     "actions": (actions.words, ("a-", "a'")),
     "brackets": (actions.bracketed, ("a[", "[")),
     "fuse": (lambda text: (fuse.sentences(text), fuse.normalized_tokens(text)), ("1.", ". ", "a.")),
@@ -68,7 +72,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
         lambda text: (hostile.flags(text), hostile.escape(text)),
         ("<", "<|", "[inst", "ignore ", "ignore all ", "you are ", "print a ", "new "),
     ),
-    "teacher": (lambda text: read_json(text, Form), ("```", "```json", "```\n", "{", "[", '{"text": ')),
+    "teacher": (lambda text: read_json(text, Form), ("```", "```json", "```\n", "\n", "{", "[", '{"text": ')),
     "embedder": (WORDS.findall, ("-", "a_")),
     "classify": (classify, ("[asy]", "how many ", "x^")),
 }  # fmt: skip

@@ -5,20 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from skill_ttrl.rl.algorithms import group_advantages
-from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.pack import EncodedDemonstration, pack, pack_demonstrations, with_advantages
 from skill_ttrl.stages.sft import whole
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
-
-
-def per_item(batch: RolloutBatch) -> list[float]:
-    """Advantage of the first token of each item."""
-    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
-    return values
+from tests.sampled import per_item
 
 
 def test_each_step_is_an_item_with_its_trajectorys_advantage(make_groups: Callable[..., list[Group]]) -> None:
@@ -67,20 +58,6 @@ def test_what_cannot_be_packed_is_refused(make_groups: Callable[..., list[Group]
         pack_demonstrations([EncodedDemonstration([], [1])])
     with pytest.raises(ValueError, match="empty response"):
         pack_demonstrations([EncodedDemonstration([1], [])])
-
-
-@given(st.lists(st.tuples(st.floats(-10, 10), st.integers(0, 3)), min_size=1, max_size=40), st.floats(-5, 5))
-def test_advantages_of_a_group_sum_to_nothing_and_ignore_a_shift(tries: list[tuple[float, int]], shift: float) -> None:
-    rewards, groups = [round(reward, 3) for reward, _ in tries], [group for _, group in tries]
-    advantages = group_advantages(rewards, groups)
-    shifted = group_advantages([reward + shift for reward in rewards], groups)
-    for group in set(groups):
-        members = [i for i, other in enumerate(groups) if other == group]
-        if len(members) > 1:
-            assert float(advantages[members].sum()) == pytest.approx(0, abs=1e-4)
-            assert float(advantages[members].abs().max()) <= len(members) ** 0.5
-            if len({rewards[i] for i in members}) > 1:
-                assert torch.allclose(advantages[members], shifted[members], atol=1e-3)
 
 
 def test_inserted_tokens_are_part_of_the_item_and_are_not_trained() -> None:

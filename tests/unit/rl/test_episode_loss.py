@@ -15,14 +15,9 @@ from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group
+from tests.sampled import per_item
 
 HORIZON = 20
-
-
-def per_item(batch: RolloutBatch) -> list[float]:
-    """Advantage of the first token of each item."""
-    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
-    return values
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.rl.algorithms import group_advantages
 from skill_ttrl.rl.algorithms.grpo import GroupLevel, is_stepwise, step_advantages
-from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.types import Group
+from tests.sampled import per_item
 
 EPSILON = 1e-6
 
@@ -28,12 +28,6 @@ episode = st.tuples(rewards, st.lists(st.booleans(), min_size=1, max_size=9), st
 episodes = st.lists(episode, min_size=1, max_size=12)
 statistics = st.sampled_from(["episode", "step"])
 few = settings(max_examples=20)
-
-
-def per_item(batch: RolloutBatch) -> list[float]:
-    """Advantage of the first token of each item."""
-    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
-    return values
 
 
 def advantages(
@@ -141,18 +135,6 @@ def test_an_estimator_that_knows_of_no_steps_works_where_it_needs_to_know_of_non
     assert advantages(found, 0.6, "step", estimate=centred)[0] == pytest.approx([1 - 1.4 / 3, 0.4 - 1.4 / 3])
     with pytest.raises(ValueError, match="does not take `episodes`"):
         advantages(found, 0.6, estimate=centred)
-
-
-@few
-@given(episodes, st.floats(0.01, 2), statistics, st.randoms(use_true_random=False))
-def test_the_order_of_the_episodes_does_not_matter(
-    found: list[tuple[float, list[bool], int]], penalty: float, statistics: GroupLevel, draw: Any
-) -> None:
-    assume(len(found) > 1)
-    order = draw.sample(range(len(found)), len(found))
-    rows = advantages(found, penalty, statistics)
-    for place, row in zip(order, advantages([found[i] for i in order], penalty, statistics), strict=True):
-        assert row == pytest.approx(rows[place], abs=1e-4)
 
 
 def test_each_step_is_packed_with_its_own_advantage(make_groups: Callable[..., list[Group]]) -> None:

@@ -16,18 +16,6 @@ from skill_ttrl.cli.main import app
 from skill_ttrl.config import load_config
 
 FOLDER = Path(__file__).parents[3] / "examples" / "cluster"
-JOB = {
-    "entrypoint", "submissionMode", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "backoffLimit",
-    "rayClusterSpec",
-}  # fmt: skip
-JOB |= {
-    "activeDeadlineSeconds",
-    "runtimeEnvYAML",
-    "suspend",
-    "clusterSelector",
-    "entrypointNumCpus",
-    "submitterPodTemplate",
-}
 
 
 @pytest.mark.parametrize("name", ["ssh.sh", "slurm.sbatch"])

@@ -121,7 +121,6 @@ PLAIN: dict[str, Any] = {
         ({}, {"truncates_sampling": True}, "truncated distribution"),
         ({"type": "token_truncate", "rescore": False}, {}, "rescore=false"),
         ({"type": "token_mask", "rescore": False, "batch_normalize": True}, {}, "batch_normalize"),
-        ({"type": "icepopp"}, {}, "Did you mean 'icepop'"),
     ],
 )
 def test_corrections_without_sense_are_refused(rl: Any, facts: Any, words: str) -> None:

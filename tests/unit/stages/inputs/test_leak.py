@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,15 +51,6 @@ def test_other_problems_stay_other_problems() -> None:
     assert len({plain(text) for text in texts}) == len(texts)
     by_seed = [Task("t", "E-v0", {}, seed=seed) for seed in (1, 2)]
     assert not seen_tasks(by_seed[:1]).holds(by_seed[1], lambda task: None)
-
-
-def test_a_long_text_takes_time_in_proportion() -> None:
-    def seconds(count: int) -> float:
-        began = time.process_time()
-        plain("x" + " " * count + "\u200b" * count + "." * count)
-        return time.process_time() - began
-
-    assert seconds(200_000) < 2  # a quadratic expression takes minutes
 
 
 def test_tasks_of_an_environment_are_known_by_what_it_shows_first() -> None:

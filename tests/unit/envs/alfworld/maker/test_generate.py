@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.cli.main import main
 from skill_ttrl.envs.alfworld.game import SPLITS, TASK_TYPES, load_game
 from skill_ttrl.envs.alfworld.games import Data, find_data
 from skill_ttrl.envs.alfworld.maker import generate, goals, maker, ontology
@@ -24,6 +23,7 @@ from skill_ttrl.envs.alfworld.maker.goals import Goal, goals_by_room
 from skill_ttrl.envs.alfworld.maker.maker import generated, solve
 from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
 from skill_ttrl.errors import EnvError, RunFolderError
+from tests.integration.test_cli_commands import skillttrl
 
 DEFAULT_GAMES, FIRST_GAMES = "fe0fb85aba1fe345", "5625b514bdaa89de"
 """Hashes of all default games and of the first six of each split, made from alfworld 0.4.2. Where it changes, `maker.GENERATOR` changes too."""
@@ -246,32 +246,13 @@ def test_reading_the_package_imports_nothing_of_it_and_sets_nothing(tmp_path: Pa
     assert not (tmp_path / ".cache" / "alfworld").exists()
 
 
-Command = Callable[..., int]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> Command:
-    """`skillttrl envs generate` in this process; gives its exit code."""
-
-    def run(*words: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["skillttrl", "envs", "generate", *map(str, words)])
-        try:
-            main()
-        except SystemExit as left:
-            return int(left.code or 0)
-        return 0
-
-    return run
-
-
 def test_the_command_makes_games_adds_to_them_and_says_so_as_json(
-    tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
-    assert command("alfworld", "-o", tmp_path, "--games", 3, "--types", "look_at_obj_in_light") == 0
-    said = capsys.readouterr().out
+    words = ("envs", "generate", "alfworld", "-o", tmp_path, "--types", "look_at_obj_in_light")
+    said = skillttrl(*words, "--games", 3).out
     assert "3 games" in said and f"skillttrl envs play alfworld --split train --env-data {tmp_path}" in said
-    assert command("alfworld", "-o", tmp_path, "--games", 5, "--types", "look_at_obj_in_light", "--json") == 0
-    made = json.loads(capsys.readouterr().out)
+    made = json.loads(skillttrl(*words, "--games", 5, "--json").out)
     assert (made["games"], made["written"], made["task_types"]) == (5, 2, ["look_at_obj_in_light"])
 
 

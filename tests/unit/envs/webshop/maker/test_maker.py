@@ -6,14 +6,12 @@ import hashlib
 import json
 import math
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skill_ttrl.cli.main import main
 from skill_ttrl.envs.webshop.catalogue.files import find_files, read_products
 from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
@@ -24,6 +22,7 @@ from skill_ttrl.envs.webshop.reward import purchase_reward
 from skill_ttrl.errors import EnvError, RunFolderError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.storage.files import acquire_lock, release_lock
+from tests.integration.test_cli_commands import refused, skillttrl
 
 FIRST_TWENTY = "e0f6f6feca33c78e"
 """Hash of the first products of seed 0. Where it changes, `maker.GENERATOR` changes too, and results of before no longer hold."""
@@ -177,27 +176,11 @@ def test_an_argument_out_of_range_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "new").exists()
 
 
-Command = Callable[..., int]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> Command:
-    def run(*said: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["skillttrl", "envs", "generate", *map(str, said)])
-        try:
-            main()
-        except SystemExit as left:
-            return int(left.code or 0)
-        return 0
-
-    return run
-
-
 def test_the_command_makes_a_catalogue_and_says_so_as_json(
-    tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
-    assert command("webshop", "-o", tmp_path, "--products", 40, "--seed", 3, "--json") == 0
-    said = json.loads(capsys.readouterr().out)
+    words = ("-o", tmp_path, "--products", 40, "--seed", 3, "--json")
+    said = json.loads(skillttrl("envs", "generate", "webshop", *words).out)
     assert said["seconds"] >= 0
     assert {**said, "seconds": 0} == {
         "folder": str(tmp_path), "products": 40, "written": 40, "seed": 3, "seconds": 0,
@@ -217,13 +200,7 @@ def test_the_command_makes_a_catalogue_and_says_so_as_json(
     ],
 )
 def test_the_command_refuses_what_does_not_fit(
-    tmp_path: Path,
-    command: Command,
-    capsys: pytest.CaptureFixture[str],
-    said: tuple[object, ...],
-    code: int,
-    message: str,
+    tmp_path: Path, said: tuple[object, ...], code: int, message: str
 ) -> None:
-    assert command(*said, "-o", tmp_path / "new") == code
-    assert message in " ".join(capsys.readouterr().err.split())
+    refused(skillttrl("envs", "generate", *said, "-o", tmp_path / "new"), code, message)
     assert not (tmp_path / "new").exists()

@@ -9,15 +9,12 @@ import pytest
 import torch
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import TrainingSamples
-from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.pack import pack
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 TASK = Task("t", "env")
-PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
 
 
 def step(tokens: int) -> Step:
@@ -50,11 +47,3 @@ def test_over_an_episode_the_value_of_the_next_step_stands_for_the_rest() -> Non
     assert advantages == pytest.approx([-0.25, 0.25, -0.25, 0.5])
     advantages, _ = estimate({"lam": 0.0, "step_gamma": 0.5}, VALUES)
     assert advantages == pytest.approx([-0.25, 0.125, -0.25, 0.5])
-
-
-def test_a_critic_and_gae_need_each_other() -> None:
-    check_algorithm(RLConfig(algorithm="gae", critic={}, reward="env"), **PLAIN)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"rl\.algorithm=ppo needs a critic"):
-        check_algorithm(RLConfig(algorithm="ppo", reward="env"), **PLAIN)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"rl.critic is set"):
-        check_algorithm(RLConfig(critic={}, reward="env"), **PLAIN)  # type: ignore[arg-type]

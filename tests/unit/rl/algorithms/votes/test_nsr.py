@@ -20,6 +20,7 @@ from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, VoteResult
+from tests.sampled import per_item
 
 Groups = Callable[..., list[Group]]
 PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
@@ -32,11 +33,6 @@ def estimate(groups: list[Group], algorithm: dict[str, Any]) -> tuple[RolloutBat
     return found, dict(metrics), rule
 
 
-def first_tokens(batch: RolloutBatch) -> list[float]:
-    values: list[float] = batch.advantages_F[batch.starts_N + batch.prompt_lengths_N].tolist()
-    return values
-
-
 def rewarded(make_groups: Groups, *rewards: float) -> list[Group]:
     return [group.with_rewards(list(rewards)) for group in make_groups(prompts=1, tries=len(rewards))]
 
@@ -44,7 +40,7 @@ def rewarded(make_groups: Groups, *rewards: float) -> list[Group]:
 def test_grpo_nsr_weighs_the_halves_and_reports_their_shares(make_groups: Groups) -> None:
     groups = rewarded(make_groups, 1.0, 0.0, 0.0, 0.0)
     batch, metrics, rule = estimate(groups, {"type": "grpo_nsr", "positive_weight": 0.1, "negative_weight": 2.0})
-    assert first_tokens(batch) == pytest.approx([0.15, -1.0, -1.0, -1.0], abs=1e-5)
+    assert per_item(batch) == pytest.approx([0.15, -1.0, -1.0, -1.0], abs=1e-5)
     assert metrics[POSITIVE] == 0.25
     tokens = batch.trained_tokens_N.tolist()
     assert metrics[POSITIVE_TOKENS] == pytest.approx(tokens[0] / sum(tokens))
@@ -66,7 +62,7 @@ def test_the_halves_that_learn(
 ) -> None:
     groups = rewarded(make_groups, 1.0, 0.0, 0.0, 1.0)
     batch, _, _ = estimate(groups, algorithm)
-    assert first_tokens(batch) == pytest.approx(expected)
+    assert per_item(batch) == pytest.approx(expected)
     assert (batch.trained_tokens_N > 0).nonzero().squeeze(1).tolist() == learning
     rows: Any = build_algorithm(algorithm).advantages(TrainingSamples(groups)).advantages  # type: ignore[union-attr]
     assert [row[0] for row in rows] == pytest.approx(expected), "texts without tokens learn the same"
@@ -92,7 +88,7 @@ def test_a_wrong_answer_with_a_bonus_stays_wrong(
     totals = [part["majority"] + 0.8 * part["format"] for part in parts]
     groups = [group.with_rewards(totals, parts) for group in make_groups(prompts=1, tries=4)]
     batch, metrics, _ = estimate(groups, algorithm)
-    assert first_tokens(batch) == pytest.approx(expected, abs=1e-6)
+    assert per_item(batch) == pytest.approx(expected, abs=1e-6)
     assert metrics.get(POSITIVE, 0.5) == 0.5
     rows: Any = build_algorithm(algorithm).advantages(TrainingSamples(groups)).advantages  # type: ignore[union-attr]
     assert [row[0] for row in rows] == pytest.approx(expected, abs=1e-6), "texts without tokens learn the same"
