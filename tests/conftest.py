@@ -9,6 +9,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,11 @@ def tiny_model() -> tuple[Any, Any]:
     for parameter in model.parameters():
         parameter.data.mul_(4 if parameter.ndim > 1 else 1)
     return model.eval(), tokenizer
+
+
+@pytest.fixture(scope="module")
+def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache for the tests of a module: what one of them has made is there for the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from skill_ttrl.agents.agent import AgentInput
@@ -16,6 +14,8 @@ from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.llm.models.builtin import build_entity_tokenizer
 from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Step
+
+pytestmark = pytest.mark.usefixtures("one_cache")  # each catalogue is read once
 
 TASK = "Find me slim fit men's shirts, long sleeve with color: navy blue, and size: x-large, and price lower than 40.00 dollars"
 HOME = "WebShop [SEP] Instruction: [SEP] … [SEP] Search"
@@ -47,14 +47,6 @@ ON_ITEM = tuple(
 )
 ON_TEXT = ("click[back to search]", "click[< prev]")
 PAGES = {HOME: (SEARCH_SLOT,), RESULTS: ON_RESULTS, ITEM: ON_ITEM, TEXT: ON_TEXT}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The generated catalogue is made once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def walk(*way: str) -> AgentInput:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 from hypothesis import given
 from hypothesis import strategies as st
 
-import skill_ttrl.envs
 from skill_ttrl.envs import TextEnv, TextSpace
 
 any_text = st.text(st.characters(exclude_categories=()))  # surrogates included
@@ -63,13 +61,3 @@ def test_vectors_of_text(kind: str) -> None:
         assert terminated.tolist() == [True, True]
     finally:
         envs.close()
-
-
-def test_the_math_environment_in_a_vector() -> None:
-    envs: Any = gymnasium.make_vec("SkillTTRL/Math-v0", num_envs=2, vectorization_mode="sync")
-    questions, _ = envs.reset(seed=5)
-    a, b = questions[0].removeprefix("Compute ").removesuffix(".").split("+")
-    _, rewards, terminated, *_ = envs.step((f"<answer>{int(a) + int(b)}</answer>", "<answer>-1</answer>"))
-    assert rewards.tolist() == [1.0, 0.0] and terminated.all()
-    envs.close()
-    assert skill_ttrl.envs.SHORT_NAMES["math"] == "SkillTTRL/Math-v0"

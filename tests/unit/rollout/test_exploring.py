@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -23,13 +23,7 @@ from tests.alfworld_kitchen import PLACE, problem, write_game
 from tests.alfworld_scenes import commands
 from tests.doors import DOORS, Doors, Opener
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Each catalogue is read once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("one_cache")  # each catalogue is read once
 
 
 @pytest.fixture(scope="module")

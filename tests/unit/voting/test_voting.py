@@ -8,26 +8,11 @@ from skill_ttrl.types import VoteResult, from_json, to_json
 from skill_ttrl.voting import (
     VoteHistory,
     batch_majority_vote,
-    compute_voting_rewards,
     label_metrics,
     majority_vote,
     trained_metrics,
     vote_metrics,
 )
-
-
-def test_empty_answers_never_win_and_are_never_rewarded() -> None:
-    vote = majority_vote(["", None, "  ", "$$", "7"])
-    assert vote.answer == "7" and vote.majority_ratio == pytest.approx(1 / 5) and vote.abstained == 4
-    assert vote.matches == (False, False, False, False, True) and not vote.tie
-    assert compute_voting_rewards(["", None, "  ", "7"])[0] == [0.0, 0.0, 0.0, 1.0]
-
-
-@pytest.mark.parametrize("answers", [[], [None], [None, "", " "]])
-def test_a_group_without_answers_has_no_winner(answers: list[str | None]) -> None:
-    vote = majority_vote(answers)
-    assert (vote.answer, vote.majority_ratio, vote.classes, vote.tie) == (None, 0.0, (), False)
-    assert vote.matches == (False,) * len(answers) and vote.abstained == len(answers)
 
 
 def test_numbers_vote_together_in_the_first_voters_words() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,19 +34,13 @@ from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Trajectory
 
+pytestmark = pytest.mark.usefixtures("one_cache")  # each catalogue is read once
+
 CASES = json.loads((Path(__file__).parents[3] / "data" / "action_cases.json").read_text("utf-8"))
 MADE = (
     "Find me light weight, easy carry women's tops, tees & blouses with long sleeve, button closure for daily wear "
     'with color: a01#black, and size: 42"w x 54"l, and price lower than 50.00 dollars'
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Each catalogue is read once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def played(env: WebShopEnv, player: Any, every: int = 1) -> list[Trajectory]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-import random
 import time
 import warnings
 from collections.abc import Iterator
@@ -50,19 +49,6 @@ def env(data: str) -> WebShopEnv:
 def play(env: WebShopEnv, actions: list[str], **options: Any) -> list[Step]:
     env.reset(options={"task": LAMP, **options})
     return [env.step(action) for action in actions]
-
-
-def walk(env: Any, seed: int, steps: int = 40) -> list[Any]:
-    """What is seen on a random walk over several episodes."""
-    rng = random.Random(seed)
-    seen: list[Any] = [env.reset(seed=seed)]
-    for _ in range(steps):
-        names = seen[-1][-1]["available_actions"]["clickables"]
-        words = rng.choice(["search[lamp]", "search[grey sofa oak]", "click[nothing]", "search[<r> x]"])
-        seen.append(env.step(words if rng.random() < 0.3 else f"click[{rng.choice([*names, 'buy now'])}]"))
-        if seen[-1][2] or seen[-1][3]:
-            seen.append(env.reset())
-    return seen
 
 
 @pytest.mark.parametrize("render_mode", [None, "ansi"])
@@ -210,14 +196,6 @@ def test_query_codes_are_counted_and_off_unless_asked_for(data: str, honoured: b
     assert shown[1] == ({"b0sofa0003"} if honoured else set())
     assert len(shown[0]) == (4 if honoured else 0) and len(shown[2]) == (4 if honoured else 0)
     assert shown[3] == {"b0sofa0003"}
-
-
-def test_the_same_seed_and_actions_give_the_same_episodes(data: str) -> None:
-    first = walk(WebShopEnv(data), 3)
-    assert walk(WebShopEnv(data), 3) == first != walk(WebShopEnv(data), 4)
-    used = WebShopEnv(data)
-    walk(used, 8)
-    assert walk(used, 3) == first
 
 
 def test_tasks_are_the_goals_of_a_split_in_order(data: str, env: WebShopEnv) -> None:

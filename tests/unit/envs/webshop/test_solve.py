@@ -18,15 +18,9 @@ from skill_ttrl.envs.webshop.solve import best_purchase, own_purchase, solve
 from tests.webshop_files import product as catalogue_product
 from tests.webshop_files import wanted, write_catalogue
 
+pytestmark = pytest.mark.usefixtures("one_cache")  # each catalogue is read once
+
 EPISODES = Path(__file__).parents[3] / "golden" / "webshop_episodes"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Each catalogue is read once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def shop_of(env: WebShopEnv) -> Shop:

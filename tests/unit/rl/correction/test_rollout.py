@@ -64,16 +64,6 @@ def test_a_sampler_that_is_the_learner_has_weight_one_everywhere(
     )
 
 
-def step(
-    make_policy: Callable[..., Policy], accelerator: Accelerator, batch: RolloutBatch, correction: str | None = None
-) -> Policy:
-    policy = make_policy()
-    settings = RLConfig(learning_rate=1e-2, warmup_steps=0, prompts_per_step=3, mini_batch_size=None, kl_coef=0.0)
-    learner = LocalLearner(policy, settings, accelerator, total_steps=1)
-    learner.update(weighted(learner, batch, correction), step=0, seed=0, temperature=1.0)
-    return policy
-
-
 def test_the_gradient_is_that_of_weighted_advantages(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:

@@ -19,12 +19,11 @@ from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills.merge import llm
 from skill_ttrl.skills.merge.llm import LLMMerger
 from skill_ttrl.skills.merge.make import make_merger
-from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
-from skill_ttrl.skills.merge.types import Merged, MergeReport, Rewrite
+from skill_ttrl.skills.merge.types import Merged, Rewrite
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, OnFailure
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.types import Change, Group, Skill, Step, Task, Trajectory
+from skill_ttrl.types import Skill
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted
 
@@ -244,26 +243,3 @@ def test_what_the_published_merger_lacks_is_said(monkeypatch: pytest.MonkeyPatch
     off.use_api = True
     with pytest.raises(ConfigError, match="no language model"):
         off.merge([])
-
-
-# --- both, in a step's update ---
-
-PROBLEM = "What is 17 + 28?"
-TASK = Task("t1", "env", task_type="algebra")
-
-
-def a_try(text: str) -> Trajectory:
-    return Trajectory(TASK, (Step(PROBLEM, text, 0.0, True, False),), "45", "terminated", skills_in_prompt=("sk-old",))
-
-
-def update(
-    server: FaultyServer, texts: Sequence[str], on_failure: OnFailure = "stop", **endpoints: Any
-) -> tuple[tuple[Change, ...], MergeReport]:
-    whom = models(server, on_failure)
-    return merge_groups(
-        [Group(TASK, tuple(map(a_try, texts)))],
-        [[True] * len(texts)],
-        BANK,
-        MergeRules(make_merger("openai", models=whom)),
-        round=3,
-    )

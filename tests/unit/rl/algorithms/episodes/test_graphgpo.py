@@ -54,19 +54,6 @@ def test_distances_are_those_of_repeated_relaxation(seed: int) -> None:
     }
 
 
-def test_a_step_towards_success_in_a_lost_episode_earns_more_than_one_away_from_it() -> None:
-    won, lost = episode("abw", 1.0), episode("abcde", 0.0)
-    away = episode("ax", 0.0)
-    rows = advantages([Group(won.task, (won, lost, away))], episode_weight=0.0)
-    # From a: to b twice (return 1), to x once (unreached: 10 ** (1 - 3)); from b: success 10, to c .01.
-    values = [1.0, 1.0, 0.01]
-    first = (1.0 - statistics.mean(values)) / statistics.stdev(values)
-    half = math.sqrt(0.5)
-    assert rows[0] == pytest.approx([first, half], abs=1e-5)
-    assert rows[1] == pytest.approx([first, -half, 0.0, 0.0], abs=1e-5)
-    assert rows[2] == pytest.approx([-2 * first], abs=1e-5)
-
-
 def test_what_counts_as_success_is_the_best_reward_or_a_set_one() -> None:
     best, partial, nothing = episode("aw", 0.8), episode("ab", 0.3), episode("ac", 0.0)
     groups = [Group(best.task, (best, partial, nothing))]
