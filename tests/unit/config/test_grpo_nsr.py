@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import load_config
+from skill_ttrl.config import load_config, parse_override
 from skill_ttrl.stages.doctor.dry_run import dry_run
 from skill_ttrl.stages.setup.checks import load_checked, wrong_names
 
@@ -49,23 +49,13 @@ rl.steps: 1000
 
 def test_the_config_has_the_values_of_the_command() -> None:
     config = load_config(NAME)
-    for key, value in (line.split(": ", 1) for line in VALUES.split("\n") if line):
+    for line in filter(None, VALUES.split("\n")):
+        keys, value = parse_override(line.replace(": ", "=", 1))
         found: Any = config
-        for part in key.split("."):
-            found = found[part] if isinstance(found, dict) else getattr(found, part)
-        assert str(found) == str(load_value(value)), key
+        for key in keys:
+            found = found[key] if isinstance(found, dict) else getattr(found, key)
+        assert found == value, keys
     assert config.rl.algorithm["type"] == "grpo_nsr" and config.data.train is not None and config.data.eval is not None
-
-
-def load_value(text: str) -> Any:
-    """A value as YAML has it; 5e-7 is a number."""
-    import yaml
-
-    value = yaml.safe_load(text)
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 @pytest.fixture

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import gymnasium
 import pytest
+from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 from hypothesis import given
@@ -61,3 +64,11 @@ def test_vectors_of_text(kind: str) -> None:
         assert terminated.tolist() == [True, True]
     finally:
         envs.close()
+
+
+@pytest.mark.parametrize("render_mode", [None, "ansi"])
+@pytest.mark.parametrize("name", ["SkillTTRL/Math-v0", "SkillTTRL/QA-v0"])
+def test_gymnasium_has_nothing_to_say(name: str, render_mode: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(name, render_mode=render_mode).unwrapped)

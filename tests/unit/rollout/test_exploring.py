@@ -12,16 +12,15 @@ import pytest
 
 from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.agents.scripted.webshop_expert import WebShopExpert
-from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.scripted import ADVICE, Adviser, Exploration, run_scripted_episode
-from skill_ttrl.types import Task, Trajectory
+from skill_ttrl.types import Task
 from tests.alfworld_kitchen import PLACE, problem, write_game
 from tests.alfworld_scenes import commands
-from tests.doors import DOORS, Doors, Opener
+from tests.doors import Doors, Opener
 
 pytestmark = pytest.mark.usefixtures("one_cache")  # each catalogue is read once
 
@@ -33,12 +32,6 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> str:
     name = "pick_and_place_simple-Apple-None-Fridge-1/trial_A"
     write_game(root, "train", name, pddl_problem=problem(PLACE.format("Apple", "Fridge")))
     return str(root)
-
-
-def doors(explore: float, seed: int = 0, player: Any = None) -> list[Trajectory]:
-    env, player = make_env(DOORS), player or Opener()
-    tasks = Doors().tasks("train")
-    return [run_scripted_episode(env, task, player, seed=seed, explore=explore) for task in tasks]
 
 
 def test_a_player_that_wants_to_know_is_told_what_was_done_instead() -> None:

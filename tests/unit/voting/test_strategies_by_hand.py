@@ -120,7 +120,6 @@ WITH_ALL = Ballot(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("majorty", {}, "Did you mean 'majority'"),
         ("soft", {"temprature": 1}, "has no option 'temprature'. Did you mean 'temperature'"),
         ("soft", {"temperature": 0}, "'temperature' must be a number above 0; found 0"),
         ("gated", {"threshold": 1.5}, "at least 0 and at most 1; found 1.5"),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,13 +15,6 @@ from skill_ttrl.config import SourceConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.math.env import MathEnv
 from skill_ttrl.errors import DataError, EnvError
-
-
-@pytest.mark.parametrize("render_mode", [None, "ansi"])
-def test_gymnasium_has_nothing_to_say(render_mode: str | None) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(gymnasium.make("SkillTTRL/Math-v0", render_mode=render_mode).unwrapped)
 
 
 def play(action: str, reference: str | None = "128") -> tuple[float, dict[str, Any]]:

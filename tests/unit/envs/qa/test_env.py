@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,13 +20,6 @@ from skill_ttrl.errors import DataError, EnvError
 WORDS = st.lists(st.sampled_from(["Paris", "paris", "the", "ocean", "Pacific", "", " ", "\n"]), max_size=5).map(
     " ".join
 )
-
-
-@pytest.mark.parametrize("render_mode", [None, "ansi"])
-def test_gymnasium_has_nothing_to_say(render_mode: str | None) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(gymnasium.make("SkillTTRL/QA-v0", render_mode=render_mode).unwrapped)
 
 
 def play(action: str, answers: Any = ("Pacific Ocean", "Pacific"), **env: Any) -> tuple[float, dict[str, Any]]:

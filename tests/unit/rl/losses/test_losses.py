@@ -99,7 +99,6 @@ def test_selected_tokens_do_not_depend_on_the_micro_batch(
         ({"type": "ppo_clip", "dual_clip": 1}, r"dual_clip: must be greater than 1 \(found 1\)\.$"),
         ({"type": "dapo"}, "'dapo': that is the name of an algorithm. Set rl.algorithm=dapo; rl.loss is one of cispo,"),
         ({"type": "clip_cov", "low": 5.0, "high": 1.0}, "must be below high"),
-        ({"type": "gpso"}, "Did you mean 'gspo'"),
         (
             {"type": "cispo", "clip_ratio_hgih": 1.0},
             r"Did you mean 'clip_ratio_high'\? Known: clip_ratio, clip_ratio_high\.$",

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-from accelerate import Accelerator
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
@@ -16,10 +14,8 @@ from skill_ttrl.rl.algorithms.negative import POSITIVE, POSITIVE_TOKENS
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.rl.learn import UpdateRule
-from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import pack
-from skill_ttrl.rl.policy import Policy
-from skill_ttrl.types import Group, VoteResult
+from skill_ttrl.types import Group
 from tests.sampled import per_item
 
 Groups = Callable[..., list[Group]]
@@ -92,22 +88,6 @@ def test_a_wrong_answer_with_a_bonus_stays_wrong(
     assert metrics.get(POSITIVE, 0.5) == 0.5
     rows: Any = build_algorithm(algorithm).advantages(TrainingSamples(groups)).advantages  # type: ignore[union-attr]
     assert [row[0] for row in rows] == pytest.approx(expected, abs=1e-6), "texts without tokens learn the same"
-
-
-@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
-def test_a_batch_of_which_nothing_learns_takes_no_step(
-    kl_coef: float, make_groups: Groups, make_policy: Callable[..., Policy], accelerator: Accelerator
-) -> None:
-    groups = rewarded(make_groups, 1.0, 1.0)
-    settings = RLConfig(algorithm={"type": "nsr"}, kl_coef=kl_coef, prompts_per_step=1)
-    policy = make_policy()
-    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
-    learner = LocalLearner(policy, settings, accelerator, total_steps=1)
-    rule = UpdateRule(settings, sampler_is_learner=True)
-    votes = [VoteResult("1", 1.0, (True, True))]
-    metrics = rule(learner, groups, votes, step=0, seed=0, temperature=1.0)
-    assert metrics["updates"] == 0 and metrics["skipped_updates"] == 0
-    assert all(torch.equal(before[name], value) for name, value in policy.model.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["psr", "nsr", "w_reinforce"])
