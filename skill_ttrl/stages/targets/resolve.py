@@ -164,6 +164,8 @@ class EvalTarget:
 
         It is None, with a reason, for a plain model and where the run's data can no longer be read.
         """
+        if self.trained is not None and backend_facts(self.config).remote:
+            return None, "an endpoint does not say which weights it serves, nor what they were trained on"
         if self.trained is None:
             return None, "the training data of a plain model are not known"
         try:
