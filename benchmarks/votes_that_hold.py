@@ -2,6 +2,7 @@
 
     python benchmarks/votes_that_hold.py FOLDER --arms majority,anchored --seeds 0-3        # tune
     python benchmarks/votes_that_hold.py FOLDER --arms majority,anchored --seeds 10-17      # judge
+    python benchmarks/votes_that_hold.py FOLDER3 --shots 3                                  # a weaker base
 
 A run that is there is not run again; its weights are deleted once it is measured. The arms of one seed share one evaluation before
 training. The tables: each arm's gain in avg@K (mean over its runs, 95 % interval over runs), runs below their base, true votes; then every
@@ -17,6 +18,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,9 @@ def main() -> None:
     parser.add_argument("--arms", default="majority,anchored", help=f"of {', '.join(ARMS)}")
     parser.add_argument("--seeds", default="0-3", help="FIRST-LAST")
     parser.add_argument("--prompts", default="8,16", help="prompts a step")
+    parser.add_argument(
+        "--shots", type=int, default=4, help="examples in the prompt; a base with fewer is right less often"
+    )
     parser.add_argument("--samples", type=int, default=8, help="of each held-out problem")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--table", action="store_true", help="run nothing")
@@ -84,6 +89,11 @@ def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[
         f"runtime.threads={options.threads}",
         *ARMS[arm],
     ]
+    if options.shots < 4:
+        examples = (files("skill_ttrl.prompts") / "next_number.md").read_text().split("\n\n")
+        prompt = options.folder / "prompt.md"
+        prompt.write_text("\n\n".join([*examples[: options.shots], examples[-1]]))
+        settings.append(f"agent.template={prompt}")
     base = options.folder / f"base-{seed}"
     if base.exists():
         settings.append(f"run.baseline={base}")
