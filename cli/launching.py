@@ -73,12 +73,15 @@ def run_or_check(
     config, resume = found.load(), found.options.resume
     text, where = read_config_text(found.source)
     if dry_run:
+        from skill_ttrl.runs.folder import RunFolder
         from skill_ttrl.stages.doctor.dry_run import dry_run as check
         from skill_ttrl.stages.setup.defaults import with_defaults
         from skill_ttrl.stages.train import reused_baseline
 
         checked = check(config, asks_ranks=found.asks_ranks)
         checked.attempt(lambda: reused_baseline(with_defaults(config)))
+        if (output := found.options.output) and not RunFolder.exists(output):
+            checked.attempt(RunFolder.check_new, output)
         show(checked, as_json, dry_run_view)
         if checked.exit_code:
             raise typer.Exit(checked.exit_code)

@@ -108,7 +108,7 @@ class RunView:
         """See `Progress.advance`."""
         at = self._at[phase]
         rate = (done - at.before) / max(time.perf_counter() - at.began, 1e-9)
-        speed = f"{rate:.1f} {at.unit}s/s"
+        speed = f"{rate:.1f} {at.unit}s/s" if rate >= 0.5 or not rate else f"{1 / rate:.0f} s/{at.unit}"
         self._bars.update(at.bar, completed=done, speed=speed)
         names = [name for name in SHOWN if name in metrics] or [*metrics][:1]
         self._metrics = escape_terminal("  ".join(f"{name} {live_number(metrics[name])}" for name in names))

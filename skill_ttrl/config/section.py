@@ -44,6 +44,8 @@ def explain_problem(problem: Mapping[str, Any], root: type[BaseModel], *, shows_
         return [
             f"unknown key.{did_you_mean(str(place[-1])[:80], known, f'skillttrl configs quickstart --full{absent}')}"
         ]
+    if kind == "list_type":
+        return [f"must be a list in brackets, such as [a, b]{found}."]
     if kind == "literal_error" and isinstance(value, str):
         choices = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
         return [f"unknown value {value[:80]!r}.{did_you_mean(value[:80], choices)}"]

@@ -223,7 +223,9 @@ def _parsed(text: str, where: str, hint: str) -> Any:
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
         rest = _shown(text[error.pos :], 40) if error.pos < len(text) else "it ends there"
-        raise DataError(f"{where} is not JSON: {error.msg} at {position}: {rest}. {hint}") from None
+        raise DataError(
+            f"{where} is not JSON: {error.msg.removesuffix(' starting at')} at {position}: {rest}. {hint}"
+        ) from None
     except ValueError as error:  # an integer of thousands of digits, or thousands of brackets
         raise DataError(f"{where} is not usable JSON: {error}.") from None
 

@@ -157,8 +157,8 @@ def _checked(name: str, text: str, source: str, allowed: frozenset[str], require
     places = set(template.get_identifiers()) if template.is_valid() else {"an invalid $"}
     if not required <= places <= allowed:
         raise ConfigError(
-            f"Prompt template {name!r} ({source}) must hold {_listed(required)} and may hold {_listed(allowed)}; "
-            f"found {_listed(places)}. $$ writes a dollar sign."
+            f"The prompt template {source} must hold {_listed(required)} where its text goes, and nothing but {_listed(allowed)}; found "
+            f"{_listed(places)}. $$ writes a dollar sign."
         )
     return template
 
