@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.signals import RESUME
 from skill_ttrl.skills.retrieval.bank_view import BankView
@@ -89,10 +89,13 @@ class VoteManager:
         ]
         return batch_vote(self.config.vote.strategy, ballots, self.config.vote.options)
 
-    def ask_base(self, run: Run, steps: Iterable[Sequence[Task]]) -> None:
+    def ask_base(self, run: Run, steps: Iterable[Sequence[Task]], done: int) -> None:
         """Sample each task's answers from the policy before training, once, where the strategy needs them.
 
-        A resumed run has them in its state.
+        A run resumed after `done` steps has them in its state.
+
+        Raises:
+            RunFolderError: it does not; the policy is another one by now.
         """
         if "base_answers" not in self._requires:
             return
@@ -100,6 +103,11 @@ class VoteManager:
         tasks = list({task.id: task for step in steps for task in step if task.id not in given}.values())
         if not tasks:
             return
+        if done:
+            raise RunFolderError(
+                f"{run.folder.path} was begun by an earlier version and lacks the answers before training, which vote.strategy="
+                f"{self.config.vote.strategy} needs. Start again in another --output."
+            )
         size, bank = self.config.rl.prompts_per_step, run.components.bank.view()
         run.progress.start(BASE, len(tasks), "prompt")
         leaving = f"Interrupted during the {BASE}, which will start over. {RESUME}"
