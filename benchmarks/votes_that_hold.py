@@ -22,6 +22,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from skill_ttrl.statistics import student
+
 ANCHORED = "vote.strategy=anchored"
 ARMS: dict[str, list[str]] = {
     "majority": [ANCHORED, "vote.options.weight=0.0"],  # the majority, and how often it left the base's
@@ -40,8 +42,6 @@ ARMS: dict[str, list[str]] = {
     "random": ["rl.reward=random"],
     "labels": ["rl.reward=label"],
 }
-QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 12: 2.20, 16: 2.13, 32: 2.04}
-"""Of Student's t, by number of runs: two-sided, 95 %."""
 
 
 def main() -> None:
@@ -140,17 +140,12 @@ def summary(runs: list[dict[str, Any]]) -> str:
     for arm, prompts in dict.fromkeys((row["arm"], row["prompts"]) for row in runs):
         rows = [row for row in runs if (row["arm"], row["prompts"]) == (arm, prompts)]
         gains = [row["after"] - row["before"] for row in rows]
-        wide = (
-            QUANTILE.get(len(gains), 2.0) * statistics.stdev(gains) / math.sqrt(len(gains))
-            if len(gains) > 1
-            else math.inf
-        )
-        middle, true = (
-            statistics.mean(gains),
-            statistics.mean([value for row in rows for value in row["true"]] or [0.0]),
-        )
+        gain = statistics.mean(gains)
+        count = len(gains)
+        wide = student(0.95, count - 1) * statistics.stdev(gains) / math.sqrt(count) if count > 1 else math.inf
+        true = statistics.mean([value for row in rows for value in row["true"]] or [0.0])
         lines.append(
-            f"| {arm} | {prompts} | {len(rows)} | {middle:+.3f} [{middle - wide:+.3f}, {middle + wide:+.3f}] | {min(gains):+.3f} "
+            f"| {arm} | {prompts} | {len(rows)} | {gain:+.3f} [{gain - wide:+.3f}, {gain + wide:+.3f}] | {min(gains):+.3f} "
             f"| {sum(gain < 0 for gain in gains)} | {true:.2f} |"
         )
     return "\n".join(lines) + "\n"

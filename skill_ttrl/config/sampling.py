@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from skill_ttrl.config.section import Section
-from skill_ttrl.storage.jsonl import read_jsonl
 
 
 def _stop(value: Any) -> Any:
@@ -35,19 +33,7 @@ class AgentConfig(Section):
     system: str | None = None
     """System message; None leaves it out."""
     shots: list[Shot] = Field(default_factory=list)
-    """Worked examples: turns of every prompt, as they are written here, after the system message and before the task. Or the path of a JSONL
-    file with `prompt` and `response`, or `problem` and `answer`, which is read once, with the config."""
-
-    @field_validator("shots", mode="before")
-    @classmethod
-    def _read_shots(cls, given: object) -> object:
-        if not isinstance(given, str):
-            return given
-        if not (rows := read_jsonl(Path(given))):
-            raise ValueError(f"no examples: {given} is missing or empty")
-        names = {"user": ("prompt", "problem"), "assistant": ("response", "answer")}
-        return [{key: row.get(first, row.get(other)) for key, (first, other) in names.items()} for row in rows]
-
+    """Worked examples: turns of every prompt, as they are written here, after the system message and before the task."""
     document: str | None = None
     """A Markdown file placed at the start of every prompt: a skill document. It counts toward `data.max_prompt_tokens`. None: no document."""
     document_as: Literal["system", "prompt", "bank"] = "system"

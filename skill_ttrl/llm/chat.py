@@ -282,7 +282,7 @@ def _rendered(tokenizer: Any, talks: list[Any], options: dict[str, bool]) -> lis
 
 
 def _refuses_system(tokenizer: Any, talks: list[Any]) -> bool:
-    """Whether a system message is why the template fails: it writes a user's message without one."""
+    """Tell whether a system message is why the template fails: it writes a user's message without one."""
     if _has_no_system(tokenizer) or not any(turns and turns[0]["role"] == "system" for turns in talks):
         return False
     system, user = {"role": "system", "content": _SAID}, {"role": "user", "content": _FIRST}

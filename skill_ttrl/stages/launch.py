@@ -29,17 +29,16 @@ EPISODES = "trajectories.jsonl"
 """The file that `skillttrl collect` writes in the documentation, in the folder of the bank that is distilled from it."""
 Notice = Callable[[str], None]
 _SIZES = (
-    *(
-        "sft.steps",
-        "sft.batch_size",
-        "rl.steps",
-        "rl.total_epochs",
-        "rl.prompts_per_step",
-        "rl.eval_steps",
-        "vote_sft.batch_size",
-    ),
-    *("data.train.limit", "data.eval.limit", "env.train_tasks", "env.eval_tasks", "eval.samples", "eval.greedy"),
+    "sft.steps",
+    "rl.steps",
+    "rl.total_epochs",
+    "rl.eval_steps",
+    "data.eval.limit",
+    "env.eval_tasks",
+    "eval.samples",
+    "eval.greedy",
 )
+"""Settings of how long a run is and how much it measures."""
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.llm.hf.backend import HFBackend
@@ -20,7 +15,6 @@ from skill_ttrl.stages.setup.policy import make_window
 from skill_ttrl.types import Step
 
 SHOTS = [{"user": "1+1?", "assistant": "2"}, {"user": "2+2?", "assistant": "4"}]
-LINES = [{"prompt": "1+1?", "response": "2"}, {"problem": "2+2?", "answer": "4", "id": "b"}]
 GIVEN = {"system": "Add.", "shots": SHOTS, "template": "plain"}
 
 
@@ -47,14 +41,3 @@ def test_they_stand_between_the_system_message_and_the_task(tiny_model: tuple[An
     together = backend.sample([Request(first), Request(second)], Sampling(max_new_tokens=3), [[1], [2]])
     alone = backend.sample([Request(second)], Sampling(max_new_tokens=3), [[2]])
     assert together[1].completions[0].token_ids == alone[0].completions[0].token_ids
-
-
-def test_a_file_of_data_lines_is_read_with_the_config(tmp_path: Path) -> None:
-    file = tmp_path / "shots.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in LINES))
-    found = load_config({"agent": {"shots": str(file)}})
-    assert found == load_config({"agent": {"shots": SHOTS}})
-    file.write_text('{"prompt": "1+1?"}\n')
-    for path, fault in ((file, r"shots.0.assistant: must be a valid string"), (tmp_path / "none", "missing or empty")):
-        with pytest.raises(ConfigError, match=fault):
-            load_config({"agent": {"shots": str(path)}})
