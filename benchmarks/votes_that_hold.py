@@ -3,6 +3,7 @@
     python benchmarks/votes_that_hold.py FOLDER --arms majority,anchored --seeds 0-3        # tune
     python benchmarks/votes_that_hold.py FOLDER --arms majority,anchored --seeds 10-17      # judge
     python benchmarks/votes_that_hold.py FOLDER3 --shots 3                                  # a weaker base
+    python benchmarks/votes_that_hold.py FOLDER4 --family plus_one --prompts 8 --arms majority,verify,random,labels
 
 A run that is there is not run again; its weights are deleted once it is measured. The arms of one seed share one evaluation before
 training. The tables: each arm's gain in avg@K (mean over its runs, 95 % interval over runs), runs below their base, true votes; then every
@@ -22,6 +23,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from skill_ttrl.data.families import FAMILIES
 from skill_ttrl.statistics import student
 
 ANCHORED = "vote.strategy=anchored"
@@ -39,6 +41,7 @@ ARMS: dict[str, list[str]] = {
     "restrain": ["vote.strategy=restrain"],
     "guard": ["vote.strategy=guard"],
     "imitation": ["phases=[vote_sft]"],
+    "verify": ["rl.reward=verify"],
     "random": ["rl.reward=random"],
     "labels": ["rl.reward=label"],
 }
@@ -50,6 +53,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recipe", default="quickstart_pretrained", help="a shipped config that votes")
     parser.add_argument("--arms", default="majority,anchored", help=f"of {', '.join(ARMS)}")
+    parser.add_argument(
+        "--family", help="generated problems in place of the recipe's, with examples of them in the prompt"
+    )
     parser.add_argument("--seeds", default="0-3", help="FIRST-LAST")
     parser.add_argument("--prompts", default="8,16", help="prompts a step")
     parser.add_argument(
@@ -89,8 +95,12 @@ def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[
         f"runtime.threads={options.threads}",
         *ARMS[arm],
     ]
-    if options.shots < 4:
+    if options.shots < 4 or options.family:
         examples = (files("skill_ttrl.prompts") / "next_number.md").read_text().split("\n\n")
+        if options.family:
+            settings += [f"data.{part}.path=synthetic:{options.family}" for part in ("train", "eval")]
+            shown = FAMILIES.get(options.family).problems("demos", "")[:4]
+            examples[:4] = [f"Question: {task.options['question']}\nAnswer: {task.ground_truth}" for task in shown]
         prompt = options.folder / "prompt.md"
         prompt.write_text("\n\n".join([*examples[: options.shots], examples[-1]]))
         settings.append(f"agent.template={prompt}")

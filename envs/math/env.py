@@ -9,14 +9,14 @@ import gymnasium
 
 from skill_ttrl.answers import correct
 from skill_ttrl.config import SourceConfig
-from skill_ttrl.data.tasks import MATH_ENV_ID, load_tasks
+from skill_ttrl.data.tasks import CHECK, MATH_ENV_ID, load_tasks
 from skill_ttrl.envs.arguments import reset_options
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import EnvError
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Task
 
-_OPTIONS = ("question", "then", "ground_truth")
+_OPTIONS = ("question", "then", "ground_truth", CHECK)
 
 
 class MathEnv(TextEnv):
@@ -25,7 +25,7 @@ class MathEnv(TextEnv):
     `reset(options={"question": text, "ground_truth": answer or None})` plays one problem; without a question the seed draws
     one from the environment's own. `"then": [text, ...]` makes it a series: each step shows the next problem, and the
     answer to the last one is what counts. The reward is 1 when the answer found in the action is graded right (`answers.correct`), else 0; with
-    no ground truth nothing is graded and the reward is 0. `info` has `answer` (what was found, or None), `answer_rule` (where: see `answers.find_answer`)
+    no ground truth nothing is graded and the reward is 0. `check` is for `rl.reward: verify` and never shown. `info` has `answer` (what was found, or None), `answer_rule` (where: see `answers.find_answer`)
     and `graded`.
 
     Args:

@@ -12,9 +12,11 @@ reference accepts more.
     keys.py         a tree → the key of its class (inequalities and matrices first); symbolic.py says what a value is, in the process of worker.py
     decide.py       all of it in order, for one answer
     equivalence.py  which answers are the same: remembered and persisted; pool.py holds the worker
+    check.py        an answer against conditions on the unknown, without a reference
     grade.py        an answer against a reference; lenient.py: what is accepted there and is no equivalence
 """
 
+from skill_ttrl.answers.check import conditions, satisfied
 from skill_ttrl.answers.decide import EquivalenceResult, bare_key, without_units
 from skill_ttrl.answers.equivalence import canonical, canonicals, counters, equivalent, persist_cache, verdict
 from skill_ttrl.answers.extract import Answer, Extraction, answer_text, extract, find_answer, true_answer
@@ -31,6 +33,7 @@ __all__ = [
     "canonical",
     "canonicals",
     "compute_reward",
+    "conditions",
     "correct",
     "counters",
     "equivalent",
@@ -38,6 +41,7 @@ __all__ = [
     "find_answer",
     "grade_answer",
     "persist_cache",
+    "satisfied",
     "true_answer",
     "verdict",
     "without_units",

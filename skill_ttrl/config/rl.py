@@ -191,7 +191,7 @@ class RLConfig(Section):
     """Reinforcement learning: what is rewarded and how the weights follow. Defaults but that of `steps`: TTRL (arXiv 2504.16084, §3.1)."""
 
     reward: str = "majority"
-    """`majority` (no labels), the controls `label`, `random`, `format`, `env` (the environment's own return),
+    """`majority` (no labels), `verify` (each problem's `check`), the controls `label`, `random`, `format`, `env` (the environment's own return),
     `module:function`, or `model:PATH` for a Hugging Face reward model."""
     extra_rewards: dict[str, Annotated[float, Field(gt=-1e15, lt=1e15)]] = Field(default_factory=dict)
     """Further rewards by name (as in `reward`, except `model:PATH`), each with its weight; `reward` itself has weight 1. The rollout earns

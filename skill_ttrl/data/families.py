@@ -83,6 +83,8 @@ class Family:
     """With `{a}` and `{b}` where the numbers go."""
     solve: Callable[[int, int, Slip], tuple[list[int], int]]
     """Intermediate values and the answer; each value goes through the slip before it is used further."""
+    check: str = ""
+    """Conditions on the answer x (`answers.conditions`), with `{a}` and `{b}`; empty: the problems have none."""
 
     @cached_property
     def pairs(self) -> dict[str, list[tuple[int, int]]]:
@@ -100,7 +102,8 @@ class Family:
             Task(
                 f"{self.name}-{a}-{b}",
                 env_id,
-                {"question": self.question.format(a=a, b=b)},
+                {"question": self.question.format(a=a, b=b)}
+                | ({"check": self.check.format(a=a, b=b)} if self.check else {}),
                 split=split,
                 task_type=self.task_type,
                 ground_truth=str(self.solve(a, b, _no_slip)[1]),
@@ -212,6 +215,18 @@ FAMILIES.register("next")(
         sizes={"demos": 512, "train": 512, "test": 256},
         question="Which number comes after {a}{b:02}?",
         solve=_next,
+    )
+)
+FAMILIES.register("plus_one")(
+    Family(
+        name="plus_one",
+        description="The number before another, asked backwards and with a check; for pretrained models. 990 numbers.",
+        task_type="arithmetic",
+        operands=(range(10, 1000), (0,)),
+        sizes={"demos": 200, "train": 256, "test": 128},
+        question="Which number plus 1 is {a}?",
+        solve=lambda a, b, slip: ([], slip(a - 1)),
+        check="x + 1 = {a}",
     )
 )
 FAMILIES.register("multiply")(

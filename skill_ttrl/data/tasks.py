@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.answers import find_answer, true_answer
+from skill_ttrl.answers import conditions, find_answer, true_answer
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
 from skill_ttrl.data.formats import Formats
@@ -23,6 +23,8 @@ SOLUTION = "solution"
 """Column with the answer, or a solution that marks it, where there is neither the answer column nor verl's."""
 GRADED = "reward_model"
 """Column of verl's layout that holds the true answer as `ground_truth`."""
+CHECK = "check"
+"""Column, and option of a task, with the conditions that an answer must satisfy (`rl.reward: verify`)."""
 _FAMILY_OPTIONS = ("noise",)
 
 FAMILIES.register("operators")(Operators())
@@ -36,6 +38,9 @@ def longest_series(tasks: Iterable[Task]) -> int:
 
 def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = "train") -> list[Task]:
     """The problems of a source, in its order, as tasks with `options={"question": ...}`.
+
+    A column `check` goes into the options too (`answers.conditions`). It is no reference and stays where those are removed: it may tell
+    the answer to whoever reads the file, but no environment shows it, so the policy never sees it.
 
     The reference is the answer column's value, or None where there is no such column; of an answer that ends in
     `#### 72` (GSM8K) it is what follows the mark. Where there is no column `answer`, a column `solution` has the answer, or a solution that
@@ -62,9 +67,10 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     answers = _answers(records, source.answer_field)
     types = [_task_type(row, question) for row, question in zip(records.rows, questions, strict=True)]
     split = source.split or split
+    rows = zip(record_ids(records), questions, _checks(records), answers, types, strict=True)
     return [
-        Task(name, env_id, {"question": question}, split=split, task_type=kind, ground_truth=answer)
-        for name, question, answer, kind in zip(record_ids(records), questions, answers, types, strict=True)
+        Task(name, env_id, {"question": question} | check, split=split, task_type=kind, ground_truth=answer)
+        for name, question, check, answer, kind in rows
     ]
 
 
@@ -183,6 +189,25 @@ def _solved(value: str | int | float | None) -> str | None:
     """The answer that a solution marks; a solution without a mark is the answer itself."""
     found = find_answer(value) if isinstance(value, str) else None
     return found.answer if found else _answer(value)
+
+
+def _checks(records: Records) -> Sequence[dict[str, str]]:
+    """The option `check` of each record, nothing where it has none.
+
+    Raises:
+        DataError: one that is no text, or that cannot be read.
+    """
+    if CHECK not in records.columns:
+        return [{}] * len(records)
+    checks = column(records, CHECK, (str, type(None)), optional=True)
+    for check, place in zip(checks, records.places, strict=True):
+        try:
+            conditions(check or "x = 0")
+        except ValueError as error:
+            raise DataError(
+                f'{place}: {CHECK!r} cannot be read: {error}. Write conditions on x, for example "x + 7 = 25", or null.'
+            ) from None
+    return [{} if check is None else {CHECK: check} for check in checks]
 
 
 def _task_type(row: Record, question: str) -> str:

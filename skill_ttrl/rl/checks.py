@@ -14,7 +14,7 @@ from skill_ttrl.rl.losses import build_loss
 
 HALVES = ("grpo_nsr", "psr", "nsr", "w_reinforce")
 """Algorithms that take correct and wrong samples apart."""
-WITHIN_1 = (VOTED, "label", "format", "random")
+WITHIN_1 = (VOTED, "verify", "label", "format", "random")
 """Rewards from 0 to 1."""
 
 

@@ -10,6 +10,7 @@ from skill_ttrl.config import SkillTTRLConfig
 
 _REWARDS = {
     "majority": "agreement with the majority answer of the samples: **no labels were used**",
+    "verify": "whether the answer satisfies the problem's `check`: **no labels were used**",
     "label": "agreement with the true answer: a control, **labels were used**",
     "random": "a coin toss: a control that should teach nothing",
     "format": "whether an answer was given at all: a control",

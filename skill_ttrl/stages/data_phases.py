@@ -20,7 +20,7 @@ from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, read_with_progress
 from skill_ttrl.stages.inputs.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
 from skill_ttrl.stages.inputs.tasks import evaluation_split, source_tasks, training_tasks
-from skill_ttrl.stages.setup.checks import DATA_PHASES, check_enough, check_length
+from skill_ttrl.stages.setup.checks import DATA_PHASES, check_length, check_training_tasks
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 
 COLLECTED = "collected.jsonl"
@@ -39,7 +39,7 @@ def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
         source_tasks(config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress)
     check_length(config)
     if "rl" in config.phases:
-        check_enough(config, train)
+        check_training_tasks(config, train)
 
 
 def with_collected(config: SkillTTRLConfig, folder: RunFolder) -> SkillTTRLConfig:

@@ -36,10 +36,10 @@ from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build, make_rewards
 from skill_ttrl.stages.setup.checks import (
     check_bank,
-    check_enough,
     check_names,
     check_started,
     check_structured,
+    check_training_tasks,
     learning_phases,
     refusals,
     uncorrected_staleness,
@@ -250,10 +250,10 @@ def _prepare(
                             check_structured("dagger.structured_actions", config, parts.backend)
                         functions[name] = partial(imitate_expert, demonstrations=encoded[1])
                     elif name == "vote_sft":
-                        check_enough(config, parts.train_tasks)
+                        check_training_tasks(config, parts.train_tasks)
                         functions[name] = imitate_majority
                     else:
-                        check_enough(config, parts.train_tasks)
+                        check_training_tasks(config, parts.train_tasks)
                         parts.bank.check_merger()
                         rewards = make_rewards(parts, meter)
                         functions[name] = partial(reinforce, rewards=rewards, evolution=evolution, text=text_editor)

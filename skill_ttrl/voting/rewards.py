@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from skill_ttrl.answers import compute_reward, extract, grade_answer
+from skill_ttrl.answers import compute_reward, extract, grade_answer, satisfied
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, import_attribute, naming
 from skill_ttrl.types import Group, VoteResult, derive_seed
@@ -33,6 +33,8 @@ CONTROLS = ("random", "format")
 """Rewards that know neither votes nor true answers."""
 MODEL_REWARD = "model:"
 """Begins the name of a reward that is a Hugging Face model."""
+VERIFY = "verify"
+"""The reward of `check`s, which needs one for every task."""
 OVERLONG = "overlong"
 """Name of the length penalty (`rl.overlong`) among the rewards of a rollout."""
 
@@ -54,6 +56,12 @@ def random_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
 def format_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
     """Control: 1 for giving any answer in the asked form, right or wrong."""
     return [float(answer is not None) for answer in group.answers]
+
+
+@REWARDS.register(VERIFY)
+def verify_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
+    """1 for an answer that satisfies the task's `check`, else 0: no reference, and no vote."""
+    return [float(right) for right in satisfied(group.answers, group.task.options["check"])]
 
 
 @REWARDS.register("env")
@@ -85,7 +93,7 @@ def build_reward(
     """The reward that `rl.reward` names, checked to give one finite number for each try.
 
     Args:
-        name: `majority`, `random`, `format`, `env`, `label`, `module:function`, or `model:PATH`.
+        name: `majority`, `verify`, `random`, `format`, `env`, `label`, `module:function`, or `model:PATH`.
         references: true answers by task id. Only `label` is given them.
         score: what `model:` scores with (see `llm.reward_model`).
 

@@ -31,11 +31,11 @@ from skill_ttrl.stages.inputs.leak import (
 from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, other_family, source_tasks
 from skill_ttrl.stages.setup.checks import (
     check_cut_series,
-    check_enough,
     check_length,
     check_models,
     check_names,
     check_states,
+    check_training_tasks,
     refusals,
 )
 from skill_ttrl.stages.setup.defaults import with_defaults
@@ -185,7 +185,7 @@ def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
     if train is not None:
         found.attempt(_check_contract, config, train[0])
         if "rl" in config.phases:
-            found.attempt(check_enough, config, train)
+            found.attempt(check_training_tasks, config, train)
     if evaluated is not None:
         found.notes += [note for note in (other_family(config),) if note]
         if held_out and train is not None:

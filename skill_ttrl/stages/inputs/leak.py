@@ -18,7 +18,7 @@ from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.data.tasks import load_demonstrations
+from skill_ttrl.data.tasks import CHECK, load_demonstrations
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.contract import close_env
 from skill_ttrl.errors import DataError
@@ -79,7 +79,8 @@ def task_content(task: Task) -> str:
     """A key that two tasks share where they are the same: what they state; ids are often mere numbers that start again in each file."""
     if not task.options and task.seed is None:
         return task.id
-    return json.dumps([_plain(task.options), task.seed], sort_keys=True, default=str)
+    stated = {name: value for name, value in task.options.items() if name != CHECK}
+    return json.dumps([_plain(stated), task.seed], sort_keys=True, default=str)
 
 
 def seen_tasks(tasks: Iterable[Task]) -> Seen:

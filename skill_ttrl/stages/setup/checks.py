@@ -2,7 +2,7 @@
 
 To add a name that a config calls, add its lookup to `lookups`; to add a rule on a combination of settings, write a function that
 raises `SkillTTRLError` and name it in `RULES`. Rules that need tasks or a backend are called where those are made:
-`check_cut_series`, `check_states`, `check_enough`, `check_constrained`, `check_grows`. Rules on values alone are validators of the config
+`check_cut_series`, `check_states`, `check_training_tasks`, `check_constrained`, `check_grows`. Rules on values alone are validators of the config
 (`skill_ttrl.config.schema`). What needs torch is imported where it is looked up: `doctor` reports on each name where torch is
 broken.
 """
@@ -20,10 +20,11 @@ import gymnasium
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import check_adviser, make_scripted_agent
+from skill_ttrl.answers import conditions
 from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig, load_config
 from skill_ttrl.config.scale import AUTO, LOCAL
 from skill_ttrl.cores import free_memory
-from skill_ttrl.data.tasks import find_family, longest_series
+from skill_ttrl.data.tasks import CHECK, find_family, longest_series
 from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
@@ -48,7 +49,7 @@ from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
 from skill_ttrl.types import Message, Task
 from skill_ttrl.voting import shapes_advantages
-from skill_ttrl.voting.rewards import MODEL_REWARD, build_reward
+from skill_ttrl.voting.rewards import MODEL_REWARD, VERIFY, build_reward
 
 PROCESS_BYTES = 450_000_000
 """Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
@@ -574,8 +575,18 @@ def check_states(config: SkillTTRLConfig, env: gymnasium.Env[Any, Any], task: Ta
         )
 
 
-def check_enough(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
-    """Raise `ConfigError` where a step takes more tasks than there are to train on."""
+def check_training_tasks(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
+    """Raise `ConfigError` where a step takes more tasks than there are to train on, or one has no check for the reward `verify`."""
+    if VERIFY in (config.rl.reward, *config.rl.extra_rewards):
+        for task in tasks:
+            try:
+                conditions(task.options[CHECK])
+            except (KeyError, TypeError, ValueError) as error:
+                found = "has none" if isinstance(error, KeyError) else f"has one that cannot be read: {error}"
+                raise ConfigError(
+                    f"The reward verify needs a check for every training task; {task.id!r} {found}. Add the field `check`, for example "
+                    '"x + 7 = 25", or set rl.reward=majority.'
+                ) from None
     if config.rl.prompts_per_step > len(tasks):
         raise ConfigError(
             f"rl.prompts_per_step is {config.rl.prompts_per_step}, but the number of training tasks is {len(tasks)}. Lower it, or add "
