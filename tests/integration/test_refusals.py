@@ -48,6 +48,8 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "runtime.param_offload=true", "runtime.parallel=ddp"], 2, "param_offload"),
     ([*STEP, "rl.algorithm=gmae", "rl.reward=label"], 2, "rl.reward"),
     ([*STEP, "rl.algorithm=scrl", "rl.extra_rewards={format: 0.5}"], 2, "votes alone"),
+    ([*STEP, "rl.reward=verify"], 2, "has none. Add the field `check`"),
+    ([*STEP, "rl.extra_rewards={verify: 0.5}"], 2, "'add-"),
     ([*STEP, "rl.rollout_correction={type: token_mask, threshold: 0.5}"], 2, "threshold"),
     ([*STEP, "rl.algorithm=gdpo"], 2, "several rewards"),
     ([*STEP, "rl.algorithm={type: grpo_nsr, positive_weight: 0, negative_weight: 0}"], 2, "both 0"),

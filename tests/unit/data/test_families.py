@@ -27,6 +27,8 @@ def true_answer(question: str) -> int:
     """Computed without the family's own solution."""
     if after := re.fullmatch(r"Which number comes after (\d{4})\?", question):
         return int(after[1]) + 1
+    if sum_of := re.fullmatch(r"Which number plus 1 is (\d{2,3})\?", question):
+        return int(sum_of[1]) - 1
     body = question.removeprefix("Compute ").removesuffix(".")
     if "+" in body:
         a, b = map(int, body.split("+"))
@@ -45,7 +47,8 @@ def test_references_and_clean_demonstrations_are_right(name: str) -> None:
         for task in family.problems(split, "E-v0"):
             assert task.ground_truth == str(true_answer(task.options["question"]))
             assert (task.env_id, task.split, task.task_type) == ("E-v0", split, family.task_type)
-            assert set(task.options) == {"question"}  # the answer is not among what the environment shows
+            assert set(task.options) <= {"question", "check"}  # the answer is not among what the environment shows
+            assert task.options.get("check") in (None, f"x + 1 = {int(task.ground_truth) + 1}")
     for prompt, response, *_ in family.demonstrations(noise=0):
         assert RESPONSE.fullmatch(response)
         assert response.endswith(f"<answer>{true_answer(prompt)}</answer>")

@@ -16,8 +16,10 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.families import Demonstration
 from skill_ttrl.data.tasks import classify, load_demonstrations, load_tasks
+from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.chat import encode_chat
+from skill_ttrl.stages.inputs.leak import task_content
 from skill_ttrl.stages.setup.encode import encode_written
 from skill_ttrl.types import Message
 
@@ -45,6 +47,21 @@ def test_a_file_becomes_tasks(tmp_path: Path) -> None:
     assert (second.ground_truth, second.task_type) == ("142", "geometry")
     assert (third.ground_truth, third.task_type) == (None, "odd")
     assert (fourth.ground_truth, fourth.task_type, fifth.ground_truth) == ("72", "word_problem", "0.5")
+
+
+def test_a_check_stays_without_the_answer_and_is_never_shown(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "Plus 7 is 25?", "answer": "18", "check": "x + 7 = 25"},
+        {"prompt": "?", "check": None},
+        {"prompt": "!"},
+    ]
+    first, *others = (task.without_ground_truth() for task in load_tasks(source(tmp_path, rows)))
+    assert first.options["check"] == "x + 7 = 25" and all("check" not in task.options for task in others)
+    assert make_env("math").reset(options=dict(first.options)) == ("Plus 7 is 25?", {})
+    assert task_content(first) == task_content(load_tasks(source(tmp_path, [{"prompt": "Plus 7 is 25?"}]))[0])
+    for wrong in ("x + 7", 25):
+        with pytest.raises(DataError, match=r"data\.jsonl:2: 'check'"):
+            load_tasks(source(tmp_path, [rows[0], {"prompt": "?", "check": wrong}]))
 
 
 @pytest.mark.parametrize("name", ["prompt", "question", "problem"])

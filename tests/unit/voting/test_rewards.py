@@ -18,7 +18,7 @@ from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 from skill_ttrl.voting.rewards import build_reward
 
-TASK = Task("t", "Env-v0", {"question": "?"})
+TASK = Task("t", "Env-v0", {"question": "?", "check": "x + 1 = 3"})
 
 
 def group(
@@ -43,6 +43,7 @@ def test_the_built_in_rewards() -> None:
     given = group(["1", "1.0", "2", None, ""], [0.5, 0.0, -1.0, 2.0, 0.0])
     assert rewards("majority", given) == [1, 1, 0, 0, 0]
     assert rewards("format", given) == [1, 1, 1, 0, 1]
+    assert rewards("verify", given) == [0, 0, 1, 0, 0]
     assert rewards("env", given) == [0.5, 0.0, -1.0, 2.0, 0.0]
     assert rewards("label", given, {"t": "2.0"}) == [0, 0, 1, 0, 0]
 
