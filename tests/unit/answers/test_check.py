@@ -23,7 +23,7 @@ HOSTILE = [
     "(" * 900,
     "1" * 3000,
 ]
-CASES = {
+CASES: dict[str, tuple[list[str], list[str | None]]] = {
     "x + 7 = 25": (["18", "18.0", "x = 18", r"\boxed{\frac{36}{2}}", "18 apples", "1800%"], [None, "", "17", "y", "17 = 18", *HOSTILE]),
     "2x = 10": (["5"], ["-5", "0) + (10", "5; 5", *HOSTILE]),
     "x^2 - 5x + 6 = 0": (["2", "3", r"\sqrt[3]{8}"], ["2, 3", "2 or 3", "4", *HOSTILE]),

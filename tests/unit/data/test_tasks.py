@@ -50,7 +50,7 @@ def test_a_file_becomes_tasks(tmp_path: Path) -> None:
 
 
 def test_a_check_stays_without_the_answer_and_is_never_shown(tmp_path: Path) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": "Plus 7 is 25?", "answer": "18", "check": "x + 7 = 25"},
         {"prompt": "?", "check": None},
         {"prompt": "!"},
