@@ -40,6 +40,8 @@ ARMS: dict[str, list[str]] = {
     "soft": ["vote.strategy=soft"],
     "restrain": ["vote.strategy=restrain"],
     "guard": ["vote.strategy=guard"],
+    "sequential": ["vote.strategy=sequential"],
+    "sequential 4": ["vote.strategy=sequential", "vote.options.first=4"],
     "imitation": ["phases=[vote_sft]"],
     "verify": ["rl.reward=verify"],
     "random": ["rl.reward=random"],
@@ -124,7 +126,10 @@ def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     if not base.exists():
         shutil.copytree(output, base)
+    rows = (json.loads(line) for line in (output / "trajectories.jsonl").read_text().splitlines())
+    sampled = [len(step["completion"]["token_ids"]) for row in rows for step in row["steps"]]
     return {
+        "tokens": sum(sampled),
         "before": found["accuracy_before"],
         "after": found["accuracy_after"],
         "change": found["intervals"]["accuracy_change"],
@@ -144,8 +149,8 @@ def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[
 def summary(runs: list[dict[str, Any]]) -> str:
     """One line an arm and number of prompts."""
     lines = [
-        "| arm | prompts | runs | gain, mean [95 % over runs] | worst | below the base | votes true |",
-        "|---" * 7 + "|",
+        "| arm | prompts | runs | gain, mean [95 % over runs] | worst | below the base | votes true | tokens sampled, mean |",
+        "|---" * 8 + "|",
     ]
     for arm, prompts in dict.fromkeys((row["arm"], row["prompts"]) for row in runs):
         rows = [row for row in runs if (row["arm"], row["prompts"]) == (arm, prompts)]
@@ -154,9 +159,10 @@ def summary(runs: list[dict[str, Any]]) -> str:
         count = len(gains)
         wide = student(0.95, count - 1) * statistics.stdev(gains) / math.sqrt(count) if count > 1 else math.inf
         true = statistics.mean([value for row in rows for value in row["true"]] or [0.0])
+        tokens = statistics.mean([row.get("tokens", math.nan) for row in rows])
         lines.append(
             f"| {arm} | {prompts} | {len(rows)} | {gain:+.3f} [{gain - wide:+.3f}, {gain + wide:+.3f}] | {min(gains):+.3f} "
-            f"| {sum(gain < 0 for gain in gains)} | {true:.2f} |"
+            f"| {sum(gain < 0 for gain in gains)} | {true:.2f} | {tokens:,.0f} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -132,7 +132,7 @@ def step_metrics(
     metrics |= overlong_metrics(groups)
     if config.rl.max_staleness:
         metrics |= staleness_metrics(groups, state.step)
-    return metrics | run.meter.label_metrics(groups, votes) | run.meter.trained_metrics(chosen, config)
+    return metrics | run.meter.label_metrics(groups, votes, config) | run.meter.trained_metrics(chosen, config)
 
 
 def prepare_first_step(run: Run, state: RLState) -> None:

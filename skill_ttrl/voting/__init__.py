@@ -1,6 +1,6 @@
 """Votes: many answers in, one answer out, without a label."""
 
-from skill_ttrl.voting import guard, majority, weighted  # noqa: F401  each files its strategies
+from skill_ttrl.voting import guard, majority, sequential, weighted  # noqa: F401  each files its strategies
 from skill_ttrl.voting.ballot import Ballot, ballot_of
 from skill_ttrl.voting.history import PromptHistory, VoteHistory
 from skill_ttrl.voting.labels import apply_original_gt, apply_pseudo_labels, apply_ttrl_gt, restore_labels

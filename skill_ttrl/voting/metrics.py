@@ -15,7 +15,7 @@ MANY = 0.05
 
 
 def label_metrics(
-    votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]]
+    votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]], samples: int = 0
 ) -> dict[str, float]:
     """Measure votes against true answers that no reward has seen (TTRL's names), as means over prompts.
 
@@ -23,12 +23,12 @@ def label_metrics(
     if they are true; for rewards of 0 and 1 that is TTRL's 1[r_i = r_i^true]. `ground_truth_ratio`: mean true reward.
     `ground_truth_split_ratio`: share of samples that grading accepts and the vote counts outside of the largest class of such
     samples: true answers in other words (`answers.correct`), whose votes are lost. `majority_voting_reward`: mean vote reward.
-    `pass@N`: 1 where any of the N samples is true, N the most samples of a prompt.
+    `pass@N`: 1 where any of the N samples is true, N the most samples of a prompt: `samples`, where it is given.
 
     `references` are the true answers of the prompts, `groups` the answers that were voted on.
     """
     winners, right = _graded(votes, references, groups)
-    samples = max((len(answers) for answers in groups), default=0)
+    samples = samples or max((len(answers) for answers in groups), default=0)
     return {
         "label_accuracy": mean([float(won) for won in winners]),
         **_sample_metrics(votes, right, samples),

@@ -50,6 +50,7 @@ from skill_ttrl.stages.training.votes import check_vote
 from skill_ttrl.types import Message, Task
 from skill_ttrl.voting import shapes_advantages
 from skill_ttrl.voting.rewards import MODEL_REWARD, VERIFY, build_reward
+from skill_ttrl.voting.sequential import SEQUENTIAL, SequentialTest
 
 PROCESS_BYTES = 450_000_000
 """Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
@@ -325,6 +326,23 @@ def check_groups(config: SkillTTRLConfig) -> None:
         )
 
 
+def check_rounds(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where votes are to end sampling, and there is but one round, or nothing that votes."""
+    if config.vote.strategy != SEQUENTIAL or "rl" not in config.phases:
+        return
+    first, most = SequentialTest(**config.vote.options).first, config.rollout.n_votes_per_prompt
+    if first >= most:
+        raise ConfigError(
+            f"vote.strategy={SEQUENTIAL} looks after {first} samples (vote.options.first), but rollout.n_votes_per_prompt is {most}, so "
+            "nothing would be saved. Lower the first, raise the other, or set vote.strategy=majority."
+        )
+    if config.rl.reward == "env":
+        raise ConfigError(
+            f"vote.strategy={SEQUENTIAL} stops where answers agree, but rl.reward=env rewards no answers. Set vote.strategy=majority, "
+            "or rl.reward=majority."
+        )
+
+
 def check_memory(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where episodes are to be sequences of tokens and the backend knows texts alone."""
     if config.agent.context_mode == "episode" and backend_facts(config).remote:
@@ -505,6 +523,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_episodes,
     check_bank,
     check_groups,
+    check_rounds,
     check_memory,
     check_form,
     check_engine,

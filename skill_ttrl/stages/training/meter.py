@@ -38,10 +38,14 @@ class Meter:
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     """By label, oldest first."""
 
-    def label_metrics(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
+    def label_metrics(
+        self, groups: Sequence[Group], votes: Sequence[VoteResult], config: SkillTTRLConfig
+    ) -> dict[str, float]:
         """How right the votes were; empty where a task has no true answer."""
         truths = self._truths(groups)
-        return {} if truths is None else label_metrics(votes, truths, [group.answers for group in groups])
+        if truths is None:
+            return {}
+        return label_metrics(votes, truths, [group.answers for group in groups], config.rollout.n_votes_per_prompt)
 
     def trained_metrics(self, chosen: Chosen, config: SkillTTRLConfig) -> dict[str, float]:
         """`label_metrics` of the samples that were trained on (TTRL: `post_`)."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig
@@ -11,14 +11,15 @@ from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.signals import RESUME
 from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.stages.training.components import RolloutFn, RolloutWorker, TrainingComponents
+from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutFn, RolloutWorker, TrainingComponents, ignore
 from skill_ttrl.stages.training.metrics import completions_of
 from skill_ttrl.stages.training.paraphrase import check_paraphrase, make_paraphraser, unstated, with_paraphrases
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
-from skill_ttrl.voting import VoteHistory, ballot_of, batch_vote, check_strategy, requires
+from skill_ttrl.voting import VoteHistory, ballot_of, batch_majority_vote, batch_vote, check_strategy, requires
 from skill_ttrl.voting.metrics import mean
 from skill_ttrl.voting.rewards import RewardSet, late_vote
+from skill_ttrl.voting.sequential import SEQUENTIAL, SequentialTest
 
 BASE = "votes of the base"
 
@@ -54,7 +55,7 @@ class VoteManager:
     """
 
     rollout: RolloutFn
-    """Rolls out each task `n_votes_per_prompt` times, half of them on a paraphrase where the strategy needs that."""
+    """Rolls out each task `n_votes_per_prompt` times, half of them on a paraphrase where the strategy needs that, or until it is decided."""
 
     def __init__(self, components: TrainingComponents, state: Mapping[str, Any]) -> None:
         config, worker, tasks = components.config, components.worker, components.train_tasks
@@ -64,6 +65,9 @@ class VoteManager:
         rollout_fn = worker.rollout_fn
         self._plain = rollout_fn(config.rollout.n_votes_per_prompt)
         self.rollout = self._plain
+        if config.vote.strategy == SEQUENTIAL:
+            test = SequentialTest(**config.vote.options)
+            self.rollout = in_rounds(rollout_fn, config.rollout.n_votes_per_prompt, test)
         if "views" in self._requires:
             if silent := unstated(tasks):
                 raise ConfigError(
@@ -122,6 +126,39 @@ class VoteManager:
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""
         return {"votes": self.history.state_dict()}
+
+
+def in_rounds(rollout_fn: Callable[[int], RolloutFn], most: int, test: SequentialTest) -> RolloutFn:
+    """Roll out each task, at most `most` times, until `test` says that its majority is decided.
+
+    Each round has a seed of its own; a task's environment has the same in all of them.
+    """
+
+    def roll_out(
+        tasks: Sequence[Task], bank: BankView | None, seed: int, on_rollout_end: OnRolloutEnd = ignore
+    ) -> list[Group]:
+        groups = [Group(task, ()) for task in tasks]
+        places, drawn = list(range(len(tasks))), 0
+        for look in test.looks(most):
+            asked = [_seeded(tasks[place], seed) for place in places]
+            found = rollout_fn(look - drawn)(asked, bank, derive_seed(seed, "round", drawn), on_rollout_end)
+            for place, group in zip(places, found, strict=True):
+                groups[place] = replace(groups[place], trajectories=groups[place].trajectories + group.trajectories)
+            drawn = look
+            votes = batch_majority_vote(groups[place].answers for place in places)
+            counts = [[count for _, count in vote.classes] for vote in votes]
+            undecided = (not test.decided(row, most - drawn) for row in counts)
+            places = [place for place, needed in zip(places, undecided, strict=True) if needed]
+            if not places:
+                break
+        return groups
+
+    return roll_out
+
+
+def _seeded(task: Task, seed: int) -> Task:
+    """The task with a seed for its environment, which is its own where it has one."""
+    return task if task.seed is not None else replace(task, seed=derive_seed(seed, "env", task.id))
 
 
 # Greedy rollouts: the baseline of algorithms that require one (ReMax). They are rewarded and never trained on.

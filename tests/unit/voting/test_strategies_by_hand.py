@@ -10,6 +10,7 @@ import pytest
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json, to_json
 from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, ballot_of, check_strategy, requires, vote
+from skill_ttrl.voting.sequential import SequentialTest
 
 
 def test_confidence_weighs_by_the_mean_log_prob_of_a_token() -> None:
@@ -112,6 +113,20 @@ def test_anchored_counts_the_answers_before_training() -> None:
     assert vote("anchored", ballot, {"weight": 0.0}).matches == vote("majority", ballot).matches
 
 
+def test_sequential_stops_at_the_look_that_decides() -> None:
+    """Nine fair coins show more than seven heads with 10/512 = .02, more than six with 46/512 = .09: 7 to 1 decides at .05, 6 to 2 does not."""
+    test = SequentialTest()
+    assert [test.looks(most) for most in (5, 8, 20, 64)] == [[5], [8], [8, 16, 20], [8, 16, 32, 64]]
+    assert [test.decided(counts, 8) for counts in ([7, 1], [1, 7], [6, 2], [6, 1, 1], [], [4], [3])] == [
+        True, True, False, True, False, True, False,
+    ]  # fmt: skip
+    assert test.decided([3, 1], 1) and not test.decided([3, 1], 2), "the runner-up cannot catch up"
+    late = Ballot(("a",) * 7 + (None,) + ("b",) * 8)
+    found = vote("sequential", late)
+    assert found.answer == "a" and found.majority_ratio == 7 / 16 and found.scores == (0, 7)
+    assert vote("sequential", late, {"error": 0.001}).answer == vote("majority", late).answer == "b"
+
+
 WITH_ALL = Ballot(
     ("1", "2"), "p", (-1.0, -2.0), (1, 1), (0, 1), history=PromptHistory(), base_answers=("1", "2"), seed=0
 )
@@ -126,6 +141,8 @@ WITH_ALL = Ballot(
         ("restrain", {"kappa": True}, "'kappa' must be a number"),
         ("guard", {"window": 1.5}, "'window' must be a whole number .* found 1.5"),
         ("guard", {"hold_bonus": "no"}, "'hold_bonus' must be true or false; found 'no'"),
+        ("sequential", {"error": 0.6}, "'error' must be a number above 0 and at most 0.5; found 0.6"),
+        ("sequential", {"first": 1}, "'first' must be a whole number at least 2; found 1"),
         ("os:system", {}, "'os:system' is not a voting strategy"),
         ("shutil:rmtree", {}, "'shutil:rmtree' is not a voting strategy"),
         ("skill_ttrl.voting:Ballot", {}, "'skill_ttrl.voting:Ballot' is not a voting strategy"),

@@ -69,7 +69,7 @@ def test_silence_never_wins_and_nothing_is_counted_twice(name: str, ballot: Ball
         assert [canonical(found.classes[place][0]) if place >= 0 else None for place in found.class_ids] == keys
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "sequential"])  # which goes by the order
 @given(ballot=ballots(), randomness=st.randoms(use_true_random=False))
 def test_the_order_of_the_samples_decides_nothing_but_ties(
     name: str, ballot: Ballot, randomness: random.Random
