@@ -257,22 +257,9 @@ def trees(symbols: tuple[str, ...]) -> st.SearchStrategy[Tree]:
     )
 
 
-families = st.sampled_from(
-    [
-        (),
-        (),
-        ("x",),
-        ("x", "y"),
-        ("sqrt2",),
-        ("i",),
-        ("pi",),
-        ("sqrt2", "x"),
-        ("i", "sqrt2"),
-        ("sin", "cos"),
-        ("x", "exp"),
-        ("root", "x"),
-    ]
-)
+families = st.sampled_from([
+    (), (), ("x",), ("x", "y"), ("sqrt2",), ("i",), ("pi",), ("sqrt2", "x"), ("i", "sqrt2"), ("sin", "cos"), ("x", "exp"), ("root", "x"),
+])  # fmt: skip
 
 
 @st.composite
@@ -281,24 +268,13 @@ def two_expressions(draw: st.DrawFn) -> tuple[Tree, Tree, random.Random]:
     one_family = trees(draw(families))
     first = draw(one_family)
     other = draw(one_family)
-    second = draw(
-        st.sampled_from(
-            [
-                other,
-                first,
-                ("+", other, ("-", first, other)),
-                ("-", ("*", ("num", Fraction(3)), first), ("+", first, first)),
-                ("*", first, ("/", other, other)),
-                (
-                    "-",
-                    ("^", ("+", first, other), 2),
-                    ("+", ("^", other, 2), ("*", ("num", Fraction(2)), ("*", first, other))),
-                ),
-                ("+", first, ("num", Fraction(1, 7))),
-                ("*", first, ("num", Fraction(-1))),
-            ]
-        )
-    )
+    square = ("+", ("^", other, 2), ("*", ("num", Fraction(2)), ("*", first, other)))
+    rewritten = [
+        other, first, ("+", other, ("-", first, other)), ("-", ("*", ("num", Fraction(3)), first), ("+", first, first)),
+        ("*", first, ("/", other, other)), ("-", ("^", ("+", first, other), 2), square),
+        ("+", first, ("num", Fraction(1, 7))), ("*", first, ("num", Fraction(-1))),
+    ]  # fmt: skip
+    second = draw(st.sampled_from(rewritten))
     return first, second, draw(st.randoms(use_true_random=False))
 
 
@@ -350,14 +326,11 @@ def check_containers(many: list[Fraction], other: list[Fraction], style: random.
 
 
 several = st.lists(st.fractions(-20, 20, max_denominator=12), min_size=2, max_size=4)
+voters = st.lists(st.one_of(st.none(), texts, st.sampled_from(ANSWERS[:4])), max_size=12)
 CHECKS: dict[str, tuple[Check, tuple[st.SearchStrategy[Any], ...], int]] = {
     "anything": (check_anything, (texts,), 60),
     "equivalence": (check_equivalence, (st.lists(texts, min_size=2, max_size=6),), 40),
-    "votes": (
-        check_votes,
-        (st.lists(st.one_of(st.none(), texts, st.sampled_from(ANSWERS[:4])), max_size=12), st.randoms()),
-        40,
-    ),
+    "votes": (check_votes, (voters, st.randoms()), 40),
     "values": (check_values, (two_expressions(),), 40),
     "containers": (check_containers, (several, several, st.randoms(use_true_random=False)), 50),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.answers import canonical, compute_reward, correct, equivalent, extract, grade_answer
+from skill_ttrl.answers import compute_reward, correct, equivalent, grade_answer
 from skill_ttrl.voting import majority_vote
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "answer_cases.json").read_text("utf-8"))
@@ -34,27 +34,16 @@ def test_what_made_them_the_same() -> None:
     assert correct([("5", "5 cm"), (None, "5"), ("5", None), ("6", "5")]) == [True, False, False, False]
 
 
-def test_what_grading_accepts_leaves_the_vote_an_equivalence() -> None:
-    """Keys of everything above: one relation, whatever grading holds together."""
-    answers = sorted({found for text, true in CASES["graded right"] for found in (extract(text), true) if found})
-    keys = {answer: canonical(answer) for answer in answers}
-    for a, b in itertools.product(answers, repeat=2):
-        assert equivalent(a, b) == (keys[a] is not None and keys[a] == keys[b])
-    # 50 % may answer both, which are two answers.
+def test_a_percentage_may_answer_two_references_that_differ() -> None:
     assert correct([(r"50\%", "50"), (r"50\%", "0.5"), ("50", "0.5")]) == [True, True, False]
     assert not equivalent(r"50\%", "50")
 
 
 @pytest.mark.parametrize(
     ("answers", "sizes"),
-    [
-        (["5", "5 cm", "5 centimeters", "7"], [3, 1]),
-        (["5 cm", "5 km", "5 cm"], [2, 1]),
-        (["5", "5 cm", "5 km", "5"], [2, 1, 1]),
-        (["5", "5 cm", "6 km", "6"], [2, 2]),
-        (["5 apples", "5"], [2]),
-    ],
-)
+    [(["5", "5 cm", "5 centimeters", "7"], [3, 1]), (["5 cm", "5 km", "5 cm"], [2, 1]), (["5", "5 cm", "5 km", "5"], [2, 1, 1]),
+     (["5", "5 cm", "6 km", "6"], [2, 2]), (["5 apples", "5"], [2])],
+)  # fmt: skip
 def test_a_missing_unit_is_the_one_that_the_others_state(answers: list[str], sizes: list[int]) -> None:
     for order in itertools.permutations(answers):
         vote = majority_vote(order)
@@ -65,19 +54,11 @@ def test_a_missing_unit_is_the_one_that_the_others_state(answers: list[str], siz
 
 @pytest.mark.parametrize(
     "hostile",
-    [
-        "x = 2 + 3 = 9**9**9**9",
-        "a = " * 400 + "5",
-        ", ".join(f"x_{place} = {place}" for place in range(200)),
-        "(" * 900 + "1, 2" + ")" * 900,
-        "≈" * 1500,
-        "1,2" * 600,
-        "%" * 1900,
-        r"\sum_{k=0}^{9} " * 100 + "k",
-        r"\begin{matrix}" + "1 & " * 300 + r"1 \end{matrix}" * 2,
-    ],
+    ["x = 2 + 3 = 9**9**9**9", "a = " * 400 + "5", ", ".join(f"x_{place} = {place}" for place in range(200)), "%" * 1900, "1,2" * 600,
+     "(" * 900 + "1, 2" + ")" * 900, "≈" * 1500, r"\sum_{k=0}^{9} " * 100 + "k",
+     r"\begin{matrix}" + "1 & " * 300 + r"1 \end{matrix}" * 2],
     ids=lambda text: text[:15],
-)
+)  # fmt: skip
 def test_what_is_tried_in_other_words_is_bounded(hostile: str) -> None:
     began = time.perf_counter()
     assert grade_answer(hostile, "4, 7")["score"] == 0.0

@@ -38,12 +38,8 @@ def test_a_series_states_the_rule_once_and_asks_another_digit_then() -> None:
         stated, _, first = task.options["question"].partition(". ")
         (then,) = task.options["then"]
         name, x = then.removeprefix("Compute ").rstrip(".").split(" ")
-        assert (
-            stated.startswith(f"{name} ")
-            and name not in known
-            and first.startswith(f"Compute {name} ")
-            and first != then
-        )
+        assert stated.startswith(f"{name} ") and name not in known
+        assert first.startswith(f"Compute {name} ") and first != then
         assert task.ground_truth == str(value(stated, int(x)))
 
 

@@ -58,7 +58,8 @@ def test_history_counts_flips_by_meaning() -> None:
 def test_label_metrics_by_hand() -> None:
     groups: list[list[str | None]] = [["4", "4.0", "5", None], ["1", "1", "2", "2"]]
     votes = batch_majority_vote(groups)
-    assert label_metrics(votes, ["4", "2"], groups) == {
+    names = label_metrics(votes, ["4", "2"], groups)
+    assert names == {
         "label_accuracy": 0.5,  # 4 is true, 1 is not
         "reward_accuracy": 0.5,  # all four rewards right, then none
         "ground_truth_ratio": 0.5,
@@ -67,14 +68,8 @@ def test_label_metrics_by_hand() -> None:
         "pass@4": 1.0,
     }
     silent = batch_majority_vote([[None, ""]])
-    assert label_metrics(silent, ["4"], [[None, ""]]) == {
-        "label_accuracy": 0.0,
-        "reward_accuracy": 1.0,
-        "ground_truth_ratio": 0.0,
-        "ground_truth_split_ratio": 0.0,
-        "majority_voting_reward": 0.0,
-        "pass@2": 0.0,
-    }
+    nothing = {name.replace("@4", "@2"): 0.0 for name in names}
+    assert label_metrics(silent, ["4"], [[None, ""]]) == nothing | {"reward_accuracy": 1.0}
 
 
 def test_trained_metrics_look_at_the_samples_that_were_kept() -> None:
