@@ -273,6 +273,10 @@ class Policy:
         for name, parameter in self.trainable_parameters().items():
             parameter.data, self._reference[name] = self._reference[name], parameter.data
 
+    def return_to_reference(self) -> None:
+        """Give the policy the reference's weights for good."""
+        self._swap_reference()
+
     def reference_state(self) -> dict[str, Tensor] | None:
         """The reference's weights, for a checkpoint; None where there is none or the bare base model serves."""
         return self._reference

@@ -13,9 +13,10 @@ from typing import Any
 
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry
+from skill_ttrl.voting.metrics import mean
 
 Rows = Sequence[Mapping[str, Any]]
-"""Figures of each step, oldest first. Rules read `majority_ratio`, `answer_entropy` and `flip_rate`: no label."""
+"""Figures of each step, oldest first. Rules read those of the votes alone, no label."""
 Rule = Callable[..., bool]
 """(rows, **options) → whether to stop after the last of the rows."""
 
@@ -51,28 +52,60 @@ def find_rule(rule: str, options: Mapping[str, Any] | None = None) -> Rule:
     return found
 
 
-@RULES.register("majority_ratio")
-def weak_agreement(rows: Rows, *, window: int = 3, threshold: float = 0.3) -> bool:
-    """The winners have too few of the votes to be trusted: mean majority ratio of the latest `window` steps below `threshold`.
+COLLAPSE = "collapse"
+NO_ANSWER = 0.9
+"""Share of samples without an answer from which on nearly all abstain: there is nothing to vote on, and nothing else to say."""
 
-    RESTRAIN (arXiv 2510.02172) gives no reward on a prompt whose most frequent answer has a share below its kappa; here
-    the same doubt about the mean prompt ends the run. Agreement that *rises* is no sign of anything: it rises in a
-    collapse too.
+
+@RULES.register(COLLAPSE)
+def collapsing(
+    rows: Rows, *, agreement: float = 0.3, copied: float = 0.6, flips: float = 0.2, distinct: float = 0.5
+) -> bool:
+    """The votes show a sign of a collapse (`collapse_signs`). The weights of before RL are given back."""
+    return bool(collapse_signs(rows, agreement=agreement, copied=copied, flips=flips, distinct=distinct))
+
+
+def collapse_signs(
+    rows: Rows, *, agreement: float = 0.3, copied: float = 0.6, flips: float = 0.2, distinct: float = 0.5
+) -> dict[str, str]:
+    """Warnings that the votes collapse, by the words that they begin with; what each finds is measured in docs/voting.md.
+
+    Args:
+        rows: Figures of each step of RL.
+        agreement: Weak votes: mean `majority_ratio` of the first 3 steps below it. RESTRAIN (arXiv 2510.02172) gives no reward
+            on a prompt whose most frequent answer has too small a share; here the same doubt is about the mean prompt.
+        copied: Copies: mean `copied_winners` of the latest 2 steps at or above it.
+        flips: Flips: mean `flip_rate` of the latest 5 steps that have one above it (TTRL-Guard, arXiv 2605.19444).
+        distinct: Few answers: mean `distinct_winners` of the latest 3 steps below this share of the first 3 steps'.
     """
-    shares = _figures(rows, "majority_ratio")[-window:]
-    return len(shares) == window and _mean(shares) < threshold
-
-
-@RULES.register("flip_rate")
-def many_flips(rows: Rows, *, window: int = 5, threshold: float = 0.2, at_least: int = 2) -> bool:
-    """Winners change: mean flip rate of the latest `window` steps that have one above `threshold`.
-
-    TTRL-Guard (arXiv 2605.19444) calls a prompt's flips the mark of a vote that is not to be trusted, over windows of 5. A
-    step has a flip rate once a prompt comes round again, so the first epoch passes unseen; `at_least` so many steps must
-    have one.
-    """
-    rates = _figures(rows, "flip_rate")[-window:]
-    return len(rates) >= at_least and _mean(rates) > threshold
+    found = {}
+    first, silent = figures(rows, "majority_ratio")[:3], mean(figures(rows, "abstained")[:3]) >= NO_ANSWER
+    if len(first) == 3 and mean(first) < agreement and not silent:
+        found["The first votes were weak"] = (
+            f": their winners had less than {agreement:.0%} of the samples. A majority that is mostly wrong teaches errors; try a "
+            "stronger base, more votes or easier tasks."
+        )
+    copies = figures(rows, "copied_winners")[-2:]
+    if len(copies) == 2 and mean(copies) >= copied:
+        found["The winners copy the question"] = (
+            f": {mean(copies):.0%} of those in the latest 2 steps are words or numbers of it. Where answers do not stand in their "
+            "questions, the policy is learning to repeat: stop, and show it more examples, or take a stronger base. Where they do, "
+            "ignore this, and set rl.stop_options.copied=2 if rl.stop_rule is collapse."
+        )
+    changes = figures(rows, "flip_rate")[-5:]
+    if len(changes) > 1 and mean(changes) > flips:
+        found["Possible collapse"] = (
+            f": over {flips:.0%} of the revisited prompts changed their winner. Rising agreement is then no sign of accuracy; stop, or "
+            "see docs/voting.md."
+        )
+    apart = figures(rows, "distinct_winners")
+    before, now = mean(apart[:3]), mean(apart[-3:])
+    if len(apart) > 5 and now < distinct * before:
+        found["The prompts collapse to few answers"] = (
+            f": {before:.2f} different winners a prompt in the first steps, {now:.2f} in the latest. If their true answers differ, the "
+            "policy is learning one answer for everything: stop, and lower rl.learning_rate or raise rl.kl_coef; see docs/voting.md."
+        )
+    return {start: start + rest for start, rest in found.items()}
 
 
 @RULES.register("entropy")
@@ -83,14 +116,10 @@ def spent_entropy(rows: Rows, *, window: int = 3, share: float = 0.25) -> bool:
     entropy; here it is that of the answers to a prompt, which needs no log-probs). It saves steps where training goes well;
     a collapse spends entropy just so, and is not noticed.
     """
-    entropies = _figures(rows, "answer_entropy")
-    return len(entropies) > window and _mean(entropies[-window:]) < share * _mean(entropies[:window])
+    entropies = figures(rows, "answer_entropy")
+    return len(entropies) > window and mean(entropies[-window:]) < share * mean(entropies[:window])
 
 
-def _figures(rows: Rows, name: str) -> list[float]:
+def figures(rows: Rows, name: str) -> list[float]:
     """The figure of each step that has it."""
     return [float(row[name]) for row in rows if row.get(name) is not None]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -12,6 +12,8 @@ from typing import Any
 
 from skill_ttrl.errors import ScaleError, SkillBankError, SkillTTRLError, TrainingError
 from skill_ttrl.rl.learn import VOTED
+from skill_ttrl.rl.parallel.commands import call
+from skill_ttrl.runs.stop_rules import COLLAPSE, collapse_signs
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
@@ -159,6 +161,9 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
     stopped = stopped_by(run.log.rows(RL), config, state.step)
     if stopped is not None:
         run.progress.notice(stopped)
+        if config.stop_rule == COLLAPSE:
+            run.components.driver.run(call, "policy", "return_to_reference")
+            run.components.worker.update_weights(state.step)
     last = state.step == config.steps or stopped is not None
     failed = watch_updates(run, state, state.step - 1)
     if config.eval_steps and state.step % config.eval_steps == 0 and not last and failed is None:
@@ -194,8 +199,7 @@ def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group], 
                 ),
                 once=ALL_SKIPPED,
             )
-        for warning in state.votes.history.warnings():
-            run.warn(warning, once=warning.partition(":")[0])
+        _warn_of(run, collapse_signs(run.log.rows(RL)))
     if step + 1 == EARLY:
         _warn_of(run, early_signs(run.log.rows(RL), answers=run.config.rl.reward != "env"))
 

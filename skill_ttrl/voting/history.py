@@ -1,9 +1,9 @@
-"""History of the votes: flips, each prompt's past, and the label-free signs of a collapse."""
+"""History of the votes: flips and each prompt's past."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from skill_ttrl.answers import bare_key, canonical
@@ -11,19 +11,6 @@ from skill_ttrl.types import VoteResult
 from skill_ttrl.voting.metrics import mean
 from skill_ttrl.voting.tally import tally
 
-FIRST_STEPS = 3
-"""Steps whose mean agreement says how sure the base model is."""
-LATEST_FLIPS = 5
-"""Steps over which the flip rate is averaged."""
-WEAK_AGREEMENT = 0.3
-HIGH_FLIP_RATE = 0.2
-"""Thresholds of the warnings, set between the two shipped examples: `docs/voting.md` has both courses."""
-FEWER_WINNERS = 0.5
-"""Share of the first steps' different winners below which the votes run together."""
-LEAST_WINNERS = 4
-"""Winners that a step needs to say how different they are."""
-NO_ANSWER = 0.9
-"""Share of samples without an answer from which on nearly all abstain: there is nothing to vote on, and nothing else to say."""
 KEPT_RATIOS = 20
 """Latest majority ratios stored for each prompt (TTRL-Guard: 20)."""
 STABLE = "stable"
@@ -72,26 +59,12 @@ class PromptHistory:
 
 @dataclass
 class VoteHistory:
-    """Winners by prompt over the steps of a run: flips, and the label-free signs of a collapse.
-
-    Consensus that rises because the policy sharpens what it knows leaves each prompt's winner where it was. In a collapse
-    winners change when a prompt comes round again (TTRL-Guard, arXiv 2605.19444, calls this the flip rate).
-    """
+    """Winners by prompt over the steps of a run. What its figures say of a collapse is in `runs.stop_rules.collapse_signs`."""
 
     winners: dict[str, str] = field(default_factory=dict)
     """Canonical winner of each prompt at its last vote, without its unit: the next vote's winner may leave it out."""
     base_answers: dict[str, list[str | None]] = field(default_factory=dict)
     """Answers of the policy before training to each prompt, where the strategy needs them."""
-    first_agreements: list[float] = field(default_factory=list)
-    """Mean agreement of the first steps."""
-    latest_flips: list[float] = field(default_factory=list)
-    """Flip rates of the latest steps that had one."""
-    first_abstained: list[float] = field(default_factory=list)
-    """Share of samples without an answer in the first steps."""
-    first_distinct: list[float] = field(default_factory=list)
-    """Different winners over prompts in the first steps with at least `LEAST_WINNERS`."""
-    latest_distinct: list[float] = field(default_factory=list)
-    """The same in the latest steps, once there are the first."""
     prompts: dict[str, PromptHistory] = field(default_factory=dict)
     """The votes of each prompt. States of earlier versions have none: then only its winner is known."""
 
@@ -106,8 +79,7 @@ class VoteHistory:
         of prompts with one. `distinct_winners`: different winners over prompts that have one. `flip_rate`: share of prompts
         seen before whose winner changed. `prompt_flip_rate`: mean over the step's prompts of each one's flips over its
         returns in the whole run. The last two are absent where no prompt was seen before. `left_base`: share of prompts whose
-        majority differs from that before training; absent where that is not known. `collapse_warning`: 1 where
-        `warnings` has something to say after this step, else 0.
+        majority differs from that before training; absent where that is not known.
         """
         keys = {prompt: bare_key(canonical(vote.answer)) for prompt, vote in votes.items()}
         won = {prompt: key for prompt, key in keys.items() if key is not None}
@@ -118,26 +90,17 @@ class VoteHistory:
             "ties": mean([float(vote.tie) for vote in votes.values()]),
         }
         if won:
-            figures["distinct_winners"] = distinct = len(set(won.values())) / len(won)
-            if len(won) >= LEAST_WINNERS:
-                if len(self.first_distinct) < FIRST_STEPS:
-                    self.first_distinct.append(distinct)
-                else:
-                    self.latest_distinct = [*self.latest_distinct, distinct][-FIRST_STEPS:]
+            figures["distinct_winners"] = len(set(won.values())) / len(won)
         if seen:
             figures["flip_rate"] = mean([float(won[prompt] != self.winners[prompt]) for prompt in seen])
-            self.latest_flips = [*self.latest_flips, figures["flip_rate"]][-LATEST_FLIPS:]
         if known := [prompt for prompt in votes if prompt in self.base_answers and votes[prompt].classes]:
             figures["left_base"] = mean([float(self._left_base(prompt, votes[prompt])) for prompt in known])
-        if len(self.first_agreements) < FIRST_STEPS:
-            self.first_agreements.append(figures["majority_ratio"])
-            self.first_abstained.append(figures["abstained"])
         self.prompts.update({prompt: self.of(prompt).after(vote) for prompt, vote in votes.items()})
         self.winners.update(won)
         rates = [rate for prompt in votes if (rate := self.prompts[prompt].flip_rate) is not None]
         if rates:
             figures["prompt_flip_rate"] = mean(rates)
-        return figures | {"collapse_warning": float(bool(self.warnings()))}
+        return figures
 
     def _left_base(self, prompt: str, vote: VoteResult) -> bool:
         """Tell whether the samples' largest class is not a largest one of the answers before training."""
@@ -146,37 +109,16 @@ class VoteHistory:
         counts = {bare_key(key): count for key, count in before.votes.items()}
         return counts.get(largest, 0) < max(counts.values(), default=0)
 
-    def warnings(self) -> list[str]:
-        """Warn of weak or unstable votes; no label is used."""
-        found = []
-        silent = bool(self.first_abstained) and mean(self.first_abstained) >= NO_ANSWER  # `early_signs` says so
-        if len(self.first_agreements) == FIRST_STEPS and mean(self.first_agreements) < WEAK_AGREEMENT and not silent:
-            found.append(
-                f"The first votes were weak: their winners had less than {WEAK_AGREEMENT:.0%} of the samples. A majority that is mostly "
-                "wrong teaches errors; try a stronger base, more votes or easier tasks."
-            )
-        if len(self.latest_flips) > 1 and mean(self.latest_flips) > HIGH_FLIP_RATE:
-            found.append(
-                f"Possible collapse: over {HIGH_FLIP_RATE:.0%} of the revisited prompts changed their winner. Rising agreement is then no sign of accuracy; stop, or see docs/voting.md."
-            )
-        first, latest = mean(self.first_distinct or [0.0]), mean(self.latest_distinct or [1.0])
-        if len(self.latest_distinct) == FIRST_STEPS and latest < FEWER_WINNERS * first:
-            found.append(
-                f"The prompts collapse to few answers: {first:.2f} different winners a prompt in the first steps, {latest:.2f} in the "
-                "latest. If their true answers differ, the policy is learning one answer for everything: stop, and lower rl.learning_rate "
-                "or raise rl.kl_coef; see docs/voting.md."
-            )
-        return found
-
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> VoteHistory:
-        """Restore what `state_dict` gave, in this version or in one without histories of prompts."""
+        """Restore what `state_dict` gave, in this version or an earlier one."""
         prompts = {
             prompt: PromptHistory(**{**saved, "ratios": tuple(saved["ratios"])})
             for prompt, saved in state.get("prompts", {}).items()
         }
-        return cls(**{**state, "prompts": prompts})
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in state.items() if name in known} | {"prompts": prompts})

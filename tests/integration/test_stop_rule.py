@@ -12,7 +12,7 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 
-RULE = ["rl.stop_rule=majority_ratio", "rl.save_steps=100"]
+RULE = ["rl.stop_rule=collapse", "rl.save_steps=100"]
 
 
 class Listener(SilentProgress):
@@ -39,7 +39,7 @@ def rows(run: Path, name: str) -> list[dict[str, Any]]:
 def test_a_rule_ends_the_run_at_a_checkpoint_and_says_so(settings: list[str], tiny_yaml: Path, tmp_path: Path) -> None:
     heard = Listener()
     summary = train.run(load_config(tiny_yaml, [*settings, *RULE]), tmp_path / "ended", progress=heard)
-    told = "The stopping rule majority_ratio ended RL after 3 of 6 steps."
+    told = "The stopping rule collapse ended RL after 3 of 6 steps. The weights of before RL are given back."
     assert summary.steps == {"rl": 3} and summary.stopped == told and told in heard.notices
     assert told in (tmp_path / "ended" / "summary.md").read_text()
     assert [path.name for path in (tmp_path / "ended" / "checkpoints").iterdir()] == ["rl-000003"]
@@ -47,5 +47,8 @@ def test_a_rule_ends_the_run_at_a_checkpoint_and_says_so(settings: list[str], ti
     whole = train.run(load_config(tiny_yaml, [*settings, "rl.eval_steps=3"]), tmp_path / "whole")
     assert whole.steps == {"rl": 6} and whole.stopped is None
     assert rows(tmp_path / "whole", "metrics.jsonl")[:3] == rows(tmp_path / "ended", "metrics.jsonl")
-    middle, after = rows(tmp_path / "whole", "evaluations.jsonl")[1], rows(tmp_path / "ended", "evaluations.jsonl")[1]
-    assert (middle.pop("label"), after.pop("label")) == ("step 3", "after") and middle == after
+    before, after = rows(tmp_path / "ended", "evaluations.jsonl")
+    assert (before.pop("label"), after.pop("label")) == ("before", "after") and before == after
+    assert rows(tmp_path / "whole", "evaluations.jsonl")[1]["results"] != before["results"], (
+        "three steps had changed something"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from inspect import signature
 
 import pytest
 
@@ -10,8 +11,8 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.section import section_at
 from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF
 from skill_ttrl.metrics import METRICS, SECTIONS, Metric, contains, find
+from skill_ttrl.runs.stop_rules import collapse_signs
 from skill_ttrl.stages.training import signs
-from skill_ttrl.voting import history
 
 FREE = ("rl.algorithm.", "rl.loss.", "vote.options.")
 """Settings whose keys are those of an algorithm, a loss or a strategy."""
@@ -47,9 +48,11 @@ def test_settings_that_are_named_are_those_of_the_config() -> None:
 
 
 def test_bounds_are_the_thresholds_of_the_code() -> None:
+    default = {name: option.default for name, option in signature(collapse_signs).parameters.items()}
     bounds = {
-        "majority_ratio": f"[{history.WEAK_AGREEMENT:g}, 1]",
-        "flip_rate": f"[0, {history.HIGH_FLIP_RATE:g}]",
+        "majority_ratio": f"[{default['agreement']:g}, 1]",
+        "flip_rate": f"[0, {default['flips']:g}]",
+        "copied_winners": f"[0, {default['copied']:g})",
         "invalid_actions": f"[0, {signs.INVALID:g})",
         "completions/clipped_ratio": f"[0, {signs.CUT_OFF:g})",
         "sampling/logp_difference/mean": f"[0, {max(MAX_LOGPROB_DIFF.values()):g}]",

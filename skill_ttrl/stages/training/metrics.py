@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -98,8 +99,14 @@ def step_vote_metrics(
 
 
 def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
-    """Entropy of a step's answers, and how many stayed undecided."""
-    return {
+    """Entropy of a step's answers, how many stayed undecided, and the share of winners that stand in their question, where one has both."""
+    asked = [(group.task.options.get("question"), vote.answer) for group, vote in zip(groups, votes, strict=True)]
+    copied = [
+        re.search(rf"(?<![\w.]){re.escape(answer.strip())}(?!\w|\.\d)", question) is not None
+        for question, answer in asked
+        if isinstance(question, str) and answer
+    ]
+    return ({"copied_winners": sum(copied) / len(copied)} if copied else {}) | {
         "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
         "undecided_answers": float(given_up(answer for group in groups for answer in group.answers).count),
     }

@@ -1,6 +1,6 @@
 """Signs that a run cannot work, as warnings: in the steps of its RL training, and in its votes with and without its skill bank.
 
-The votes' own signs are in `voting.history`. The metrics that need labels only measure: a warning is all that comes of them.
+The votes' own signs are in `runs.stop_rules`. The metrics that need labels only measure: a warning is all that comes of them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.answers import canonical
+from skill_ttrl.runs.stop_rules import NO_ANSWER, figures, mean
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.statistics import Interval
-from skill_ttrl.voting.history import NO_ANSWER
-from skill_ttrl.voting.metrics import mean
 
 EARLY = 5
 """Steps after which the signs that need no course are looked at for the first time."""
@@ -36,18 +35,18 @@ Rows = Sequence[Mapping[str, Any]]
 
 def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
     """Warnings that a few steps are enough for, by the words that they begin with; `answers`: the reward looks at answers."""
-    abstained = _figures(rows, "abstained")
+    abstained = figures(rows, "abstained")
     if answers and abstained and mean(abstained) >= NO_ANSWER:  # all other signs follow from it
         start = "Almost no sample contained an answer"
-        cut_off = mean(_figures(rows, "completions/clipped_ratio") or [0.0]) >= CUT_OFF
+        cut_off = mean(figures(rows, "completions/clipped_ratio") or [0.0]) >= CUT_OFF
         why = "Most were truncated: raise rollout.max_new_tokens." if cut_off else HOW_TO_ANSWER
         return {start: f"{start} ({mean(abstained):.0%} abstained over {steps_of(len(abstained))}). {why}"}
     found = {}
-    uniform, invalid = _figures(rows, "frac_reward_zero_std"), _figures(rows, "invalid_actions")
+    uniform, invalid = figures(rows, "frac_reward_zero_std"), figures(rows, "invalid_actions")
     # Samples of equal reward can have advantages without a group's mean (`psr`, `gae`).
     learned = any(row.get(f"advantage/{name}") for row in rows for name in ("max", "min"))
     if uniform and min(uniform) == 1.0 and not learned:
-        clipped, reward = mean(_figures(rows, "completions/clipped_ratio") or [0.0]), mean(_figures(rows, "reward"))
+        clipped, reward = mean(figures(rows, "completions/clipped_ratio") or [0.0]), mean(figures(rows, "reward"))
         why = "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or start with easier tasks."
         if reward > 0.5:
             why = "The policy already gets all of this reward; harder tasks would show differences."
@@ -58,7 +57,7 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
         )
     elif rows and all(map(_idle, rows)):
         why = "rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages in trajectories.jsonl."
-        if mean(_figures(rows, "filtered_overlong") or [0.0]) == 1.0:
+        if mean(figures(rows, "filtered_overlong") or [0.0]) == 1.0:
             why = (
                 "every response was truncated, and rl.overlong.filter removes those from the loss. Raise rollout.max_new_tokens, or "
                 "set rl.overlong.filter=false."
@@ -74,7 +73,7 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
 
 def late_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
     """`early_signs`, and what the whole course says."""
-    agreement, right = _figures(rows, "majority_ratio"), _figures(rows, "label_accuracy")
+    agreement, right = figures(rows, "majority_ratio"), figures(rows, "label_accuracy")
     third = max(1, len(rows) // 3)
     begun, ended = mean(agreement[:third]), mean(agreement[-third:])
     found = early_signs(rows, answers=answers)
@@ -95,11 +94,6 @@ def steps_of(count: int) -> str:
 def _idle(row: Mapping[str, Any]) -> bool:
     """Tell whether an update had samples, and none that pulled on the weights. One that the critic's warm-up left out has no rate."""
     return row.get("updates") == 0 == row.get("skipped_updates") and row.get("learning_rate") is not None
-
-
-def _figures(rows: Rows, name: str) -> list[float]:
-    """The figure of each step that has it."""
-    return [float(row[name]) for row in rows if row.get(name) is not None]
 
 
 def bank_votes(after: Evaluation | None, off: Evaluation | None) -> dict[str, float]:

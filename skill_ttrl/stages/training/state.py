@@ -24,7 +24,7 @@ from skill_ttrl.rl.update_metrics import dump_skipped
 from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
-from skill_ttrl.runs.stop_rules import stop_step
+from skill_ttrl.runs.stop_rules import COLLAPSE, stop_step
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
@@ -75,8 +75,9 @@ class RLState(PhaseState):
         """The state to start from: that of the checkpoint of a resumed run."""
         config, parts, resumed = run.config, run.components, run.resumed
         step = resumed.steps_done(RL)
-        if (config.rl.kl_coef > 0 or config.rl.kl_in_reward) and {"sft", "dagger"} & {*config.phases}:
-            # The cold start's policy: without its adapters it would be the bare base.
+        referred = config.rl.kl_coef > 0 or config.rl.kl_in_reward
+        if (referred and {"sft", "dagger"} & {*config.phases}) or config.rl.stop_rule == COLLAPSE:
+            # The cold start's policy: without its adapters it would be the bare base. And what `collapse` gives back.
             parts.driver.run(call, "policy", "refresh_reference")
         whole_episodes = config.agent.context_mode == "episode"
         longest = config.rollout.max_new_tokens * (config.agent.max_turns if whole_episodes else 1)
@@ -379,7 +380,8 @@ def stopped_by(rows: Rows, config: RLConfig, finished: int) -> str | None:
     stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
     if stop is None or stop == config.steps:  # it ended by itself
         return None
-    return f"The stopping rule {config.stop_rule} ended RL after {stop} of {config.steps} steps."
+    given = " The weights of before RL are given back." if config.stop_rule == COLLAPSE else ""
+    return f"The stopping rule {config.stop_rule} ended RL after {stop} of {config.steps} steps.{given}"
 
 
 def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+
+import pytest
 
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.training.metrics import answer_metrics
@@ -40,6 +43,19 @@ class Notices(SilentProgress):
     def notice(self, text: str, *, warning: bool = False) -> None:
         assert warning
         self.said.append(text)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "copied"),
+    [
+        ("Which number comes after 6303?", "6303", 1.0), ("Which number comes after 6303?", "630", 0.0),
+        ("1.5 or 2?", "1", 0.0), ("1.5 or 2?", "1.5", 1.0), ("Is a (b) c?", "(b)", 1.0), (7, "7", None), ("7?", None, None),
+    ],
+)  # fmt: skip
+def test_winners_that_copy_their_question(question: object, answer: str | None, copied: float | None) -> None:
+    made = group(answer)
+    asked = replace(made, task=replace(made.task, options={"question": question}))
+    assert answer_metrics([asked], batch_majority_vote([[answer]])).get("copied_winners") == copied
 
 
 def test_a_step_counts_them_and_a_run_warns_once() -> None:

@@ -44,7 +44,6 @@ def test_history_counts_flips_by_meaning() -> None:
         "abstained": pytest.approx(1 / 3),
         "ties": 0.0,
         "distinct_winners": 1.0,
-        "collapse_warning": 0.0,
     }
     second = history.record({"p": majority_vote(["0.5"]), "q": majority_vote(["4", "5"]), "r": majority_vote(["4"])})
     assert second["flip_rate"] == 0.5  # q changed, p is the same number, r had no winner before
@@ -101,30 +100,3 @@ def test_what_votes_did_to_training() -> None:
         "vote_skipped": 0.5,
         "vote_flip": 0.5,
     }
-
-
-def _warned(steps: list[list[str]], samples: int = 4) -> list[str]:
-    """Warnings of a history in which every prompt of a step agrees on its answer."""
-    history = VoteHistory()
-    for number, answers in enumerate(steps):
-        history.record({f"{number}-{i}": majority_vote([answer or None] * samples) for i, answer in enumerate(answers)})
-    return history.warnings()
-
-
-APART, FEW, ONE = list("abcdefgh"), list("ababcdcd"), ["a"] * 8
-
-
-@pytest.mark.parametrize(
-    ("steps", "warned"),
-    [
-        ([APART] * 3 + [ONE] * 3, True),  # distinct_winners 1 -> .125
-        ([APART] * 3 + [FEW] * 3, False),  # 1 -> .5
-        ([FEW] * 3 + [FEW] * 3, False),  # multiple choice has few answers from the start
-        ([ONE] * 3 + [ONE] * 3, False),
-        ([APART] * 3 + [ONE] * 2, False),  # not for long enough
-        ([APART] * 3 + [["a"] * 3] * 3, False),  # three prompts say nothing
-    ],
-)
-def test_one_answer_for_all_prompts_is_warned_of_without_labels(steps: list[list[str]], warned: bool) -> None:
-    found = [text for text in _warned(steps) if text.startswith("The prompts collapse to few answers: 1.00")]
-    assert bool(found) is warned and len(_warned(steps)) == warned

@@ -36,7 +36,7 @@ def rows(changes: Figures | None = None) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("rule", ["majority_ratio", "entropy", "flip_rate"])
+@pytest.mark.parametrize("rule", list(RULES))
 def test_a_healthy_run_is_left_alone(rule: str) -> None:
     assert stop_step(rows(), rule) is None and stop_step([], rule) is None
 
@@ -44,19 +44,28 @@ def test_a_healthy_run_is_left_alone(rule: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "changes", "options", "stop"),
     [
-        # (0.2 + 0.3 + 0.3) / 3 is below 0.3; with the fourth share the mean would be above it again
-        ("majority_ratio", {"majority_ratio": [0.2, 0.3, 0.3, 0.6, 0.8]}, {}, 3),
-        ("majority_ratio", {"majority_ratio": [0.3, 0.3, 0.3]}, {}, None),
-        ("majority_ratio", {"majority_ratio": [0.2, 0.5, 0.6]}, {"window": 1}, 1),
-        ("majority_ratio", {"majority_ratio": [0.5, 0.5, 0.5]}, {"threshold": 0.6}, 3),
-        ("majority_ratio", {"majority_ratio": [0.1, 0.1]}, {}, None),  # too few steps to say
-        # one rate is not enough; (0.3 + 0.2) / 2 is above 0.2
-        ("flip_rate", {"flip_rate": [None, None, 0.3, 0.2]}, {}, 4),
-        ("flip_rate", {"flip_rate": [None, None, 0.3, 0.2]}, {"at_least": 1}, 3),
-        ("flip_rate", {"flip_rate": [None, None, 0.2, 0.2]}, {}, None),
-        # a step without a rate in between changes nothing; only the latest `window` rates count
-        ("flip_rate", {"flip_rate": [0.0, 0.0, 0.3, None, 0.3]}, {"window": 2}, 5),
-        ("flip_rate", {"flip_rate": [0.0, 0.0, 0.3, None, 0.3]}, {"window": 4}, None),
+        # (0.2 + 0.3 + 0.3) / 3 is below 0.3; what comes later changes nothing
+        ("collapse", {"majority_ratio": [0.2, 0.3, 0.3, 0.6, 0.8]}, {}, 3),
+        ("collapse", {"majority_ratio": [0.3, 0.3, 0.3, 0.1]}, {}, None),
+        ("collapse", {"majority_ratio": [0.5, 0.5, 0.5]}, {"agreement": 0.6}, 3),
+        ("collapse", {"majority_ratio": [0.1, 0.1]}, {}, None),  # too few steps to say
+        (
+            "collapse",
+            {"majority_ratio": [0.1] * 3, "abstained": [0.9] * 3},
+            {},
+            None,
+        ),  # nobody answers: another warning
+        # one rate is not enough; (0.3 + 0.2) / 2 is above 0.2; a step without a rate in between changes nothing
+        ("collapse", {"flip_rate": [None, None, 0.3, 0.2]}, {}, 4),
+        ("collapse", {"flip_rate": [None, None, 0.2, 0.2]}, {}, None),
+        ("collapse", {"flip_rate": [None, 0.3, None, 0.3]}, {"flips": 0.3}, None),
+        ("collapse", {"copied_winners": [0.5, 0.6, 0.6]}, {}, 3),
+        ("collapse", {"copied_winners": [1.0, 0.1, 1.0]}, {}, None),
+        ("collapse", {"copied_winners": [1.0, 1.0]}, {"copied": 2}, None),
+        ("collapse", {"distinct_winners": [1.0] * 3 + [0.4] * 3}, {}, 6),
+        ("collapse", {"distinct_winners": [1.0] * 3 + [0.5] * 3}, {}, None),
+        ("collapse", {"distinct_winners": [0.1] * 6}, {}, None),  # multiple choice has few answers from the start
+        ("collapse", {"distinct_winners": [1.0] * 3 + [0.1] * 2}, {}, None),
         # first three: mean 2; a quarter of that is 0.5, and (0.6 + 0.4 + 0.4) / 3 is the first mean below it
         ("entropy", {"answer_entropy": [2.0, 2.0, 2.0, 1.0, 0.6, 0.4, 0.4]}, {}, 7),
         ("entropy", {"answer_entropy": [2.0, 2.0, 2.0, 1.0, 0.6, 0.4, 0.4]}, {"share": 0.5}, 6),
@@ -77,7 +86,7 @@ def test_where_a_rule_fires(rule: str, changes: Figures, options: dict[str, Any]
 def test_what_comes_later_moves_no_stop_and_labels_are_not_looked_at(
     shares: list[float | None], entropies: list[float | None], flips: list[float | None], cut: int
 ) -> None:
-    made = rows({"majority_ratio": shares, "answer_entropy": entropies, "flip_rate": flips})
+    made = rows({"majority_ratio": shares, "answer_entropy": entropies, "flip_rate": flips, "copied_winners": shares})
     labelled = [row | {"label_accuracy": 0.5, "ground_truth_ratio": 0.1} for row in made]
     for rule in RULES:
         stop = stop_step(made, rule)
@@ -101,18 +110,18 @@ def test_looking_back_at_a_run(tmp_path: Path) -> None:
     measured = [("before", 0.4), ("step 2", 0.5), ("step 5", 0.3), ("after", 0.1), ("after_no_skills", 0.9)]
     path = made_run(tmp_path / "run", SkillTTRLConfig(), measured)
     found = look_back(path)
-    assert found.stops == {"majority_ratio": None, "entropy": None, "flip_rate": 5} and found.steps == 8
+    assert found.stops == {"collapse": 5, "entropy": None} and found.steps == 8
     assert found.accuracy == {0: 0.4, 2: 0.5, 5: 0.3, 8: 0.1} and found.best == 2
 
 
 def test_a_run_is_stopped_by_its_own_rule_and_options_only(tmp_path: Path) -> None:
-    config = load_config({"rl": {"stop_rule": "flip_rate", "stop_options": {"at_least": 3}, "steps": 20}})
+    config = load_config({"rl": {"stop_rule": "collapse", "stop_options": {"flips": 0.5}, "steps": 20}})
     path = made_run(tmp_path / "run", config, [])
-    assert look_back(path).stops["flip_rate"] == 6
+    assert look_back(path).stops["collapse"] == 6
     rows = [row for row in metric_rows(path) if row["phase"] == "rl"]
     assert stopped_by(rows, config.rl, 5) is None
     told = stopped_by(rows, config.rl, 6)
-    assert told is not None and "flip_rate" in told and "after 6 of 20 steps" in told
+    assert told is not None and "collapse" in told and "given back" in told and "after 6 of 20 steps" in told
     assert stopped_by(rows, config.rl, 20) == told, "a resumed run is told what it was told before"
     assert stopped_by(rows, SkillTTRLConfig().rl, 20) is None
     assert stopped_by(rows, config.rl.model_copy(update={"steps": 6}), 6) is None, "it had ended by itself"
