@@ -19,16 +19,19 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.data.families import FAMILIES
+from skill_ttrl.runs.stop_rules import stop_step
 from skill_ttrl.statistics import student
 
 ANCHORED = "vote.strategy=anchored"
 ARMS: dict[str, list[str]] = {
     "majority": [ANCHORED, "vote.options.weight=0.0"],  # the majority, and how often it left the base's
+    "stopped": ["rl.stop_rule=collapse"],
     "anchored": [ANCHORED],
     "anchored .67": [ANCHORED, "vote.options.weight=0.67"],
     "anchored .5": [ANCHORED, "vote.options.weight=0.5"],
@@ -59,14 +62,23 @@ def main() -> None:
         "--family", help="generated problems in place of the recipe's, with examples of them in the prompt"
     )
     parser.add_argument("--seeds", default="0-3", help="FIRST-LAST")
-    parser.add_argument("--prompts", default="8,16", help="prompts a step")
+    parser.add_argument("--prompts", default="8,16", help="prompts a step; 0: the recipe's")
     parser.add_argument(
         "--shots", type=int, default=4, help="examples in the prompt; a base with fewer is right less often"
     )
     parser.add_argument("--samples", type=int, default=8, help="of each held-out problem")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a further setting of every run"
+    )
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument(
+        "--signs", action="store_true", help="run nothing; what each sign finds in the runs of these folders"
+    )
     options = parser.parse_args()
+    if options.signs:
+        print(signs([json.loads(path.read_text()) for path in sorted(options.folder.glob("**/*-[0-9]*.json"))]))
+        return
     first, _, last = options.seeds.partition("-")
     cells = [
         (arm, prompts, seed)
@@ -92,10 +104,11 @@ def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[
     output = options.folder / "run"
     shutil.rmtree(output, ignore_errors=True)
     settings = [
-        f"rl.prompts_per_step={prompts}",
+        *([f"rl.prompts_per_step={prompts}"] if prompts else []),
         f"eval.samples={options.samples}",
         f"runtime.threads={options.threads}",
         *ARMS[arm],
+        *options.set,
     ]
     if options.shots < 4 or options.family:
         examples = (files("skill_ttrl.prompts") / "next_number.md").read_text().split("\n\n")
@@ -141,6 +154,8 @@ def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[
                 ("agreement", "majority_ratio"),
                 ("left", "left_base"),
                 ("distinct", "distinct_winners"),
+                ("copied", "copied_winners"),
+                ("flips", "flip_rate"),
             )
         },
     }
@@ -178,6 +193,64 @@ def every(runs: list[dict[str, Any]]) -> str:
             f"| {row['after'] - row['before']:+.3f} [{low:+.3f}, {high:+.3f}] | {left} |"
         )
     return "\n".join(lines)
+
+
+def signs(runs: list[dict[str, Any]]) -> str:
+    """What each sign finds: the runs that ended below their base against those that ended above it, both beyond chance."""
+    bad, good = [row for row in runs if row["change"][1] < 0], [row for row in runs if row["change"][0] > 0]
+
+    def latest(name: str, steps: int) -> Callable[[dict[str, Any]], list[float]]:
+        """Means of a figure over the latest `steps` steps, after each step."""
+        return lambda row: [statistics.mean(row[name][end - steps : end]) for end in range(steps, len(row[name]) + 1)]
+
+    scores: dict[str, Callable[[dict[str, Any]], list[float]]] = {
+        "winners that copy the question, 2 steps": latest("copied", 2),
+        "first agreement low, 3 steps": lambda row: [-statistics.mean(row["agreement"][:3])],
+        "agreement's rise in 2 steps": lambda row: [
+            b - a for a, b in zip(row["agreement"], row["agreement"][2:], strict=False)
+        ],
+        "left the base's winner, 3 steps": latest("left", 3),
+        "flips, 5 steps": latest("flips", 5),
+        "fewer distinct winners": lambda row: [-value for value in latest("distinct", 3)(row)],
+    }
+    lines = [
+        f"{len(bad)} runs below their base, {len(good)} above.\n",
+        "| sign | area under the curve | best threshold with at most 5 % false alarms | bad runs found | false alarms | step, median |",
+        "|---" * 6 + "|",
+    ]
+    for name, score in scores.items():
+        found, alarms = [max(score(row) or [-9.0]) for row in bad], [max(score(row) or [-9.0]) for row in good]
+        area = statistics.mean((one > other) + (one == other) / 2 for one in found for other in alarms)
+        limit = sorted(alarms, reverse=True)[int(0.05 * len(alarms))]  # above it are at most 5 %
+        hit = [
+            next(step for step, value in enumerate(score(row)) if value > limit)
+            for row, top in zip(bad, found, strict=True)
+            if top > limit
+        ]
+        lines.append(
+            f"| {name} | {area:.2f} | above {limit:.2f} | {len(hit)} of {len(bad)} | {sum(each > limit for each in alarms)} of {len(good)} "
+            f"| {statistics.median(hit) + 1 if hit else '-'} |"
+        )
+    stops = [[stop_step(rows_of(row), "collapse") for row in part] for part in (bad, good)]
+    fired = [[step for step in part if step is not None] for part in stops]
+    lines.append(
+        f"| **`rl.stop_rule: collapse`** | | its defaults | {len(fired[0])} of {len(bad)} | {len(fired[1])} of {len(good)} "
+        f"| {statistics.median(fired[0]) if fired[0] else '-'} |"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def rows_of(row: dict[str, Any]) -> list[dict[str, float]]:
+    """A run's metrics as its stopping rule read them, for the figures that every step has."""
+    names = {"agreement": "majority_ratio", "copied": "copied_winners", "distinct": "distinct_winners"}
+    steps = [
+        dict(zip(names.values(), values, strict=True)) for values in zip(*(row[name] for name in names), strict=True)
+    ]
+    late = len(steps) - len(row["flips"])  # a prompt comes round again only in later steps
+    return [
+        step if number < late else step | {"flip_rate": row["flips"][number - late]}
+        for number, step in enumerate(steps)
+    ]
 
 
 if __name__ == "__main__":
