@@ -53,7 +53,7 @@ def draw(panels: list[Panel], title: str) -> str:
 
     drawn = []
     for place, panel in enumerate(panels):
-        most = max([at for curve in panel.curves for run in curve.runs for at, _ in run] or [1.0]) or 1.0
+        most = max([at for curve in panel.curves for run in (*curve.runs, curve.mean) for at, _ in run] or [1.0]) or 1.0
 
         def joined(points: Points, most: float = most) -> str:
             return " ".join(f"{round(LEFT + at / most * (right - LEFT), 1)},{up(value)}" for at, value in points)

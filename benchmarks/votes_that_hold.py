@@ -24,6 +24,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from curve_plot import Curve, Panel, draw
+
 from skill_ttrl.data.families import FAMILIES
 from skill_ttrl.runs.stop_rules import stop_step
 from skill_ttrl.statistics import student
@@ -72,6 +74,7 @@ def main() -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a further setting of every run"
     )
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="run nothing; draw the winners, a panel a run")
     parser.add_argument(
         "--signs", action="store_true", help="run nothing; what each sign finds in the runs of these folders"
     )
@@ -89,12 +92,15 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     for arm, prompts, seed in cells:
         stored = options.folder / f"{arm.replace(' ', '_')}-{prompts}-{seed}.json"
-        if not stored.exists() and not options.table:
+        if not stored.exists() and not (options.table or options.plot):
             stored.parent.mkdir(parents=True, exist_ok=True)
             stored.write_text(json.dumps(run(options, arm, prompts, seed)))
             print(f"{arm}, {prompts} prompts, seed {seed}", file=sys.stderr, flush=True)
         if stored.exists():
             runs.append({"arm": arm, "prompts": prompts, "seed": seed} | json.loads(stored.read_text()))
+    if options.plot:
+        options.plot.write_text(plot(runs), encoding="utf-8")
+        return
     print(summary(runs))
     print(every(runs))
 
@@ -193,6 +199,19 @@ def every(runs: list[dict[str, Any]]) -> str:
             f"| {row['after'] - row['before']:+.3f} [{low:+.3f}, {high:+.3f}] | {left} |"
         )
     return "\n".join(lines)
+
+
+def plot(runs: list[dict[str, Any]]) -> str:
+    """Agreement and the winners' two rules over the steps of each run, as an SVG image."""
+    names = {"true": "true winners", "copied": "winners that copy the question", "agreement": "agreement"}
+    panels = [
+        Panel(
+            f"step (seed {row['seed']}: {row['before']:.2f} → {row['after']:.2f})",
+            [Curve(name, [], list(enumerate(row[key], 1))) for key, name in names.items()],
+        )
+        for row in runs
+    ]
+    return draw(panels, "Share of a step's prompts")
 
 
 def signs(runs: list[dict[str, Any]]) -> str:
