@@ -33,6 +33,8 @@ from skill_ttrl.statistics import student
 ANCHORED = "vote.strategy=anchored"
 ARMS: dict[str, list[str]] = {
     "majority": [ANCHORED, "vote.options.weight=0.0"],  # the majority, and how often it left the base's
+    "no copies": ["env.kwargs={last_number: true, copies: false}"],
+    "no copies stopped": ["env.kwargs={last_number: true, copies: false}", "rl.stop_rule=collapse"],
     "stopped": ["rl.stop_rule=collapse"],
     "anchored": [ANCHORED],
     "anchored .67": [ANCHORED, "vote.options.weight=0.67"],
@@ -126,7 +128,7 @@ def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[
         prompt.write_text("\n\n".join([*examples[: options.shots], examples[-1]]))
         settings.append(f"agent.template={prompt}")
     base = options.folder / f"base-{seed}"
-    if base.exists():
+    if base.exists() and not any(each.startswith("env.") for each in ARMS[arm]):
         settings.append(f"run.baseline={base}")
     command = [
         sys.executable,

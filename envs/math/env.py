@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.answers import correct
+from skill_ttrl.answers import correct, stands_in
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.tasks import CHECK, MATH_ENV_ID, load_tasks
 from skill_ttrl.envs.arguments import reset_options
@@ -34,6 +34,8 @@ class MathEnv(TextEnv):
         source: problems of its own from elsewhere: a `SourceConfig`, its fields as a mapping, or its path; takes the place
             of `family`.
         last_number: take the last number of an action that gives no answer in any other way.
+        copies: False: an answer that stands in its question (`answers.stands_in`) is none. A weak model repeats the question, and its
+            votes then teach it to. Only for problems whose answers do not stand in their questions.
         render_mode: "ansi" or None.
 
     Raises:
@@ -49,12 +51,14 @@ class MathEnv(TextEnv):
         split: str = "train",
         source: SourceConfig | Mapping[str, Any] | str | None = None,
         last_number: bool = False,
+        copies: bool = True,
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
         self.render_mode = render_mode
         self._split = split
         self._parser = OutputParser(last_number=last_number)
+        self._copies = copies
         self._source = _source_config(f"synthetic:{family}" if source is None else source)
         self._tasks: Sequence[Task] = ()
         self._question: str | None = None
@@ -93,8 +97,9 @@ class MathEnv(TextEnv):
         if self._question is None:
             raise gymnasium.error.ResetNeeded("Cannot call MathEnv.step before MathEnv.reset.")
         found = self._parser.parse(action)
-        self._answer = found.answer
-        info = {"answer": found.answer, "answer_rule": found.answer_rule, "graded": self._ground_truth is not None}
+        copied = not self._copies and found.answer is not None and stands_in(found.answer, self._question)
+        self._answer = None if copied else found.answer
+        info = {"answer": self._answer, "answer_rule": found.answer_rule, "graded": self._ground_truth is not None}
         if self._then:
             self._question = self._then.pop(0)
             return self._question, 0.0, False, False, info

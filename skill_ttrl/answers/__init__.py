@@ -19,7 +19,7 @@ reference accepts more.
 from skill_ttrl.answers.check import conditions, satisfied
 from skill_ttrl.answers.decide import EquivalenceResult, bare_key, without_units
 from skill_ttrl.answers.equivalence import canonical, canonicals, counters, equivalent, persist_cache, verdict
-from skill_ttrl.answers.extract import Answer, Extraction, answer_text, extract, find_answer, true_answer
+from skill_ttrl.answers.extract import Answer, Extraction, answer_text, extract, find_answer, stands_in, true_answer
 from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, correct, grade_answer
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "grade_answer",
     "persist_cache",
     "satisfied",
+    "stands_in",
     "true_answer",
     "verdict",
     "without_units",

@@ -91,6 +91,11 @@ def true_answer(answer: object) -> str | None:
     return None if text is None or text.strip().casefold() == "nan" else text
 
 
+def stands_in(answer: str, question: str) -> bool:
+    """True if the answer is a word, a number or a run of them in the question, such as 7 in `7 + 5`, but not in `17` or `7.5`."""
+    return re.search(rf"(?<![\w.]){re.escape(answer.strip())}(?!\w|\.\d)", question) is not None
+
+
 def extract(text: str, *, last_number: bool = False) -> str | None:
     r"""The final answer of `text`, or None: see `find_answer`."""
     found = find_answer(text, last_number=last_number)

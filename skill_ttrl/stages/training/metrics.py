@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skill_ttrl.answers import stands_in
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
 from skill_ttrl.statistics import vote_entropy
@@ -101,11 +101,7 @@ def step_vote_metrics(
 def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
     """Entropy of a step's answers, how many stayed undecided, and the share of winners that stand in their question, where one has both."""
     asked = [(group.task.options.get("question"), vote.answer) for group, vote in zip(groups, votes, strict=True)]
-    copied = [
-        re.search(rf"(?<![\w.]){re.escape(answer.strip())}(?!\w|\.\d)", question) is not None
-        for question, answer in asked
-        if isinstance(question, str) and answer
-    ]
+    copied = [stands_in(answer, question) for question, answer in asked if isinstance(question, str) and answer]
     return ({"copied_winners": sum(copied) / len(copied)} if copied else {}) | {
         "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
         "undecided_answers": float(given_up(answer for group in groups for answer in group.answers).count),
