@@ -48,7 +48,6 @@ ARMS: dict[str, list[str]] = {
     "restrain": ["vote.strategy=restrain"],
     "guard": ["vote.strategy=guard"],
     "sequential": ["vote.strategy=sequential"],
-    "sequential 4": ["vote.strategy=sequential", "vote.options.first=4"],
     "imitation": ["phases=[vote_sft]"],
     "verify": ["rl.reward=verify"],
     "random": ["rl.reward=random"],

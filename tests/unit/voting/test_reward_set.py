@@ -16,13 +16,6 @@ def group(*answers: str | None) -> Group:
     return Group(task, tuple(Trajectory(task, (), answer, "terminated") for answer in answers))
 
 
-def test_one_reward_is_the_reward() -> None:
-    found = vote("majority", Ballot(tuple(ANSWERS)))
-    rewarded = RewardSet({"majority": majority_reward})(group(*ANSWERS), found, 0)
-    assert [each.reward for each in rewarded.trajectories] == [1.0, 1.0, 0.0, 0.0]
-    assert all(each.rewards == {} for each in rewarded.trajectories)
-
-
 def test_several_are_added_up_by_weight_and_stay_side_by_side() -> None:
     found = vote("majority", Ballot(tuple(ANSWERS)))
     rewards = RewardSet({"majority": majority_reward, "format": format_reward}, {"format": 0.5})

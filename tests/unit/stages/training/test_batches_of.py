@@ -10,8 +10,6 @@ from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.stages.training.components import batches_of
 from skill_ttrl.types import Task
 
-SETTINGS = RolloutSettings(Sampling(), seed=7)
-
 
 @given(st.integers(0, 40), st.integers(1, 50), st.integers(0, 3))
 def test_every_prompt_is_in_one_batch_in_order_and_no_two_batches_have_a_seed(count: int, size: int, seed: int) -> None:
@@ -22,9 +20,3 @@ def test_every_prompt_is_in_one_batch_in_order_and_no_two_batches_have_a_seed(co
     seeds = [batch.settings.seed for batch in batches]
     assert len({*seeds, seed}) == len(seeds) + 1
     assert seeds == [each.settings.seed for each in batches_of(tasks, 4, RolloutSettings(Sampling(), seed), size)]
-
-
-def test_without_a_size_all_are_one_batch_with_the_steps_own_seed() -> None:
-    tasks = [Task(str(number), "Guess-v0") for number in range(3)]
-    (batch,) = batches_of(tasks, 2, SETTINGS, None)
-    assert batch.tasks == tasks and batch.settings == SETTINGS
