@@ -85,7 +85,7 @@ def test_mistakes_are_named() -> None:
     env = MathEnv()
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("x")
-    with pytest.raises(EnvError, match=r"no option 'problem'\. Known: ground_truth, question, then\."):
+    with pytest.raises(EnvError, match=r"no option 'problem'\. Known: check, ground_truth, question, then\."):
         env.reset(options={"problem": "1+1"})
     with pytest.raises(EnvError, match=r"found str and int"):
         env.reset(options={"question": "1+1", "ground_truth": 2})
