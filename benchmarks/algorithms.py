@@ -31,7 +31,8 @@ from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.launch import Launch, Options, launch, launch_rl
 from skill_ttrl.stages.reports.summarize import HEADLINES, read_evaluations
-from skill_ttrl.stages.setup.checks import check_names, load_checked
+from skill_ttrl.stages.setup.checks import check_names
+from skill_ttrl.stages.setup.load import load_checked
 from skill_ttrl.stages.train import run
 from skill_ttrl.storage.jsonl import read_jsonl
 

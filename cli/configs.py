@@ -104,8 +104,8 @@ def _resolved(source: str, overrides: Sequence[str]) -> str:
     """The config that runs, with what its environment and its algorithm bring; of a run of another user, as it is saved."""
     from skill_ttrl.config import load_config
     from skill_ttrl.errors import TrustError
-    from skill_ttrl.stages.setup.checks import load_checked
     from skill_ttrl.stages.setup.defaults import with_defaults
+    from skill_ttrl.stages.setup.load import load_checked
 
     try:
         return with_defaults(load_checked(source, overrides, lambda text: print(text, file=sys.stderr))).to_yaml()

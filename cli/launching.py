@@ -73,19 +73,19 @@ def run_or_check(
     config, resume = found.load(), found.options.resume
     text, where = read_config_text(found.source)
     if dry_run:
-        from skill_ttrl.runs.folder import RunFolder
         from skill_ttrl.stages.doctor.dry_run import dry_run as check
-        from skill_ttrl.stages.setup.defaults import with_defaults
-        from skill_ttrl.stages.train import reused_baseline
+        from skill_ttrl.stages.train import check_place
 
         checked = check(config, asks_ranks=found.asks_ranks)
-        checked.attempt(lambda: reused_baseline(with_defaults(config)))
-        if (output := found.options.output) and not RunFolder.exists(output):
-            checked.attempt(RunFolder.check_new, output)
+        checked.attempt(check_place, config, None if seeds else found.options.output, resume)
         show(checked, as_json, dry_run_view)
         if checked.exit_code:
             raise typer.Exit(checked.exit_code)
         return
+    from skill_ttrl.data.records import check_files
+
+    for source in filter(None, (config.data.train, config.data.eval)):  # before torch is imported
+        check_files(source)
     if (config.runtime.nproc or 1) > 1 and not launched():
         raise typer.Exit(_launch(found, config))
     from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
@@ -93,7 +93,7 @@ def run_or_check(
     from skill_ttrl.stages.train import check_runnable, run
 
     if launched():  # before the other ranks are waited for
-        check_runnable(config, found.folder(config) if resume is None and seeds is None else None)
+        check_runnable(config, None if seeds else found.folder(config), resume)  # type: ignore[arg-type]  # the parser checks it
     screen, folder = Console(stderr=as_json), found.folder(config)
     with driving_ranks():
         if seeds is not None:

@@ -69,7 +69,8 @@ def load_config(
     try:
         config = SkillTTRLConfig.model_validate(data)
     except ValidationError as error:
-        raise InvalidConfigError(where, [*_problems(error)]) from None
+        recipe = str(source) if where.startswith("recipe ") else "quickstart"
+        raise InvalidConfigError(where, [*_problems(error, recipe)]) from None
     if not isinstance(source, Mapping) and _is_of_run(source, where):
         chosen = (".".join(parse_override(each)[0]) for each in overrides)
         check_trusted(Path(where), text, config.stated(), chosen, shown=trust)
@@ -183,10 +184,10 @@ def _recipe_hint(name: str) -> str:
     return did_you_mean(name, recipe_names()) + " List them with: skillttrl configs."
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def _problems(error: ValidationError, recipe: str) -> Iterator[str]:
     """One line for each mistake that pydantic has found."""
     for problem in error.errors():
         path = ".".join(str(part)[:80] for part in problem["loc"])
         shows_value = not {*problem["loc"]} & MAY_HOLD_A_KEY
-        for text in explain_problem(problem, SkillTTRLConfig, shows_value=shows_value):
+        for text in explain_problem(problem, SkillTTRLConfig, shows_value=shows_value, recipe=recipe):
             yield f"  {path}: {text}" if path else f"  {text}"

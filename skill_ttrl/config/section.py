@@ -27,13 +27,16 @@ MAX_SHOWN = 200
 """Characters of a wrong value that a message shows."""
 
 
-def explain_problem(problem: Mapping[str, Any], root: type[BaseModel], *, shows_value: bool = True) -> list[str]:
+def explain_problem(
+    problem: Mapping[str, Any], root: type[BaseModel], *, shows_value: bool = True, recipe: str = "quickstart"
+) -> list[str]:
     """Put one of pydantic's errors into sentences, without the name of the key that they are about.
 
     Args:
         problem: an entry of `ValidationError.errors()`.
         root: the section that was validated.
         shows_value: say what was found; not where it may be a secret.
+        recipe: a shipped config, whose settings the message says how to list.
     """
     place, value, kind = problem["loc"], problem["input"], problem["type"]
     found = "" if not shows_value or isinstance(value, dict | BaseModel) else f" (found {_shortened(value)})"
@@ -41,9 +44,7 @@ def explain_problem(problem: Mapping[str, Any], root: type[BaseModel], *, shows_
         section = section_at(root, place[:-1])
         absent = f" --set '{place[0]}={{}}'" if _is_optional(root, place[:1]) else ""
         known = section.model_fields if section else ()
-        return [
-            f"unknown key.{did_you_mean(str(place[-1])[:80], known, f'skillttrl configs quickstart --full{absent}')}"
-        ]
+        return [f"unknown key.{did_you_mean(str(place[-1])[:80], known, f'skillttrl configs {recipe} --full{absent}')}"]
     if kind == "list_type":
         return [f"must be a list in brackets, such as [a, b]{found}."]
     if kind == "literal_error" and isinstance(value, str):

@@ -314,5 +314,5 @@ def _left_by_creation(name: str) -> bool:
 
 def _occupied(path: Path, found: list[str]) -> str:
     if RunFolder.exists(path):
-        return f"{path} holds a run already. Continue it with --resume auto, or choose another --output."
+        return f"{path} already holds a run. Continue it with --resume auto, or choose another --output."
     return f"{path} is not empty and not a run folder (found: {summarize_names(found)}). Choose another --output."

@@ -1,6 +1,7 @@
 """From what a user has (a recipe, a skill bank, a model, an environment) to the config and the folder of a run.
 
-`skillttrl train`, `sft` and `rl` are `launch`, `launch_sft` and `launch_rl`, then `stages.train.run` of what they give.
+`skillttrl train`, `sft` and `rl` are `launch`, `launch_sft` and `launch_rl`, then `stages.train.run` of what they give. What is heavy is imported
+inside the functions, so that a mistake in a config is answered at once.
 """
 
 from __future__ import annotations
@@ -12,18 +13,13 @@ from pathlib import Path
 
 from skill_ttrl.agents.scripted.scripted_agent import scripted_agent_names
 from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names
-from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.envs.lookup import SHORT_NAMES
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import is_command, is_remote
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import NO_EFFECT_ON_RESULTS
 from skill_ttrl.skills.folder import is_bank
-from skill_ttrl.stages.data_phases import COLLECTED
-from skill_ttrl.stages.setup.checks import load_checked
-from skill_ttrl.stages.setup.defaults import check_foreign, in_another_env
-from skill_ttrl.stages.targets.resolve import find_trained, is_hub_name
+from skill_ttrl.stages.setup.load import load_checked
 
 EPISODES = "trajectories.jsonl"
 """The file that `skillttrl collect` writes in the documentation, in the folder of the bank that is distilled from it."""
@@ -77,6 +73,8 @@ class Launch:
         """
         config = load_checked(self.source, self.overrides, self.options.notice)
         if self.options.env is not None:
+            from skill_ttrl.stages.setup.defaults import check_foreign
+
             check_foreign(self.source, config)
         return config
 
@@ -104,6 +102,8 @@ def launch(source: str, options: Options, *, phase: str | None = None) -> Launch
     """
     own: list[str] = []
     if options.env is not None:
+        from skill_ttrl.stages.setup.defaults import in_another_env
+
         # A recipe's tasks are those of its own environment: another one brings its own, unless `--set data...` says more.
         own = ["data.train=null", "data.eval=null", *in_another_env(source, options.env)]
     keys = {
@@ -205,6 +205,8 @@ def _weights_of(policy: Path) -> list[str]:
         ConfigError: it has no weights here: a scripted agent, an endpoint or a program.
         RunFolderError, CheckpointError: see `find_trained`.
     """
+    from skill_ttrl.stages.targets.resolve import find_trained, is_hub_name
+
     name = str(policy)
     if (
         is_remote(name)
@@ -237,6 +239,9 @@ def quickstart_of(episodes: Path) -> str:
     Raises:
         ConfigError: there is none.
     """
+    from skill_ttrl.data.episodes import read_episodes
+    from skill_ttrl.envs.lookup import SHORT_NAMES
+
     env_id = next(read_episodes(episodes)).task.env_id
     short = next((name for name, known in SHORT_NAMES.items() if known == env_id), None)
     named = (f"quickstart_skills_{short}", f"quickstart_{short}")  # one with the phases of a skill bank before another
@@ -277,6 +282,8 @@ def _run_of(bank: Path) -> Path | None:
 
 def _episodes_of(bank: Path) -> Path:
     """The file of episodes that the bank's run has collected, or that is in the bank's folder."""
+    from skill_ttrl.stages.data_phases import COLLECTED
+
     owner = _run_of(bank)
     found = _home(bank) / EPISODES if owner is None else owner / COLLECTED
     if not found.is_file():

@@ -45,8 +45,8 @@ from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folde
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
-from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.defaults import with_env_defaults
+from skill_ttrl.stages.setup.load import load_checked
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.storage.append_log import flatten

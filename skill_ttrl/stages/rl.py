@@ -28,7 +28,7 @@ from skill_ttrl.stages.training.metrics import (
     step_rates,
     step_vote_metrics,
 )
-from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
+from skill_ttrl.stages.training.run import Run, stopped_by, warn_of_undecided_answers
 from skill_ttrl.stages.training.run_bank import skill_metrics
 from skill_ttrl.stages.training.sampling import StepTimer, rolling_ahead, sample_step, shown, step_tasks
 from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
@@ -40,7 +40,6 @@ from skill_ttrl.stages.training.state import (
     remaining_steps,
     save_if_due,
     skipped_too_often,
-    stopped_by,
     watch_updates,
 )
 from skill_ttrl.types import Group, VoteResult

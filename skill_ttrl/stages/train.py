@@ -47,7 +47,7 @@ from skill_ttrl.stages.setup.checks import (
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import KEPT, Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
-from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
+from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkpoint
 from skill_ttrl.stages.setup.rollout_workers import on_cluster
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
@@ -96,7 +96,7 @@ def run(
         Interrupted: after a signal.
     """
     progress = progress or SilentProgress()
-    check_runnable(config, resumed=(Path(output) / "checkpoints").is_dir())
+    check_runnable(config, Path(output), resume)
     config = with_defaults(config)
     phases = learning_phases(config)
     with ExitStack() as stack:
@@ -114,25 +114,38 @@ def run(
         return summary
 
 
-def check_runnable(config: SkillTTRLConfig, output: Path | None = None, *, resumed: bool = False) -> None:
-    """Refuse what no run can do, by the config alone and, where a new run is to have it, by its folder.
+def check_runnable(config: SkillTTRLConfig, output: Path | None = None, resume: Resume | None = None) -> None:
+    """Refuse what no run can do, by the config alone and by its folder.
 
     Args:
         config: The config as given.
-        output: The folder of a new run; None: it is not looked at.
-        resumed: The run has its bank already, so the one to begin with is not looked at.
+        output: The folder of the run; None: it is not looked at. A run with checkpoints has its bank and baseline already.
+        resume: see `run`.
 
     Raises:
-        SkillTTRLError: see `stages.setup.checks` and `open_folder`.
+        SkillTTRLError: see `stages.setup.checks` and `check_place`.
     """
     check_names(config)  # all of them in one message
     check_started(config)
-    for error in refusals(config, without=check_bank if resumed else None):
+    for error in refusals(config, without=check_bank if _has_begun(output) else None):
         raise error
-    if not resumed:
+    check_place(config, output, resume)
+
+
+def check_place(config: SkillTTRLConfig, output: Path | None, resume: Resume | None) -> None:
+    """Check the folder of a run and the run whose baseline it reuses; arguments as for `check_runnable`.
+
+    Raises:
+        RunFolderError, ConfigError: see `reused_baseline` and `RunFolder.check_new`.
+    """
+    if not _has_begun(output):
         reused_baseline(with_defaults(config))
-    if output is not None:
-        check_new(output)
+    if output is not None and (resume is None or not RunFolder.exists(output)):
+        RunFolder.check_new(output)
+
+
+def _has_begun(output: Path | None) -> bool:
+    return output is not None and (output / "checkpoints").is_dir()
 
 
 def reused_baseline(config: SkillTTRLConfig) -> Evaluation | None:

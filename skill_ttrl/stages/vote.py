@@ -22,7 +22,7 @@ from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.samples import SAMPLE, SamplingPass, TaskSamples
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
-from skill_ttrl.stages.setup.checks import load_checked
+from skill_ttrl.stages.setup.load import load_checked
 from skill_ttrl.stages.targets.draw import draw_samples
 from skill_ttrl.stages.targets.resolve import resolve_target, with_fitting, with_limit
 from skill_ttrl.stages.targets.stored import SampleSet, is_stored, read_stored

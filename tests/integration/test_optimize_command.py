@@ -144,7 +144,7 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
         assert requests_of(found) == there.delivered["answers"]
         with pytest.raises(RunFolderError, match=r"optimize\.batch_size 8 there, 4 here"):
             optimize_run(good, output=tmp_path / "poor", overrides=["optimize.batch_size=4"])
-        with pytest.raises(RunFolderError, match="holds a run already"):
+        with pytest.raises(RunFolderError, match="already holds a run"):
             optimize_run(good, output=tmp_path / "poor", resume="never")
 
 

@@ -17,9 +17,8 @@ from skill_ttrl.runs.summary import Summary, summary_versions
 from skill_ttrl.stages.evaluation.results import EVALUATION, NO_SKILLS, Evaluation, ProblemResult, control_warning
 from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.setup.checks import learning_phases
-from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run import Run, stopped_by
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning
-from skill_ttrl.stages.training.state import stopped_by
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import first_problem, from_json

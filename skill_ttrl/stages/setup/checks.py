@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,7 +20,7 @@ from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import check_adviser, make_scripted_agent
 from skill_ttrl.answers import conditions
-from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig, load_config
+from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig
 from skill_ttrl.config.scale import AUTO, LOCAL
 from skill_ttrl.cores import free_memory
 from skill_ttrl.data.tasks import CHECK, find_family, longest_series
@@ -43,7 +42,7 @@ from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_scripted_agent
 from skill_ttrl.stages.inputs.leak import run_of
-from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults, with_defaults, with_env_defaults
+from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
 from skill_ttrl.stages.setup.open_bank import check_start
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
@@ -155,31 +154,6 @@ ROLLING: tuple[Phase, ...] = ("rl", "vote_sft", "dagger")
 """Phases of training that roll out."""
 DATA_PHASES: tuple[Phase, ...] = ("collect", "distill")
 """Phases that change no weights."""
-
-
-def load_checked(
-    source: str | Path | Mapping[str, Any],
-    overrides: Sequence[str] = (),
-    notice: Callable[[str], object] = lambda text: None,
-) -> SkillTTRLConfig:
-    """`load_config`, where another algorithm than the source's has its own defaults.
-
-    Args:
-        source: see `load_config`.
-        overrides: as for `--set`.
-        notice: called with the keys of the source that give way to another algorithm (`superseded`).
-
-    Raises:
-        ConfigError, TrustError: see `load_config`.
-    """
-    config = load_config(source, overrides)
-    if not (keys := superseded(source, overrides)):  # after the source is known to be trusted: it may name code
-        return config
-    names = ", ".join(f"rl.{key}" for key in keys)
-    notice(
-        f"rl.algorithm={config.rl.algorithm['type']} replaces the config's algorithm, so its defaults replace the values set for the old one: {names}. To override them, use --set."
-    )
-    return load_config(source, overrides, without=keys)
 
 
 def check_ready(config: SkillTTRLConfig) -> None:

@@ -30,7 +30,7 @@ def open_folder(
         pinned = pin_revisions(config)
         return RunFolder.create(output, pinned, source=source), pinned
     if resume is None:
-        check_new(output)
+        RunFolder.check_new(Path(output))
     folder = RunFolder.open(output)
     try:
         if not folder.checkpoints.is_dir():
@@ -42,14 +42,6 @@ def open_folder(
     except BaseException:
         folder.close()
         raise
-
-
-def check_new(output: str | Path) -> None:
-    """Raise `RunFolderError` where a folder that a new run is to have holds one."""
-    if RunFolder.exists(output):
-        raise RunFolderError(
-            f"{output} already holds a run. Continue it with --resume auto, or choose another --output."
-        )
 
 
 def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:

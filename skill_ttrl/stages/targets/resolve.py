@@ -23,8 +23,8 @@ from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.inputs.leak import Seen, seen_by_run
 from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST, folder_digest, pin_policy, pinned_source
 from skill_ttrl.stages.inputs.tasks import evaluation_split, own_training_tasks
-from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.defaults import with_env_defaults
+from skill_ttrl.stages.setup.load import load_checked
 from skill_ttrl.stages.setup.open_bank import bank_in_memory, bank_version, read_run_bank
 from skill_ttrl.stages.targets.stored import is_stored
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import RLConfig, SkillTTRLConfig
 from skill_ttrl.llm.backend import counting
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.progress import Progress
@@ -17,6 +17,7 @@ from skill_ttrl.runs.checkpoint import Checkpoint
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.records import eval_line
+from skill_ttrl.runs.stop_rules import COLLAPSE, stop_step
 from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.stages.evaluation.measure import correctness, evaluation_draws
 from skill_ttrl.stages.evaluation.results import Evaluation
@@ -183,3 +184,17 @@ def tracked_metrics(found: Evaluation) -> dict[str, float]:
     measured |= {f"pass@{k}": value for k, value in found.pass_at_k.items()}
     measured |= {f"accuracy/{kind or 'other'}": each.accuracy for kind, each in found.by_type.items()}
     return {name: value for name, value in measured.items() if value is not None}
+
+
+def stopped_by(rows: Sequence[Mapping[str, Any]], config: RLConfig, finished: int) -> str | None:
+    """Why `rl.stop_rule` ends a run with these metrics after at most `finished` steps; None: it continues.
+
+    Only the first `finished` steps count, so a resumed run stops where it stopped before.
+    """
+    if config.stop_rule is None:
+        return None
+    stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
+    if stop is None or stop == config.steps:  # it ended by itself
+        return None
+    given = " The weights of before RL are given back." if config.stop_rule == COLLAPSE else ""
+    return f"The stopping rule {config.stop_rule} ended RL after {stop} of {config.steps} steps.{given}"

@@ -24,11 +24,11 @@ from skill_ttrl.rl.update_metrics import dump_skipped
 from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
-from skill_ttrl.runs.stop_rules import COLLAPSE, stop_step
+from skill_ttrl.runs.stop_rules import COLLAPSE
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
-from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run import Run, stopped_by
 from skill_ttrl.stages.training.votes import GreedyBaseline, VoteManager
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Group, Trajectory, VoteResult
@@ -359,8 +359,6 @@ DUMPS = "nonfinite"
 """Folder of a run with the batches of updates that were left out."""
 KEPT_DUMPS = 5
 """Newest ones of a phase that stay."""
-Rows = Sequence[Mapping[str, Any]]
-"""Metrics of each step of a phase, oldest first."""
 
 
 def remaining_steps(run: Run, state: PhaseState) -> Iterator[int]:
@@ -368,20 +366,6 @@ def remaining_steps(run: Run, state: PhaseState) -> Iterator[int]:
     config = run.config.rl
     while state.step < config.steps and stopped_by(run.log.rows(state.phase), config, state.step) is None:
         yield state.step
-
-
-def stopped_by(rows: Rows, config: RLConfig, finished: int) -> str | None:
-    """Why `rl.stop_rule` ends a run with these metrics after at most `finished` steps; None: it continues.
-
-    Only the first `finished` steps count, so a resumed run stops where it stopped before.
-    """
-    if config.stop_rule is None:
-        return None
-    stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
-    if stop is None or stop == config.steps:  # it ended by itself
-        return None
-    given = " The weights of before RL are given back." if config.stop_rule == COLLAPSE else ""
-    return f"The stopping rule {config.stop_rule} ended RL after {stop} of {config.steps} steps.{given}"
 
 
 def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | None:

@@ -31,7 +31,7 @@ def test_create_writes_what_identifies_a_run(tmp_path: Path) -> None:
 
 def test_create_refuses_what_is_there_already(tmp_path: Path) -> None:
     make(tmp_path / "a").close()
-    with pytest.raises(RunFolderError, match=r"holds a run already.*--resume auto"):
+    with pytest.raises(RunFolderError, match=r"already holds a run.*--resume auto"):
         make(tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").write_text("x")

@@ -15,7 +15,7 @@ from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import figures_line, metric_rows
 from skill_ttrl.runs.stop_rules import RULES, stop_step
-from skill_ttrl.stages.training.state import stopped_by
+from skill_ttrl.stages.training.run import stopped_by
 
 Figures = dict[str, list[float | None]]
 
