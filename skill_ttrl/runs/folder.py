@@ -88,14 +88,12 @@ class RunFolder(Locked):
             RunFolderError: the folder holds something already, cannot be written, or another process is in it.
         """
         path = Path(path)
-        if path.exists() and not path.is_dir():
-            raise RunFolderError(f"Cannot make the run folder {path}: a file has that name. Choose another --output.")
+        cls.check_new(path)
         new = not path.exists()
         with wrap_os_errors("make the run folder", path):
             path.mkdir(parents=True, exist_ok=True)
         folder = cls(path, None)
         try:
-            cls.check_new(path)
             folder._lock = acquire_lock(path)
             if cls.exists(path):  # another process was quicker
                 raise RunFolderError(_occupied(path, []))
@@ -116,8 +114,10 @@ class RunFolder(Locked):
         """Check that a run can start at `path`.
 
         Raises:
-            RunFolderError: the folder holds something already.
+            RunFolderError: the folder holds something already, or a file has that name.
         """
+        if path.exists() and not path.is_dir():
+            raise RunFolderError(f"Cannot make the run folder {path}: a file has that name. Choose another --output.")
         entries = path.iterdir() if path.exists() else ()
         if foreign := sorted(entry.name for entry in entries if not _left_by_creation(entry.name)):
             raise RunFolderError(_occupied(path, foreign))
