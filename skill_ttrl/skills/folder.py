@@ -119,7 +119,8 @@ def check_new(path: Path) -> None:
         )
     own = (LOCK_FILE, f".{BANK_FILE}", f"{BANK_FILE}{SUFFIX}")
     entries = path.iterdir() if path.is_dir() else ()
-    foreign = [entry for entry in entries if not (entry.name.startswith(own) or _is_empty_log(entry))]
+    others = (entry for entry in entries if not entry.name.startswith(own))
+    foreign = [entry for entry in others if entry.name != LOG_FILE or entry.stat().st_size > 0]  # an empty log is none
     if foreign and not is_bank(path):
         raise SkillBankError(
             f"{path} is not a skill bank and holds other things ({quote(foreign[0].name)}). Name a new or an empty folder."
@@ -158,10 +159,6 @@ def lock(path: Path, seconds: float = 0.0) -> int:
                 waited = f" Stopped waiting after {seconds:g} s." if seconds else ""
                 raise SkillBankError(str(error).replace("or choose another --output.", only_looking) + waited) from None
         time.sleep(random.uniform(*LOCK_PAUSE))
-
-
-def _is_empty_log(entry: Path) -> bool:
-    return entry.name == LOG_FILE and entry.stat().st_size == 0
 
 
 def refusal(action: str, path: Path, error: OSError) -> SkillBankError:

@@ -186,17 +186,8 @@ def test_the_phase_collect_of_a_run_plays_tasks_that_it_trains_on(tmp_path: Path
     assert collect_into(out, config, SilentProgress()).played == 0 and out.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"collect": {"agent": "openai:m", "epsilon": 0.5}},
-            "collect.epsilon works with scripted agents, but collect.agent=openai:m is a policy",
-        ),
-        ({"collect": {"agent": "randon"}}, "Did you mean 'random'"),
-    ],
-)
-def test_a_phase_that_cannot_be_played_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        collect_into(tmp_path / "collected.jsonl", phase(**changes), SilentProgress())
+def test_a_phase_that_cannot_be_played_is_refused(tmp_path: Path) -> None:
+    unplayable = phase(collect={"agent": "openai:m", "epsilon": 0.5})
+    with pytest.raises(ConfigError, match=r"collect\.epsilon works with scripted agents, but collect\.agent=openai:m"):
+        collect_into(tmp_path / "collected.jsonl", unplayable, SilentProgress())
     assert not list(tmp_path.iterdir())

@@ -129,7 +129,6 @@ NO_GRADE = [*MATH, "data.max_prompt_tokens=300", "rl.reward=random", "agent={tem
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        (["evolve.teacher=heuristics"], "Unknown teacher 'heuristics'.*Did you mean 'heuristic'"),
         (["evolve.teacher=tests.doors:Opener"], "without distill and evolve"),
         (NO_GRADE, "There is an evolve section, but .*cannot grade"),
     ],

@@ -48,8 +48,6 @@ def test_a_template_that_cannot_be_filled(tmp_path: Path, text: str) -> None:
 
 
 def test_templates_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'boxed'"):
-        PromptFormatter("boxd")
     with pytest.raises(ConfigError, match="Cannot read the prompt template"):
         PromptFormatter(str(tmp_path / "none.md"))
     (tmp_path / "binary.md").write_bytes(b"\xff\xfe\x00$question")

@@ -26,6 +26,7 @@ from skill_ttrl.llm.server_key import drawn_key, key_file, key_headers
 from skill_ttrl.llm.vllm.plugin.launch import vllm_arguments
 from skill_ttrl.llm.vllm.plugin.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
 from skill_ttrl.stages.serve import LAUNCHER, plan
+from tests.vllm_server import free_port
 
 SERVER = f"""
 import http.server, json, os, sys
@@ -43,12 +44,6 @@ class Answers(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", options["port"]), Answers).serve_forever()
 """
 """Stands in for vLLM: answers its process id and the length of its key."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def alive(pid: int) -> bool:
