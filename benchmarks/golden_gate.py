@@ -38,8 +38,17 @@ NAMES: dict[str, str | None] = {}
 """Old name → new name of a field (`accuracy`) or a file (`votes.jsonl`); None: one side alone has it. For a commit that only renames."""
 
 IGNORED = {"seconds", "created", "digest", "config_digest", "timing", "source", "policy", "reused_from"}
-"""Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`; and labels in words.
-Of `errors`, sentences for people, the number is compared."""
+IGNORED |= {
+    "copied_winners",
+    "collapse_warning",
+    "first_agreements",
+    "latest_flips",
+    "first_abstained",
+    "first_distinct",
+    "latest_distinct",
+}
+"""Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`; labels in words; and metrics that
+one side alone may have. Of `errors`, sentences for people, the number is compared."""
 
 SKIPPED = {"timings.jsonl", "equivalence_cache.jsonl", "usage.jsonl", "answers.jsonl"}
 """Line files of times, or of what was computed in which order."""

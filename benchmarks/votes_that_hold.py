@@ -1,9 +1,9 @@
 """Does a method of voting hold? `quickstart_pretrained` with each arm, over seeds and prompts a step, in one resumable folder.
 
-    python benchmarks/votes_that_hold.py FOLDER --arms majority,anchored --seeds 0-3        # tune
-    python benchmarks/votes_that_hold.py FOLDER --arms majority,anchored --seeds 10-17      # judge
-    python benchmarks/votes_that_hold.py FOLDER3 --shots 3                                  # a weaker base
-    python benchmarks/votes_that_hold.py FOLDER4 --family plus_one --prompts 8 --arms majority,verify,random,labels
+    python benchmarks/votes_that_hold.py FOLDER --arms recipe,majority --seeds 0-3        # tune
+    python benchmarks/votes_that_hold.py FOLDER --arms recipe,random --seeds 10-17        # judge
+    python benchmarks/votes_that_hold.py FOLDER2 --shots 2                                # a weaker base
+    python benchmarks/votes_that_hold.py FOLDER3 --family plus_one --prompts 8 --arms majority,verify,random,labels
 
 A run that is there is not run again; its weights are deleted once it is measured. The arms of one seed share one evaluation before
 training. The tables: each arm's gain in avg@K (mean over its runs, 95 % interval over runs), runs below their base, true votes; then every
@@ -31,23 +31,27 @@ from skill_ttrl.runs.stop_rules import stop_step
 from skill_ttrl.statistics import student
 
 ANCHORED = "vote.strategy=anchored"
+TO_THE_END = "rl.stop_rule=null"
+COUNTED = ["env.kwargs.copies=true", TO_THE_END]
+"""Answers that copy the question count, as in TTRL."""
 ARMS: dict[str, list[str]] = {
-    "majority": [ANCHORED, "vote.options.weight=0.0"],  # the majority, and how often it left the base's
-    "no copies": ["env.kwargs={last_number: true, copies: false}"],
-    "no copies stopped": ["env.kwargs={last_number: true, copies: false}", "rl.stop_rule=collapse"],
-    "stopped": ["rl.stop_rule=collapse"],
-    "anchored": [ANCHORED],
-    "anchored .67": [ANCHORED, "vote.options.weight=0.67"],
-    "anchored .5": [ANCHORED, "vote.options.weight=0.5"],
-    "kl": ["rl.kl_coef=0.05"],
-    "small steps": ["rl.learning_rate=5.0e-6"],
-    "no deviation": ["rl.algorithm=dr_grpo"],
-    "negatives": ["rl.algorithm=nsr"],
-    "gated": ["vote.strategy=gated", "vote.options.threshold=0.6"],
-    "soft": ["vote.strategy=soft"],
-    "restrain": ["vote.strategy=restrain"],
-    "guard": ["vote.strategy=guard"],
-    "sequential": ["vote.strategy=sequential"],
+    "recipe": [],
+    "no copies": [TO_THE_END],
+    "stopped": ["env.kwargs.copies=true"],
+    "majority": [*COUNTED, ANCHORED, "vote.options.weight=0.0"],  # the majority, and how often it left the base's
+    "anchored": [*COUNTED, ANCHORED],
+    "anchored .67": [*COUNTED, ANCHORED, "vote.options.weight=0.67"],
+    "anchored .5": [*COUNTED, ANCHORED, "vote.options.weight=0.5"],
+    "kl": [*COUNTED, "rl.kl_coef=0.05"],
+    "small steps": [*COUNTED, "rl.learning_rate=5.0e-6"],
+    "no deviation": [*COUNTED, "rl.algorithm=dr_grpo"],
+    "negatives": [*COUNTED, "rl.algorithm=nsr"],
+    "gated": [*COUNTED, "vote.strategy=gated", "vote.options.threshold=0.6"],
+    "soft": [*COUNTED, "vote.strategy=soft"],
+    "restrain": [*COUNTED, "vote.strategy=restrain"],
+    "guard": [*COUNTED, "vote.strategy=guard"],
+    "sequential": [*COUNTED, "vote.strategy=sequential"],
+    "sequential 4": [*COUNTED, "vote.strategy=sequential", "vote.options.first=4"],
     "imitation": ["phases=[vote_sft]"],
     "verify": ["rl.reward=verify"],
     "random": ["rl.reward=random"],
@@ -60,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recipe", default="quickstart_pretrained", help="a shipped config that votes")
-    parser.add_argument("--arms", default="majority,anchored", help=f"of {', '.join(ARMS)}")
+    parser.add_argument("--arms", default="recipe,majority", help=f"of {', '.join(ARMS)}")
     parser.add_argument(
         "--family", help="generated problems in place of the recipe's, with examples of them in the prompt"
     )
@@ -126,8 +130,8 @@ def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[
         prompt = options.folder / "prompt.md"
         prompt.write_text("\n\n".join([*examples[: options.shots], examples[-1]]))
         settings.append(f"agent.template={prompt}")
-    base = options.folder / f"base-{seed}"
-    if base.exists() and not any(each.startswith("env.") for each in ARMS[arm]):
+    base = options.folder / f"base-{'counted-' * (COUNTED[0] in ARMS[arm])}{seed}"
+    if base.exists():
         settings.append(f"run.baseline={base}")
     command = [
         sys.executable,
@@ -181,23 +185,26 @@ def summary(runs: list[dict[str, Any]]) -> str:
         count = len(gains)
         wide = student(0.95, count - 1) * statistics.stdev(gains) / math.sqrt(count) if count > 1 else math.inf
         true = statistics.mean([value for row in rows for value in row["true"]] or [0.0])
-        tokens = statistics.mean([row.get("tokens", math.nan) for row in rows])
+        tokens = [row["tokens"] for row in rows if "tokens" in row]
         lines.append(
             f"| {arm} | {prompts} | {len(rows)} | {gain:+.3f} [{gain - wide:+.3f}, {gain + wide:+.3f}] | {min(gains):+.3f} "
-            f"| {sum(gain < 0 for gain in gains)} | {true:.2f} | {tokens:,.0f} |"
+            f"| {sum(gain < 0 for gain in gains)} | {true:.2f} | {f'{statistics.mean(tokens):,.0f}' if tokens else ''} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def every(runs: list[dict[str, Any]]) -> str:
     """One line a run."""
-    lines = ["| arm | prompts | seed | avg | change [95 %] | left the base, by step |", "|---" * 6 + "|"]
+    lines = [
+        "| arm | prompts | seed | avg | change [95 %] | agreement, first and last step | winners that copy, first and last step |",
+        "|---" * 7 + "|",
+    ]
     for row in runs:
         low, high = row["change"]
-        left = " ".join(f"{value:.2f}" for value in row["left"])
+        ends = [f"{row[name][0]:.2f}, {row[name][-1]:.2f}" if row.get(name) else "" for name in ("agreement", "copied")]
         lines.append(
             f"| {row['arm']} | {row['prompts']} | {row['seed']} | {row['before']:.3f} → {row['after']:.3f} "
-            f"| {row['after'] - row['before']:+.3f} [{low:+.3f}, {high:+.3f}] | {left} |"
+            f"| {row['after'] - row['before']:+.3f} [{low:+.3f}, {high:+.3f}] | {ends[0]} | {ends[1]} |"
         )
     return "\n".join(lines)
 
@@ -223,33 +230,34 @@ def signs(runs: list[dict[str, Any]]) -> str:
         """Means of a figure over the latest `steps` steps, after each step."""
         return lambda row: [statistics.mean(row[name][end - steps : end]) for end in range(steps, len(row[name]) + 1)]
 
-    scores: dict[str, Callable[[dict[str, Any]], list[float]]] = {
-        "winners that copy the question, 2 steps": latest("copied", 2),
-        "first agreement low, 3 steps": lambda row: [-statistics.mean(row["agreement"][:3])],
-        "agreement's rise in 2 steps": lambda row: [
-            b - a for a, b in zip(row["agreement"], row["agreement"][2:], strict=False)
-        ],
-        "left the base's winner, 3 steps": latest("left", 3),
-        "flips, 5 steps": latest("flips", 5),
-        "fewer distinct winners": lambda row: [-value for value in latest("distinct", 3)(row)],
+    scores: dict[str, tuple[int, Callable[[dict[str, Any]], list[float]]]] = {
+        "winners that copy the question, 2 steps": (2, latest("copied", 2)),
+        "first agreement low, 3 steps": (3, lambda row: [-statistics.mean(row["agreement"][:3])]),
+        "agreement's rise in 2 steps": (
+            3,
+            lambda row: [b - a for a, b in zip(row["agreement"], row["agreement"][2:], strict=False)],
+        ),
+        "left the base's winner, 3 steps": (3, latest("left", 3)),
+        "flips, 5 steps": (5, latest("flips", 5)),
+        "fewer distinct winners, 3 steps": (3, lambda row: [-value for value in latest("distinct", 3)(row)]),
     }
     lines = [
         f"{len(bad)} runs below their base, {len(good)} above.\n",
         "| sign | area under the curve | best threshold with at most 5 % false alarms | bad runs found | false alarms | step, median |",
         "|---" * 6 + "|",
     ]
-    for name, score in scores.items():
+    for name, (window, score) in scores.items():
         found, alarms = [max(score(row) or [-9.0]) for row in bad], [max(score(row) or [-9.0]) for row in good]
         area = statistics.mean((one > other) + (one == other) / 2 for one in found for other in alarms)
         limit = sorted(alarms, reverse=True)[int(0.05 * len(alarms))]  # above it are at most 5 %
         hit = [
-            next(step for step, value in enumerate(score(row)) if value > limit)
+            next(step for step, value in enumerate(score(row), window) if value > limit)
             for row, top in zip(bad, found, strict=True)
             if top > limit
         ]
         lines.append(
             f"| {name} | {area:.2f} | above {limit:.2f} | {len(hit)} of {len(bad)} | {sum(each > limit for each in alarms)} of {len(good)} "
-            f"| {statistics.median(hit) + 1 if hit else '-'} |"
+            f"| {statistics.median(hit) if hit else '-'} |"
         )
     stops = [[stop_step(rows_of(row), "collapse") for row in part] for part in (bad, good)]
     fired = [[step for step in part if step is not None] for part in stops]

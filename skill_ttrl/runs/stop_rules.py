@@ -88,9 +88,9 @@ def collapse_signs(
     copies = figures(rows, "copied_winners")[-2:]
     if len(copies) == 2 and mean(copies) >= copied:
         found["The winners copy the question"] = (
-            f": {mean(copies):.0%} of those in the latest 2 steps are words or numbers of it. Where answers do not stand in their "
-            "questions, the policy is learning to repeat: stop, and show it more examples, or take a stronger base. Where they do, "
-            "ignore this, and set rl.stop_options.copied=2 if rl.stop_rule is collapse."
+            f": {mean(copies):.0%} of those in the latest 2 steps are words or numbers of it. If answers never stand in their questions, the "
+            "policy is learning to repeat: set env.kwargs.copies=false (math), or show it more examples. If they do, ignore this, and with "
+            "rl.stop_rule=collapse set rl.stop_options.copied=2."
         )
     changes = figures(rows, "flip_rate")[-5:]
     if len(changes) > 1 and mean(changes) > flips:

@@ -191,10 +191,11 @@ def stopped_by(rows: Sequence[Mapping[str, Any]], config: RLConfig, finished: in
 
     Only the first `finished` steps count, so a resumed run stops where it stopped before.
     """
-    if config.stop_rule is None:
+    collapses = config.stop_rule == COLLAPSE
+    if config.stop_rule is None or (collapses and config.reward != "majority"):
         return None
     stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
-    if stop is None or stop == config.steps:  # it ended by itself
+    if stop is None or (stop == config.steps and not collapses):  # it ended by itself
         return None
-    given = " The weights of before RL are given back." if config.stop_rule == COLLAPSE else ""
+    given = " The weights of before RL are given back." if collapses else ""
     return f"The stopping rule {config.stop_rule} ended RL after {stop} of {config.steps} steps.{given}"

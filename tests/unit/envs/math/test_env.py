@@ -43,6 +43,13 @@ def test_the_answer_is_graded(action: str, reward: float, answer: str | None) ->
     assert (info["answer_rule"] is None) == (answer is None)
 
 
+def test_an_answer_that_stands_in_its_question_can_count_as_none() -> None:
+    env = MathEnv(last_number=True, copies=False)
+    for said, answer in (("7", None), ("so 17", None), ("18", "18"), ("1", "1")):
+        env.reset(options={"question": "What comes after 17 (not 7)?", "ground_truth": "18"})
+        assert env.step(said)[4]["answer"] == answer
+
+
 def test_without_a_reference_nothing_is_graded() -> None:
     assert play("<answer>128</answer>", None) == (0.0, {"answer": "128", "answer_rule": "tag", "graded": False})
 

@@ -124,4 +124,7 @@ def test_a_run_is_stopped_by_its_own_rule_and_options_only(tmp_path: Path) -> No
     assert told is not None and "collapse" in told and "given back" in told and "after 6 of 20 steps" in told
     assert stopped_by(rows, config.rl, 20) == told, "a resumed run is told what it was told before"
     assert stopped_by(rows, SkillTTRLConfig().rl, 20) is None
-    assert stopped_by(rows, config.rl.model_copy(update={"steps": 6}), 6) is None, "it had ended by itself"
+    assert stopped_by(rows, config.rl.model_copy(update={"steps": 6}), 6), (
+        "the weights are given back after the last step too"
+    )
+    assert stopped_by(rows, config.rl.model_copy(update={"reward": "random"}), 6) is None
