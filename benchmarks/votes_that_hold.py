@@ -53,9 +53,9 @@ ARMS: dict[str, list[str]] = {
     "sequential": [*COUNTED, "vote.strategy=sequential"],
     "sequential 4": [*COUNTED, "vote.strategy=sequential", "vote.options.first=4"],
     "imitation": ["phases=[vote_sft]"],
-    "verify": ["rl.reward=verify"],
+    "verify": [*COUNTED, "rl.reward=verify"],
     "random": ["rl.reward=random"],
-    "labels": ["rl.reward=label"],
+    "labels": [*COUNTED, "rl.reward=label"],
 }
 
 

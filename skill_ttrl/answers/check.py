@@ -36,7 +36,7 @@ def conditions(check: str) -> list[Condition]:
         ValueError: a part has no sign, x does not occur in it, or it is not mathematics in x alone.
     """
     found: list[Condition] = []
-    for part in _PARTS.split(check.strip()):
+    for part in _PARTS.split(check.strip().strip(";")):
         sides = _SIGN.split(_THOUSANDS.sub("", clean(part)))
         rows = list(zip(sides[::2], sides[1::2], sides[2::2], strict=False))
         if not rows or not _UNKNOWN.search(part):

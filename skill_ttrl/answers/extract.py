@@ -92,8 +92,10 @@ def true_answer(answer: object) -> str | None:
 
 
 def stands_in(answer: str, question: str) -> bool:
-    """True if the answer is a word, a number or a run of them in the question, such as 7 in `7 + 5`, but not in `17` or `7.5`."""
-    return re.search(rf"(?<![\w.]){re.escape(answer.strip())}(?!\w|\.\d)", question) is not None
+    """True if the answer is a word, a number or a run of them in the question, such as 7 in `7 + 5`, but not in `17`, `7.5` or `7,000`."""
+    answer = answer.strip()
+    whole = rf"(?<![\w.])(?<!\d,){re.escape(answer)}(?!\w|\.\d|,\d{{3}})"
+    return answer in question and re.search(whole, question) is not None
 
 
 def extract(text: str, *, last_number: bool = False) -> str | None:

@@ -294,6 +294,11 @@ class RLConfig(Section):
     stop_options: dict[str, Any] = Field(default_factory=dict)
     """Options of that rule, e.g. `threshold`."""
 
+    @property
+    def stops_collapse(self) -> bool:
+        """True if the rule `collapse` is in force: it judges votes, so they must be what is rewarded."""
+        return self.stop_rule == "collapse" and self.reward == "majority"
+
     @model_validator(mode="after")
     def _hand_over_keeps_pace(self) -> RLConfig:
         if self.max_staleness > 1 and not self.in_flight_updates:

@@ -190,7 +190,7 @@ def _settings_without_effect(rl: RLConfig) -> Iterator[str]:
             f"rl.ref_model_sync_steps={rl.ref_model_sync_steps} refreshes a reference model, but with rl.kl_coef=0 and no "
             "rl.kl_in_reward there is none. Set one of them, or rl.ref_model_sync_steps=null."
         )
-    if rl.ref_model_sync_steps and rl.stop_rule == "collapse":
+    if rl.ref_model_sync_steps and rl.stops_collapse:
         yield (
             f"rl.ref_model_sync_steps={rl.ref_model_sync_steps} replaces the weights of before RL, which rl.stop_rule=collapse gives back. "
             "Set one of them to null."

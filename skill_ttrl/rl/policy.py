@@ -273,9 +273,13 @@ class Policy:
         for name, parameter in self.trainable_parameters().items():
             parameter.data, self._reference[name] = self._reference[name], parameter.data
 
+    @torch.no_grad()
     def return_to_reference(self) -> None:
-        """Give the policy the reference's weights for good."""
+        """Give the policy the reference's weights for good; the reference stays as it is."""
+        assert self._reference is not None
+        reference = {name: weights.clone() for name, weights in self._reference.items()}
         self._swap_reference()
+        self._reference = reference
 
     def reference_state(self) -> dict[str, Tensor] | None:
         """The reference's weights, for a checkpoint; None where there is none or the bare base model serves."""

@@ -13,7 +13,7 @@ from typing import Any
 from skill_ttrl.errors import ScaleError, SkillBankError, SkillTTRLError, TrainingError
 from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rl.parallel.commands import call
-from skill_ttrl.runs.stop_rules import COLLAPSE, collapse_signs
+from skill_ttrl.runs.stop_rules import collapse_signs
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
@@ -38,6 +38,7 @@ from skill_ttrl.stages.training.state import (
     checkpoint_on_error,
     record_step,
     remaining_steps,
+    save,
     save_if_due,
     skipped_too_often,
     watch_updates,
@@ -93,6 +94,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
             run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, *place))
             evaluate_and_save(run, state, metrics)  # where due; leaves here on a signal
 
+    give_back(run, state)
     conclude(run)
     run.evaluate("after")
     if bank:
@@ -160,9 +162,6 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
     stopped = stopped_by(run.log.rows(RL), config, state.step)
     if stopped is not None:
         run.progress.notice(stopped)
-        if config.stop_rule == COLLAPSE:
-            run.components.driver.run(call, "policy", "return_to_reference")
-            run.components.worker.update_weights(state.step)
     last = state.step == config.steps or stopped is not None
     failed = watch_updates(run, state, state.step - 1)
     if config.eval_steps and state.step % config.eval_steps == 0 and not last and failed is None:
@@ -172,6 +171,14 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
     if not last:
         with checkpoint_on_error(run, state):
             run.ledger.check()
+
+
+def give_back(run: Run, state: RLState) -> None:
+    """Return to the weights of before RL, and save them, where the rule `collapse` ended it; again where a resumed run was killed before."""
+    if run.config.rl.stops_collapse and stopped_by(run.log.rows(RL), run.config.rl, state.step) is not None:
+        run.components.driver.run(call, "policy", "return_to_reference")
+        run.components.worker.update_weights(state.step)
+        save(run, state)
 
 
 def conclude(run: Run) -> None:
@@ -198,7 +205,8 @@ def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group], 
                 ),
                 once=ALL_SKIPPED,
             )
-        _warn_of(run, collapse_signs(run.log.rows(RL)))
+        rl = run.config.rl
+        _warn_of(run, collapse_signs(run.log.rows(RL), **rl.stop_options if rl.stops_collapse else {}))
     if step + 1 == EARLY:
         _warn_of(run, early_signs(run.log.rows(RL), answers=run.config.rl.reward != "env"))
 

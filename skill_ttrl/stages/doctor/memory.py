@@ -22,7 +22,6 @@ from skill_ttrl.rl.forward.tree import refuse_config
 from skill_ttrl.rl.out_of_memory import out_of_memory
 from skill_ttrl.rl.policy import LOGIT_BUDGET
 from skill_ttrl.runs.checkpoint import what_is_saved
-from skill_ttrl.runs.stop_rules import COLLAPSE
 from skill_ttrl.stages.setup.checks import PROCESS_BYTES, context_parts, planned_ranks
 
 FP32 = 4
@@ -147,9 +146,7 @@ def estimate_memory(
         "gradients": trainable * FP32,
         "optimizer": 2 * trainable * FP32,
         "sampler": weights if facts.is_copy else 0,
-        "reference": trainable * FP32
-        if config.rl.stop_rule == COLLAPSE or (config.rl.kl_coef > 0 and not bare_base)
-        else 0,
+        "reference": trainable * FP32 if config.rl.stops_collapse or (config.rl.kl_coef > 0 and not bare_base) else 0,
         "critic": weights + 3 * trainable * FP32 if critic else 0,
         "casts": matrices * compute if compute < shape.stored else 0,
         **_backward(config, shape, config.rl, model_config),

@@ -191,8 +191,8 @@ def stopped_by(rows: Sequence[Mapping[str, Any]], config: RLConfig, finished: in
 
     Only the first `finished` steps count, so a resumed run stops where it stopped before.
     """
-    collapses = config.stop_rule == COLLAPSE
-    if config.stop_rule is None or (collapses and config.reward != "majority"):
+    collapses = config.stops_collapse
+    if config.stop_rule is None or (config.stop_rule == COLLAPSE and not collapses):
         return None
     stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
     if stop is None or (stop == config.steps and not collapses):  # it ended by itself

@@ -24,7 +24,6 @@ from skill_ttrl.rl.update_metrics import dump_skipped
 from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
-from skill_ttrl.runs.stop_rules import COLLAPSE
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
@@ -76,7 +75,7 @@ class RLState(PhaseState):
         config, parts, resumed = run.config, run.components, run.resumed
         step = resumed.steps_done(RL)
         referred = config.rl.kl_coef > 0 or config.rl.kl_in_reward
-        if (referred and {"sft", "dagger"} & {*config.phases}) or config.rl.stop_rule == COLLAPSE:
+        if (referred and {"sft", "dagger"} & {*config.phases}) or config.rl.stops_collapse:
             # The cold start's policy: without its adapters it would be the bare base. And what `collapse` gives back.
             parts.driver.run(call, "policy", "refresh_reference")
         whole_episodes = config.agent.context_mode == "episode"

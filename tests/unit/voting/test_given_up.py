@@ -49,7 +49,7 @@ class Notices(SilentProgress):
     ("question", "answer", "copied"),
     [
         ("Which number comes after 6303?", "6303", 1.0), ("Which number comes after 6303?", "630", 0.0),
-        ("1.5 or 2?", "1", 0.0), ("1.5 or 2?", "1.5", 1.0), ("Is a (b) c?", "(b)", 1.0), (7, "7", None), ("7?", None, None),
+        ("1.5 or 2?", "1", 0.0), ("Half of 1,000?", "1", 0.0), ("Half of 1,000?", "000", 0.0), ("1.5 or 2?", "1.5", 1.0), ("Is a (b) c?", "(b)", 1.0), (7, "7", None), ("7?", None, None),
     ],
 )  # fmt: skip
 def test_winners_that_copy_their_question(question: object, answer: str | None, copied: float | None) -> None:
