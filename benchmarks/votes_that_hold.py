@@ -183,11 +183,12 @@ def summary(runs: list[dict[str, Any]]) -> str:
         gains = [row["after"] - row["before"] for row in rows]
         gain = statistics.mean(gains)
         count = len(gains)
-        wide = student(0.95, count - 1) * statistics.stdev(gains) / math.sqrt(count) if count > 1 else math.inf
+        wide = student(0.95, count - 1) * statistics.stdev(gains) / math.sqrt(count) if count > 1 else 0.0
+        interval = f" [{gain - wide:+.3f}, {gain + wide:+.3f}]" if count > 1 else ""
         true = statistics.mean([value for row in rows for value in row["true"]] or [0.0])
         tokens = [row["tokens"] for row in rows if "tokens" in row]
         lines.append(
-            f"| {arm} | {prompts} | {len(rows)} | {gain:+.3f} [{gain - wide:+.3f}, {gain + wide:+.3f}] | {min(gains):+.3f} "
+            f"| {arm} | {prompts} | {len(rows)} | {gain:+.3f}{interval} | {min(gains):+.3f} "
             f"| {sum(gain < 0 for gain in gains)} | {true:.2f} | {f'{statistics.mean(tokens):,.0f}' if tokens else ''} |"
         )
     return "\n".join(lines) + "\n"
