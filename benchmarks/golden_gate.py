@@ -40,6 +40,7 @@ NAMES: dict[str, str | None] = {}
 IGNORED = {"seconds", "created", "digest", "config_digest", "timing", "source", "policy", "reused_from"}
 IGNORED |= {
     "copied_winners",
+    "winners",
     "collapse_warning",
     "first_agreements",
     "latest_flips",

@@ -165,6 +165,8 @@ def run(options: argparse.Namespace, arm: str, prompts: int, seed: int) -> dict[
                 ("agreement", "majority_ratio"),
                 ("left", "left_base"),
                 ("distinct", "distinct_winners"),
+                ("winners", "winners"),
+                ("abstained", "abstained"),
                 ("copied", "copied_winners"),
                 ("flips", "flip_rate"),
             )
@@ -224,7 +226,7 @@ def plot(runs: list[dict[str, Any]]) -> str:
 
 
 def signs(runs: list[dict[str, Any]]) -> str:
-    """What each sign finds: the runs that ended below their base against those that ended above it, both beyond chance."""
+    """Table of what each sign finds, in runs that ended below their base and in runs that ended above it, both beyond chance."""
     bad, good = [row for row in runs if row["change"][1] < 0], [row for row in runs if row["change"][0] > 0]
 
     def latest(name: str, steps: int) -> Callable[[dict[str, Any]], list[float]]:
@@ -270,11 +272,16 @@ def signs(runs: list[dict[str, Any]]) -> str:
 
 
 def rows_of(row: dict[str, Any]) -> list[dict[str, float]]:
-    """A run's metrics as its stopping rule read them, for the figures that every step has."""
-    names = {"agreement": "majority_ratio", "copied": "copied_winners", "distinct": "distinct_winners"}
-    steps = [
-        dict(zip(names.values(), values, strict=True)) for values in zip(*(row[name] for name in names), strict=True)
-    ]
+    """A run's metrics as its stopping rule read them. Cells of earlier versions lack some."""
+    names = {
+        "agreement": "majority_ratio",
+        "copied": "copied_winners",
+        "distinct": "distinct_winners",
+        "winners": "winners",
+        "abstained": "abstained",
+    }
+    known = {name: row[key] for key, name in names.items() if row.get(key)}
+    steps = [dict(zip(known, values, strict=True)) for values in zip(*known.values(), strict=True)]
     late = len(steps) - len(row["flips"])  # a prompt comes round again only in later steps
     return [
         step if number < late else step | {"flip_rate": row["flips"][number - late]}

@@ -220,7 +220,7 @@ FAMILIES.register("next")(
 FAMILIES.register("plus_one")(
     Family(
         name="plus_one",
-        description="The number before another, asked backwards and with a check; for pretrained models. 990 numbers.",
+        description="The number before another, stated as an equation with a check; for pretrained models. 990 numbers.",
         task_type="arithmetic",
         operands=(range(10, 1000), (0,)),
         sizes={"demos": 200, "train": 256, "test": 128},

@@ -17,8 +17,8 @@ from skill_ttrl.voting.metrics import mean
 
 Rows = Sequence[Mapping[str, Any]]
 """Figures of each step, oldest first. Rules read those of the votes alone, no label."""
-Rule = Callable[..., bool]
-"""(rows, **options) → whether to stop after the last of the rows."""
+Rule = Callable[..., object]
+"""(rows, **options) → true, or anything that counts as true, to stop after the last of the rows."""
 
 RULES: Registry[Rule] = Registry("stopping rule", functions=True)
 
@@ -56,34 +56,34 @@ COLLAPSE = "collapse"
 NO_ANSWER = 0.9
 """Share of samples without an answer from which on nearly all abstain: there is nothing to vote on, and nothing else to say."""
 
-
-@RULES.register(COLLAPSE)
-def collapsing(
-    rows: Rows, *, agreement: float = 0.3, copied: float = 0.6, flips: float = 0.2, distinct: float = 0.5
-) -> bool:
-    """The votes show a sign of a collapse (`collapse_signs`). The weights of before RL are given back."""
-    return bool(collapse_signs(rows, agreement=agreement, copied=copied, flips=flips, distinct=distinct))
+LEAST_WINNERS = 4
+"""Winners that a step needs to say how different they are."""
 
 
 def collapse_signs(
     rows: Rows, *, agreement: float = 0.3, copied: float = 0.6, flips: float = 0.2, distinct: float = 0.5
 ) -> dict[str, str]:
-    """Warnings that the votes collapse, by the words that they begin with; what each finds is measured in docs/voting.md.
+    """Warnings that the votes collapse, by the words that they begin with; as a rule, any of them ends the run.
+
+    `stages.rl.give_back` then returns the weights of before RL. docs/voting.md has what each sign finds.
 
     Args:
         rows: Figures of each step of RL.
-        agreement: Weak votes: mean `majority_ratio` of the first 3 steps below it. RESTRAIN (arXiv 2510.02172) gives no reward
+        agreement: Weak votes: mean share of the winner among the answers given in the first 3 steps below it. RESTRAIN (arXiv 2510.02172) gives no reward
             on a prompt whose most frequent answer has too small a share; here the same doubt is about the mean prompt.
         copied: Copies: mean `copied_winners` of the latest 2 steps at or above it.
         flips: Flips: mean `flip_rate` of the latest 5 steps that have one above it (TTRL-Guard, arXiv 2605.19444).
-        distinct: Few answers: mean `distinct_winners` of the latest 3 steps below this share of the first 3 steps'.
+        distinct: Few answers: mean `distinct_winners` of the latest 3 steps below this share of the first 3 steps', of steps with at
+            least 4 `winners`.
     """
     found = {}
-    first, silent = figures(rows, "majority_ratio")[:3], mean(figures(rows, "abstained")[:3]) >= NO_ANSWER
-    if len(first) == 3 and mean(first) < agreement and not silent:
+    voted = [row for row in rows if row.get("majority_ratio") is not None][:3]
+    silent = mean(figures(voted, "abstained")) >= NO_ANSWER
+    shares = [row["majority_ratio"] / max(1e-9, 1.0 - row.get("abstained", 0.0)) for row in voted]
+    if len(shares) == 3 and not silent and mean(shares) < agreement:
         found["The first votes were weak"] = (
-            f": their winners had less than {agreement:.0%} of the samples. A majority that is mostly wrong teaches errors; try a "
-            "stronger base, more votes or easier tasks."
+            f": their winners had less than {agreement:.0%} of the answers. A majority that is mostly wrong teaches errors; try a "
+            "stronger base, more votes or easier tasks. rl.stop_options.agreement is the threshold of rl.stop_rule=collapse."
         )
     copies = figures(rows, "copied_winners")[-2:]
     if len(copies) == 2 and mean(copies) >= copied:
@@ -98,7 +98,7 @@ def collapse_signs(
             f": over {flips:.0%} of the revisited prompts changed their winner. Rising agreement is then no sign of accuracy; stop, or "
             "see docs/voting.md."
         )
-    apart = figures(rows, "distinct_winners")
+    apart = figures([row for row in rows if row.get("winners", 0) >= LEAST_WINNERS], "distinct_winners")
     before, now = mean(apart[:3]), mean(apart[-3:])
     if len(apart) > 5 and now < distinct * before:
         found["The prompts collapse to few answers"] = (
@@ -106,6 +106,9 @@ def collapse_signs(
             "policy is learning one answer for everything: stop, and lower rl.learning_rate or raise rl.kl_coef; see docs/voting.md."
         )
     return {start: start + rest for start, rest in found.items()}
+
+
+RULES.register(COLLAPSE)(collapse_signs)
 
 
 @RULES.register("entropy")

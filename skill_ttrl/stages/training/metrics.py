@@ -100,11 +100,11 @@ def step_vote_metrics(
 
 def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
     """Entropy of a step's answers, how many stayed undecided, and the share of winners that stand in their question, where one has both."""
-    asked = [
+    pairs = [
         ([group.task.options.get("question"), *group.task.options.get("then", ())][-1], vote.answer)
         for group, vote in zip(groups, votes, strict=True)
     ]
-    copied = [stands_in(answer, question) for question, answer in asked if isinstance(question, str) and answer]
+    copied = [stands_in(answer, question) for question, answer in pairs if isinstance(question, str) and answer]
     return ({"copied_winners": sum(copied) / len(copied)} if copied else {}) | {
         "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
         "undecided_answers": float(given_up(answer for group in groups for answer in group.answers).count),

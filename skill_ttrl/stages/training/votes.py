@@ -140,8 +140,8 @@ def in_rounds(rollout_fn: Callable[[int], RolloutFn], most: int, test: Sequentia
         groups = [Group(task, ()) for task in tasks]
         places, drawn = list(range(len(tasks))), 0
         for look in test.looks(most):
-            asked = [_seeded(tasks[place], seed) for place in places]
-            found = rollout_fn(look - drawn)(asked, bank, derive_seed(seed, "round", drawn), on_rollout_end)
+            undecided_tasks = [_seeded(tasks[place], seed) for place in places]
+            found = rollout_fn(look - drawn)(undecided_tasks, bank, derive_seed(seed, "round", drawn), on_rollout_end)
             for place, group in zip(places, found, strict=True):
                 groups[place] = replace(groups[place], trajectories=groups[place].trajectories + group.trajectories)
             drawn = look

@@ -43,6 +43,7 @@ def test_history_counts_flips_by_meaning() -> None:
         "majority_ratio": pytest.approx(2 / 3),
         "abstained": pytest.approx(1 / 3),
         "ties": 0.0,
+        "winners": 2.0,
         "distinct_winners": 1.0,
     }
     second = history.record({"p": majority_vote(["0.5"]), "q": majority_vote(["4", "5"]), "r": majority_vote(["4"])})

@@ -62,10 +62,19 @@ def test_a_healthy_run_is_left_alone(rule: str) -> None:
         ("collapse", {"copied_winners": [0.5, 0.6, 0.6]}, {}, 3),
         ("collapse", {"copied_winners": [1.0, 0.1, 1.0]}, {}, None),
         ("collapse", {"copied_winners": [1.0, 1.0]}, {"copied": 2}, None),
-        ("collapse", {"distinct_winners": [1.0] * 3 + [0.4] * 3}, {}, 6),
-        ("collapse", {"distinct_winners": [1.0] * 3 + [0.5] * 3}, {}, None),
-        ("collapse", {"distinct_winners": [0.1] * 6}, {}, None),  # multiple choice has few answers from the start
-        ("collapse", {"distinct_winners": [1.0] * 3 + [0.1] * 2}, {}, None),
+        ("collapse", {"distinct_winners": [1.0] * 3 + [0.4] * 3, "winners": [4.0] * 6}, {}, 6),
+        ("collapse", {"distinct_winners": [1.0] * 3 + [0.5] * 3, "winners": [8.0] * 6}, {}, None),
+        (
+            "collapse",
+            {"distinct_winners": [0.1] * 6, "winners": [8.0] * 6},
+            {},
+            None,
+        ),  # multiple choice has few answers from the start
+        ("collapse", {"distinct_winners": [1.0] * 3 + [0.1] * 2, "winners": [8.0] * 5}, {}, None),
+        ("collapse", {"distinct_winners": [1.0] * 3 + [0.3] * 3, "winners": [3.0] * 6}, {}, None),  # three say nothing
+        # of a sample that abstains nothing is known: 0.2 of all samples is 0.4 of the answers
+        ("collapse", {"majority_ratio": [0.2] * 3, "abstained": [0.5] * 3}, {}, None),
+        ("collapse", {"majority_ratio": [0.2] * 3, "abstained": [0.2] * 3}, {}, 3),
         # first three: mean 2; a quarter of that is 0.5, and (0.6 + 0.4 + 0.4) / 3 is the first mean below it
         ("entropy", {"answer_entropy": [2.0, 2.0, 2.0, 1.0, 0.6, 0.4, 0.4]}, {}, 7),
         ("entropy", {"answer_entropy": [2.0, 2.0, 2.0, 1.0, 0.6, 0.4, 0.4]}, {"share": 0.5}, 6),
