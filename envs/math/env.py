@@ -12,7 +12,7 @@ from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.tasks import CHECK, MATH_ENV_ID, load_tasks
 from skill_ttrl.envs.arguments import reset_options
 from skill_ttrl.envs.text_env import TextEnv
-from skill_ttrl.errors import EnvError
+from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Task
 
@@ -55,6 +55,9 @@ class MathEnv(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
+        for name, value in (("last_number", last_number), ("copies", copies)):
+            if not isinstance(value, bool):
+                raise ConfigError(f"{MATH_ENV_ID} needs {name} true or false, found {value!r}.")
         self.render_mode = render_mode
         self._split = split
         self._parser = OutputParser(last_number=last_number)

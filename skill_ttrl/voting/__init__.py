@@ -8,6 +8,7 @@ from skill_ttrl.voting.majority import batch_majority_vote, compute_voting_rewar
 from skill_ttrl.voting.metrics import (
     UndecidedAnswers,
     compute_ttrl_metrics,
+    copied_winners,
     given_up,
     label_metrics,
     trained_metrics,
@@ -40,6 +41,7 @@ __all__ = [
     "check_strategy",
     "compute_ttrl_metrics",
     "compute_voting_rewards",
+    "copied_winners",
     "given_up",
     "label_metrics",
     "majority_vote",

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from skill_ttrl.answers import canonicals, correct, verdict
-from skill_ttrl.types import VoteResult
+from skill_ttrl.answers import canonicals, correct, stands_in, verdict
+from skill_ttrl.types import Task, VoteResult
 from skill_ttrl.voting.tally import tally
 
 MANY = 0.05
@@ -96,6 +96,13 @@ class UndecidedAnswers:
         """Describe the count in one sentence."""
         why = ", ".join(f"{reason} {count}" for reason, count in self.reasons.items())
         return f"{self.count} of {self.distinct} different answers could not be normalized ({why}): each equals only its own text."
+
+
+def copied_winners(winners: Iterable[tuple[Task, str | None]]) -> float | None:
+    """Share of the winners that stand in the last question of their task (`answers.stands_in`); None where no task has both."""
+    pairs = [([task.options.get("question"), *task.options.get("then", ())][-1], answer) for task, answer in winners]
+    copied = [stands_in(answer, question) for question, answer in pairs if isinstance(question, str) and answer]
+    return sum(copied) / len(copied) if copied else None
 
 
 def given_up(answers: Iterable[str | None]) -> UndecidedAnswers:

@@ -44,7 +44,7 @@ from skill_ttrl.statistics import (
     wilson_interval,
 )
 from skill_ttrl.types import Group, Skill, Task, Trajectory, derive_seed
-from skill_ttrl.voting import given_up, majority_vote
+from skill_ttrl.voting import copied_winners, given_up, majority_vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +249,9 @@ def evaluate_samples(
         **_share("greedy", greedily, config),
         majority_ratio=float(np.mean([result.majority_ratio for result in results])) if voted else None,
         entropy=float(np.mean([_answer_entropy(row) for row in main])) if voted else None,
+        copied_winners=copied_winners(
+            (row.task, each.majority_answer) for row, each in zip(main, results, strict=True)
+        ),
         results=tuple(results),
         failed=len(errors) / sum(len(row.samples) for row in main),
         skill_use=_skill_use(main),

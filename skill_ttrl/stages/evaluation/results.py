@@ -114,6 +114,8 @@ class Evaluation:
     `accuracy` and `by_type`."""
     no_controls: str = ""
     """Why none was played in an environment that judges; else empty."""
+    copied_winners: float | None = None
+    """Share of the most frequent answers that stand in their question (`voting.copied_winners`). It needs no true answers."""
     reused_from: str = ""
     """The run that measured this (`run.baseline`); empty: the run itself."""
 

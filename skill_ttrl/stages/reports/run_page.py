@@ -18,8 +18,8 @@ from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table,
 from skill_ttrl.types import Trajectory, first_problem, from_json
 from skill_ttrl.types.thoughts import split_thought
 
-FIRST = ("success", "score", "majority_ratio", "label_accuracy", "reward")
-"""Metrics whose curves come first."""
+FIRST = ("success", "score", "majority_ratio", "copied_winners", "label_accuracy", "reward")
+"""Metrics whose curves come first, and are drawn where they stay the same too."""
 EPISODES, TAIL = 4, 2**22
 """Most episodes that are shown, and bytes at the end of `trajectories.jsonl` in which they are looked for."""
 WIDTH, HEIGHT = 280, 120
@@ -74,7 +74,7 @@ def _episodes(path: Path) -> list[dict[str, Any]]:
 
 
 def curves(run: Run) -> list[dict[str, Any]]:
-    """A chart for every metric in `metrics.jsonl` that changes: its points in pixels, and the range of its steps and values."""
+    """A chart for every metric in `metrics.jsonl` that changes or is of `FIRST`: its points in pixels, and the range of its steps and values."""
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for record in metric_rows(run.path):  # without pandas: every training writes this page
         for name, value in record.items():
@@ -84,10 +84,10 @@ def curves(run: Run) -> list[dict[str, Any]]:
     for phase, name in sorted(points, key=lambda key: FIRST.index(key[1]) if key[1] in FIRST else len(FIRST)):
         steps, values = zip(*points[phase, name], strict=True)
         low, high, first, last = min(values), max(values), min(steps), max(steps)
-        if low == high or first == last:
+        if first == last or (low == high and name not in FIRST):
             continue
         places = (
-            (WIDTH * (step - first) / (last - first), HEIGHT * (high - value) / (high - low))
+            (WIDTH * (step - first) / (last - first), HEIGHT * (high - value) / ((high - low) or 1))
             for step, value in zip(steps, values, strict=True)
         )
         drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)

@@ -259,6 +259,7 @@ def _further_metrics(found: Evaluation) -> Iterator[Metric]:
             yield f"pass@{key}", found.pass_at_k[key], found.pass_at_k_intervals.get(key)
     yield "majority ratio", found.majority_ratio, None
     yield "answer entropy (nats)", found.entropy, None
+    yield "winners that copy the question", found.copied_winners, None
     for name, each in found.controls.items():
         yield f"score, {CONTROL.format(name)}", each.score, each.score_interval
     for key, label in SKILL_USE.items():

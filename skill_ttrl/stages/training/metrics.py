@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skill_ttrl.answers import stands_in
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
 from skill_ttrl.statistics import vote_entropy
 from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult, equal_rewards
-from skill_ttrl.voting import given_up, vote_metrics
+from skill_ttrl.voting import copied_winners, given_up, vote_metrics
 from skill_ttrl.voting.metrics import mean
 from skill_ttrl.voting.rewards import OVERLONG
 
@@ -100,12 +99,8 @@ def step_vote_metrics(
 
 def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
     """Entropy of a step's answers, how many stayed undecided, and the share of winners that stand in their question, where one has both."""
-    pairs = [
-        ([group.task.options.get("question"), *group.task.options.get("then", ())][-1], vote.answer)
-        for group, vote in zip(groups, votes, strict=True)
-    ]
-    copied = [stands_in(answer, question) for question, answer in pairs if isinstance(question, str) and answer]
-    return ({"copied_winners": sum(copied) / len(copied)} if copied else {}) | {
+    copied = copied_winners((group.task, vote.answer) for group, vote in zip(groups, votes, strict=True))
+    return ({} if copied is None else {"copied_winners": copied}) | {
         "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
         "undecided_answers": float(given_up(answer for group in groups for answer in group.answers).count),
     }
