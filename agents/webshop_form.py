@@ -19,21 +19,26 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.observations import OBSERVATIONS, WORDS, Form, FormActions, Slot
-from skill_ttrl.agents.scripted.webshop_reading import (
+from skill_ttrl.envs.webshop.reading import (
     BACK,
     BUTTONS,
     BUY,
+    CEILING,
     NEXT,
+    POINTERS,
     PREVIOUS,
     SEARCH_SLOT,
+    STRUCTURE,
+    Instruction,
     Offer,
     click,
+    pointer_names,
     read_clicks,
+    read_instruction,
     read_offers,
     read_options,
     read_text,
 )
-from skill_ttrl.agents.webshop_words import CEILING, POINTERS, STRUCTURE, Instruction, pointer_names, read_instruction
 
 if TYPE_CHECKING:
     from skill_ttrl.agents.agent import AgentInput

@@ -1,6 +1,6 @@
 """The table of where things are that ALFWorld's exploring expert plays by: how it was counted, and what it is worth.
 
-    python benchmarks/alfworld_expert.py places        # prints the table of agents/scripted/alfworld_places.txt
+    python benchmarks/alfworld_expert.py places        # prints the table of envs/alfworld/expert_places.txt
     python benchmarks/alfworld_expert.py worth         # the expert with it, and with every receptacle equally likely
 
 Both need the official games ($ALFWORLD_DATA, or --data). How the expert does by type of task, with intervals, is what
@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean
 from unittest.mock import patch
 
-from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
+from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.game import Game, load_game
 from skill_ttrl.envs.alfworld.games import open_games
 from skill_ttrl.rollout.scripted import run_scripted_episode
@@ -29,7 +29,7 @@ FEWEST = 30
 
 
 def count_places(games: Iterable[Game]) -> str:
-    """The table of `agents/scripted/alfworld_places.txt`.
+    """The table of `envs/alfworld/expert_places.txt`.
 
     A line for each kind of thing that can be taken or turned on: of all receptacles of a kind, in the rooms that have such a
     thing, the percentage that hold one at the start. Below half a per cent it is left out, and so are things that fewer than
@@ -69,7 +69,7 @@ def worth(data: Path | None, split: str) -> str:
     env, expert = ALFWorldEnv(data=data, split=split), ALFWorldExpert()
     columns = []
     for name, chance in (("with", None), ("without", lambda thing, place: 1.0)):
-        with patch("skill_ttrl.agents.scripted.alfworld_expert.chance", chance) if chance else nullcontext():
+        with patch("skill_ttrl.envs.alfworld.expert.chance", chance) if chance else nullcontext():
             episodes = [run_scripted_episode(env, task, expert, seed=0) for task in env.tasks()]
         won = sum(episode.stop_reason == "terminated" for episode in episodes)
         steps = fmean(len(episode.steps) for episode in episodes)

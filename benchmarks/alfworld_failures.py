@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.agents.scripted.alfworld_expert import Goal, kind, read_goal
+from skill_ttrl.envs.alfworld.expert import Goal, kind, read_goal
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.statistics import wilson_interval
 

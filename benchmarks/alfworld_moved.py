@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress

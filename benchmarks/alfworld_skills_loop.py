@@ -27,9 +27,9 @@ from typing import Any
 
 from alfworld_skills import GAMES, HELD_OUT, OTHER, difference, games_of, open_worker, play
 
-from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.config import DistillConfig, EvolveConfig, GateConfig
 from skill_ttrl.envs import make_env
+from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, room_and_words
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.optimize.paired import GateOutcome

@@ -2,7 +2,7 @@
 
     python benchmarks/webshop_agents.py scores         # scripted agents on the test goals, with intervals
     python benchmarks/webshop_agents.py ceiling        # over all goals: how many can be fulfilled, and why the others cannot
-    python benchmarks/webshop_agents.py weights        # the weights of agents/scripted/webshop_weighing.py, fitted on `train` by product
+    python benchmarks/webshop_agents.py weights        # the weights of envs/webshop/expert.py, fitted on `train` by product
     python benchmarks/webshop_agents.py worth          # the expert on `dev` without one or another part of what it does
 
 The official 1,000 products are looked for in $WEBSHOP_DATA, or --data; the generated catalogue needs nothing.
@@ -22,13 +22,12 @@ from unittest.mock import patch
 
 import numpy as np
 
-from skill_ttrl.agents.scripted import webshop_expert, webshop_weighing
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
-from skill_ttrl.agents.scripted.webshop_expert import STEPS, query
-from skill_ttrl.agents.scripted.webshop_reading import Offer, read_wish
-from skill_ttrl.agents.scripted.webshop_weighing import Signs, signs
+from skill_ttrl.agents.scripted import make_scripted_agent
+from skill_ttrl.envs.webshop import expert
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
+from skill_ttrl.envs.webshop.expert import STEPS, Signs, query, signs
 from skill_ttrl.envs.webshop.goals import Goal
+from skill_ttrl.envs.webshop.reading import Offer, read_wish
 from skill_ttrl.envs.webshop.reward import alike, normalise_colour, option_texts
 from skill_ttrl.envs.webshop.solve import Purchase, best_purchase, own_purchase
 from skill_ttrl.rollout.scripted import run_scripted_episode
@@ -174,14 +173,12 @@ def worth(data: str) -> None:
 
     parts: dict[str, AbstractContextManager[Any]] = {
         "as it is": nullcontext(),
-        "any price below the ceiling fits": patch.object(webshop_weighing, "in_window", without_prices),
+        "any price below the ceiling fits": patch.object(expert, "in_window", without_prices),
         "offers in the order of the results": patch.object(
-            webshop_weighing, "WEIGHTS", Signs(-1.0, *[0.0] * (len(Signs._fields) - 1))
+            expert, "WEIGHTS", Signs(-1.0, *[0.0] * (len(Signs._fields) - 1))
         ),
-        "attributes are not looked for": patch.object(webshop_weighing, "missing", lambda wish, candidate: 0),
-        "words of the instruction searched once": patch.object(
-            webshop_expert, "query", lambda wish: webshop_expert.search(wish.text)
-        ),
+        "attributes are not looked for": patch.object(expert, "missing", lambda wish, candidate: 0),
+        "words of the instruction searched once": patch.object(expert, "query", lambda wish: expert.search(wish.text)),
     }
     for name, change in parts.items():
         with change:

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skill_ttrl.agents.scripted.webshop_reading import BUTTONS, BUY, click
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.goals import Goal, price_of
+from skill_ttrl.envs.webshop.reading import BUTTONS, BUY, click
 from skill_ttrl.envs.webshop.shop import Shop
 from skill_ttrl.envs.webshop.solve import best_purchase
 from skill_ttrl.sanitize import escape_terminal

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from skill_ttrl.agents.agent import AgentInput
-from skill_ttrl.agents.scripted.webshop_expert import STEPS
-from skill_ttrl.agents.scripted.webshop_reading import read_task
-from skill_ttrl.agents.scripted.webshop_weighing import WEIGHTS
 from skill_ttrl.agents.webshop_form import WEBSHOP
+from skill_ttrl.envs.webshop.expert import STEPS, WEIGHTS
+from skill_ttrl.envs.webshop.reading import read_task
 from skill_ttrl.types import Step
 
 CEILINGS = {"price 4": 1.0, "price 3": 2 / 3, "price 2": 1 / 3, "unpriced": 1.0}
-"""Price → how well it goes with a ceiling that was drawn as published (`webshop_weighing.in_window`)."""
+"""Price → how well it goes with a ceiling that was drawn as published (`expert.in_window`)."""
 _UNIT = re.compile(r"(?:word|result|price) \d+|\S+")
 _RESULT = re.compile(r"((?:(?!result ).)*?)(result \d+)")
 

@@ -113,7 +113,7 @@ def check_resume(resume: str, *outputs: Path | None) -> None:
 
 def is_scripted(policy: str) -> bool:
     """True if the name of a policy is that of a scripted agent; a path of the same name comes first."""
-    from skill_ttrl.agents.scripted.scripted_agent import scripted_agent_names
+    from skill_ttrl.agents.scripted import scripted_agent_names
 
     return policy.partition(":")[0] in scripted_agent_names() and not Path(policy).exists()
 

@@ -13,7 +13,7 @@ import sys
 
 import gymnasium
 
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.errors import EnvError, MissingDependencyError
 
 ENV_ID = "SkillTTRL/ALFWorld-v0"

@@ -12,7 +12,7 @@ import sys
 
 import gymnasium
 
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.errors import EnvError
 
 ENV_ID = "SkillTTRL/WebShop-v0"

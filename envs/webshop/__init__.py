@@ -10,7 +10,7 @@ In the order in which the files are best read:
    meant).
 6. The generated catalogue, in `maker`: `maker` and `sentences` with their tables in TOML, and `generate`, which writes it.
 7. `live` plays on a running server of princeton-nlp/WebShop.
-8. `solve`: the oracle.
+8. Who shops: `expert`, by what a page shows (`reading`), and `solve`, the oracle.
 
 Products, goals, the reward and the pages know no catalogue, and the shop keeps nothing of an episode: one serves every environment
 of a process. A rule that is upstream's names the file of princeton-nlp/WebShop that it is from; where we differ, the file says so.

@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent, advice_of, any_action, on_action_override
+from skill_ttrl.agents.scripted import ScriptedAgent, advice_of, any_action, on_action_override
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.info import (
     admissible_actions,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from skill_ttrl.agents.agent import Agent, RetrievalQuery
-from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent
+from skill_ttrl.agents.scripted import ScriptedAgent
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.hand_over import BatchingBackend, HandOver

@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.scripted.scripted_agent import FIRST, ScriptedAgent, check_adviser, make_scripted_agent
+from skill_ttrl.agents.scripted import FIRST, ScriptedAgent, check_adviser, make_scripted_agent
 from skill_ttrl.config import AgentConfig, CollectConfig, ScaleConfig, SkillTTRLConfig
 from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.cores import cores
@@ -72,7 +72,7 @@ def run(
     Args:
         selection: which tasks; the environment is made with its `kwargs`.
         agent: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, or `module:attribute`, called without arguments
-            (`agents.scripted.scripted_agent.ScriptedAgent`). Each process has one, so `start` must forget earlier episodes.
+            (`agents.scripted.ScriptedAgent`). Each process has one, so `start` must forget earlier episodes.
         prompts: how a policy's prompts list the actions and how many turns it has: `first` then takes the action that such a
             prompt lists first. None: as the environment lists them.
         explore: probability, in [0, 1], that a step takes a random admissible action in place of the agent's own, which stays in

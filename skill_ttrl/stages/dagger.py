@@ -18,7 +18,7 @@ from statistics import fmean
 import numpy as np
 
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent, make_scripted_agent
+from skill_ttrl.agents.scripted import ScriptedAgent, make_scripted_agent
 from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs import resolve_env

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skill_ttrl.agents.scripted.scripted_agent import scripted_agent_names
+from skill_ttrl.agents.scripted import scripted_agent_names
 from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import is_command, is_remote

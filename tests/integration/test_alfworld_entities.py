@@ -10,7 +10,7 @@ import pytest
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.observations import Form, alfworld
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.config import BuiltinConfig, load_config
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.maker.generate import generate_games

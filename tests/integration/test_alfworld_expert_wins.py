@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.envs.alfworld.engine import MAX_STEPS
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
+from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
 from skill_ttrl.envs.alfworld.maker.generate import generate_games
 from skill_ttrl.errors import EnvError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError, EnvError, SkillBankError, TrustError

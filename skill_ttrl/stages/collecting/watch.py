@@ -14,7 +14,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.scripted.scripted_agent import (
+from skill_ttrl.agents.scripted import (
     ScriptedAgent,
     WalkthroughAgent,
     make_scripted_agent,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.scripted.scripted_agent import (
+from skill_ttrl.agents.scripted import (
     FIRST,
     ConstantAgent,
     FirstAgent,

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.rl import COPY, OverlongConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env

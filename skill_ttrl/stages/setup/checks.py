@@ -18,7 +18,7 @@ import gymnasium
 
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.scripted.scripted_agent import check_adviser, make_scripted_agent
+from skill_ttrl.agents.scripted import check_adviser, make_scripted_agent
 from skill_ttrl.answers import conditions
 from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig
 from skill_ttrl.config.scale import AUTO, LOCAL

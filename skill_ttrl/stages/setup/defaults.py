@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent, scripted_agent_names
+from skill_ttrl.agents.scripted import make_scripted_agent, scripted_agent_names
 from skill_ttrl.config import RLConfig, SkillTTRLConfig, load_config, parse_override
 from skill_ttrl.config.load import apply_override, read_source
 from skill_ttrl.config.rl import ImpliedType

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent
+from skill_ttrl.agents.scripted import ScriptedAgent
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
-from skill_ttrl.agents.scripted.webshop_expert import WebShopExpert
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
+from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
+from skill_ttrl.envs.webshop.expert import WebShopExpert
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.scripted import ADVICE, Adviser, Exploration, run_scripted_episode
 from skill_ttrl.types import Task

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from skill_ttrl.agents.agent import Agent, task_skills
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.config import DistillConfig, SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine, Frame
+from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
 from skill_ttrl.errors import EnvError

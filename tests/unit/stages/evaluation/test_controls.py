@@ -12,7 +12,7 @@ from skill_ttrl.agents.action_list import ActionList
 from skill_ttrl.agents.action_parser import parse_numbered_action
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs import TextEnv, make_env

@@ -24,7 +24,7 @@ _ROWS = {
     thing: {place: int(share) / 100 for place, share in map(str.split, places.split(", "))}
     for thing, places in (
         line.split(": ")
-        for line in Path(__file__).with_name("alfworld_places.txt").read_text(encoding="utf-8").splitlines()
+        for line in Path(__file__).with_name("expert_places.txt").read_text(encoding="utf-8").splitlines()
     )
 }
 """Thing → receptacle → share of such receptacles that hold such a thing, in rooms that have one. Counted once over the 3,553 games of the

@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent, scripted_agent_names
-from skill_ttrl.agents.scripted.webshop_expert import WebShopExpert, WebShopRule, query
-from skill_ttrl.agents.scripted.webshop_reading import (
+from skill_ttrl.agents.scripted import make_scripted_agent, scripted_agent_names
+from skill_ttrl.envs.webshop import pages
+from skill_ttrl.envs.webshop.catalogue.product import Product
+from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
+from skill_ttrl.envs.webshop.expert import WebShopExpert, WebShopRule, choose, query
+from skill_ttrl.envs.webshop.goals import NO_CEILING, Goal
+from skill_ttrl.envs.webshop.reading import (
     BUTTONS,
     SEARCH_SLOT,
     read_clicks,
@@ -25,11 +29,6 @@ from skill_ttrl.agents.scripted.webshop_reading import (
     search,
     words,
 )
-from skill_ttrl.agents.scripted.webshop_weighing import choose
-from skill_ttrl.envs.webshop import pages
-from skill_ttrl.envs.webshop.catalogue.product import Product
-from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
-from skill_ttrl.envs.webshop.goals import NO_CEILING, Goal
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Trajectory

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.scripted.alfworld_expert import TRIES, ALFWorldExpert, Goal, read_goal
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted import make_scripted_agent
+from skill_ttrl.envs.alfworld.expert import TRIES, ALFWorldExpert, Goal, read_goal
 from tests.alfworld_scenes import ALWAYS, PLACE, SCRIPTS, TWO, commands
 
 CASES = json.loads((Path(__file__).parents[3] / "data" / "action_cases.json").read_text("utf-8"))

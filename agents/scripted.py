@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol
 
 from skill_ttrl.agents.action_list import AS_LISTED, ActionList, fill_slot, has_slot
 from skill_ttrl.agents.action_parser import Project, projection, whole
-from skill_ttrl.agents.scripted.webshop_reading import SEARCH_SLOT, read_task, search
 from skill_ttrl.config import AgentConfig
+from skill_ttrl.envs.webshop.reading import SEARCH_SLOT, read_task, search
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.registry import Registry
 from skill_ttrl.types import Skill
@@ -36,12 +36,12 @@ SCRIPTED_AGENTS: Registry[type[ScriptedAgent]] = Registry("agent")
 """Name → class; called without arguments. Those that play any environment; see `ENV_SCRIPTED_AGENTS` for the others."""
 ENV_SCRIPTED_AGENTS: Mapping[str, Mapping[str, str]] = {
     "expert": {
-        "SkillTTRL/ALFWorld-v0": "skill_ttrl.agents.scripted.alfworld_expert:ALFWorldExpert",
-        "SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_expert:WebShopExpert",
+        "SkillTTRL/ALFWorld-v0": "skill_ttrl.envs.alfworld.expert:ALFWorldExpert",
+        "SkillTTRL/WebShop-v0": "skill_ttrl.envs.webshop.expert:WebShopExpert",
     },
-    "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_expert:WebShopRule"},
-    "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_expert:WebShopCareful"},
-    "brief": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_expert:WebShopBrief"},
+    "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.envs.webshop.expert:WebShopRule"},
+    "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.envs.webshop.expert:WebShopCareful"},
+    "brief": {"SkillTTRL/WebShop-v0": "skill_ttrl.envs.webshop.expert:WebShopBrief"},
 }
 """Name → environment id → the class that it means there: who plays one environment and no other."""
 FIRST, CONSTANT = "first", "constant"
@@ -98,7 +98,7 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
     for method in ("start", "act"):
         if not callable(getattr(scripted, method, None)):
             raise ConfigError(
-                f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.scripted.scripted_agent.ScriptedAgent."
+                f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.scripted.ScriptedAgent."
             )
     return scripted
 

@@ -1,1 +1,0 @@
-"""Scripted agents: controls and experts that need no model."""
