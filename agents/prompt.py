@@ -24,13 +24,6 @@ def estimate_tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
-def shot_turns(config: AgentConfig) -> tuple[Message, ...]:
-    """The turns of `agent.shots`."""
-    return tuple(
-        turn for shot in config.shots for turn in (Message("user", shot.user), Message("assistant", shot.assistant))
-    )
-
-
 class PromptFormatter:
     """Puts a question into a template, with skills where there is a bank.
 
@@ -66,7 +59,6 @@ class PromptFormatter:
         self._bank, self._task_type, self._max_skills = skill_bank, task_type, max_skills
         self.skill_tokens, self._count = skill_tokens, count
         self.document = DocumentSlot(self.templates)
-        self._shots: tuple[Message, ...] = ()
 
     @classmethod
     def from_config(
@@ -74,7 +66,6 @@ class PromptFormatter:
     ) -> PromptFormatter:
         """The formatter that a run's config asks for; the agent hands it the skills."""
         made = cls(config.template, config.system, prompts=config.prompts, skill_tokens=skill_tokens, count=count)
-        made._shots = shot_turns(config)
         return made.with_document(DocumentSlot.from_config(config, made.templates))
 
     def with_document(self, document: DocumentSlot) -> PromptFormatter:
@@ -127,7 +118,7 @@ class PromptFormatter:
         """The conversation that the model is to continue; see `format_prompt`."""
         system = (Message("system", self._system),) if self._system is not None else ()
         task = Message("user", self.format_prompt(question, skills=skills, bank_empty=bank_empty))
-        return self.document.placed((*system, *self._shots, task))
+        return self.document.placed((*system, task))
 
     def fit(
         self, skills: Sequence[Skill], tokens: int | None = None, render: Callable[[Skill], str] | None = None

@@ -61,7 +61,6 @@ class TurnPromptBuilder:
         template: name or path of the one of a turn; it has `$observation`, and may have `$task`, `$experience`, `$history`,
             `$actions`, `$step` and `$skill_ops`.
         system: system message; None leaves it out.
-        shots: worked examples, shown before the task.
         history: past turns that are shown; None: all.
         observation_tokens: longest observation, the present one and those of past turns; None: no bound of its own.
         max_tokens: longest prompt, skills not counted; None: no bound.
@@ -75,7 +74,6 @@ class TurnPromptBuilder:
     templates: Templates
     template: str
     system: str | None = None
-    shots: tuple[Message, ...] = ()
     history: int | None = 2
     observation_tokens: int | None = None
     max_tokens: int | None = None
@@ -162,7 +160,7 @@ class TurnPromptBuilder:
             skill_ops=self.templates.render("skill_ops") if parts.asks else "",
         )
         system = (Message("system", self.system),) if self.system is not None else ()
-        messages = (*system, *self.shots, Message("user", text))
+        messages = (*system, Message("user", text))
         return messages if self.document is None else self.document.placed(messages)
 
     def _turn(self, number: int, step: Step) -> str:

@@ -181,7 +181,7 @@ def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
         )
         parts.append(Text(f"{judged[0].strategy}: {others}. Every strategy: --full"))
     if len(judged) > 1:
-        parts.append(Text(f"Differences are paired by problem, with {lab.confidence:.0%} intervals; {PAIRED_TEST}."))
+        parts.append(Text(f"Differences are paired by problem, with 95% intervals; {PAIRED_TEST}."))
     lines = [f"{one_line(each.strategy, MAX_NAME)} needs {each.requires}" for each in lab.strategies if each.requires]
     lines += [str(lab.undecided_answers)] if lab.undecided_answers.count else []
     return Group(*parts, *(Text(escape_terminal(line), "yellow") for line in lines))

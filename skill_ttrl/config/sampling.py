@@ -16,15 +16,6 @@ def _stop(value: Any) -> Any:
     raise ValueError("must be a text that is not empty, or the id of a token, 0 or more")
 
 
-class Shot(Section):
-    """A worked example."""
-
-    user: str
-    """What the user writes."""
-    assistant: str
-    """What the model answers."""
-
-
 class AgentConfig(Section):
     """How a task becomes a prompt."""
 
@@ -32,8 +23,6 @@ class AgentConfig(Section):
     """A Markdown file of `skill_ttrl/prompts` by name, or the path of your own; `$question` marks where the task goes."""
     system: str | None = None
     """System message; None leaves it out."""
-    shots: list[Shot] = Field(default_factory=list)
-    """Worked examples: turns of every prompt, as they are written here, after the system message and before the task."""
     document: str | None = None
     """A Markdown file placed at the start of every prompt: a skill document. It counts toward `data.max_prompt_tokens`. None: no document."""
     document_as: Literal["system", "prompt", "bank"] = "system"
@@ -152,5 +141,3 @@ class EvalConfig(Section):
     controls: list[str] = Field(default_factory=lambda: ["random", "first"])
     """Scripted agents that play the same tasks for comparison, if the environment judges success and lists actions: `random`, `first` (the
     first action in the prompt), `constant:TEXT`, or another scripted agent. `[]`: none."""
-    confidence: float = Field(default=0.95, gt=0, lt=1)
-    """Level of the intervals."""

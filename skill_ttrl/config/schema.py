@@ -162,7 +162,7 @@ class SkillTTRLConfig(SeedSections, Section):
     @property
     def imitates(self) -> bool:
         """True where a phase imitates demonstrations."""
-        return "sft" in self.phases or ("dagger" in self.phases and self.dagger.demonstrations > 0)
+        return bool({"sft", "dagger"} & {*self.phases})
 
     def stated(self) -> dict[str, Any]:
         """Settings that differ from the defaults, as plain data."""

@@ -264,7 +264,7 @@ def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
         reason = " ".join(str(found).split())[:300]
         raise ModelError(
             f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in talks[0])}: "
-            f"{reason}. Change the messages (agent.system, agent.shots), or chat_template.jinja in the tokenizer's folder."
+            f"{reason}. Change the messages (agent.system), or chat_template.jinja in the tokenizer's folder."
         ) from found
     return found if several else found[0]
 

@@ -19,6 +19,9 @@ from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.update_metrics import SkippedUpdate
 from skill_ttrl.types import derive_seed
 
+GRAD_CLIP = 1.0
+"""Largest norm of a gradient; a longer one is scaled down to it."""
+
 
 class SFTLearner:
     """Maximum likelihood of response tokens.
@@ -44,7 +47,6 @@ class SFTLearner:
             learning_rate=config.learning_rate,
             muon_learning_rate=config.muon_learning_rate,
             betas=config.betas,
-            weight_decay=config.weight_decay,
             scaler=accelerator.scaler,
             ranks=ranks,
             offload=policy.offload_optimizer,
@@ -83,7 +85,7 @@ class SFTLearner:
                 self._optimizer.backward(loss if counts else loss * 0.0)
                 total += loss.detach() * counts
             self._ranks.sum_([total])
-            norm, applied = self._optimizer.step(total, config.grad_clip)
+            norm, applied = self._optimizer.step(total, GRAD_CLIP)
         overflow = self._accelerator.scaler is not None and math.isfinite(float(total))
         self.skipped = [] if applied else [SkippedUpdate(batch, every, float(total), norm, overflow)]
         return {

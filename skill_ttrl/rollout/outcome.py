@@ -47,7 +47,7 @@ class SuccessStats:
     success: float | None
     """Share of the episodes, in [0, 1]; None where one of them could not be env_success."""
     interval: Interval | None
-    """Of the mean over tasks (`statistics.mean_interval`: Wilson's for one episode a task), at the level that was asked for."""
+    """Of the mean over tasks (`statistics.mean_interval`: Wilson's for one episode a task), at 95 %."""
     steps: float | None
     """Mean steps of an episode that did not fail; None where all did."""
     failed: int
@@ -119,8 +119,8 @@ def mean_score(results: Sequence[EpisodeResult]) -> float | None:
     return sum(result.score or 0.0 for result in results) / len(results)
 
 
-def count_success(results: Sequence[EpisodeResult], *, confidence: float = 0.95) -> SuccessStats:
-    """Success of at least one episode together, and the score where all have one; `confidence` in (0, 1) is the intervals' level."""
+def count_success(results: Sequence[EpisodeResult]) -> SuccessStats:
+    """Success of at least one episode together, and the score where all have one."""
     by_task: dict[str, list[bool]] = {}
     scores: dict[str, list[float]] = {}
     for result in results:
@@ -133,32 +133,32 @@ def count_success(results: Sequence[EpisodeResult], *, confidence: float = 0.95)
         tasks=len(by_task),
         episodes=len(results),
         success=success,
-        interval=None if success is None else interval_of_rollouts([*by_task.values()], confidence=confidence),
+        interval=None if success is None else interval_of_rollouts([*by_task.values()]),
         steps=sum(result.steps for result in whole) / len(whole) if whole else None,
         failed=len(results) - len(whole),
         score=score,
-        score_interval=None if score is None else interval_of_rollouts([*scores.values()], confidence=confidence),
+        score_interval=None if score is None else interval_of_rollouts([*scores.values()]),
         exploits=sum(result.exploits > 0 for result in results),
         invalid=sum(each.invalid or 0 for each in read) / sum(each.steps for each in read) if read else None,
     )
 
 
-def count_by_type(results: Iterable[EpisodeResult], *, confidence: float = 0.95) -> dict[str, SuccessStats]:
+def count_by_type(results: Iterable[EpisodeResult]) -> dict[str, SuccessStats]:
     """Success of each type of task, by name; empty where there is only one."""
     found: dict[str, list[EpisodeResult]] = {}
     for result in results:
         found.setdefault(result.task_type, []).append(result)
     if len(found) < 2:
         return {}
-    return {kind: count_success(found[kind], confidence=confidence) for kind in sorted(found)}
+    return {kind: count_success(found[kind]) for kind in sorted(found)}
 
 
-def interval_of_rollouts(rollouts: Sequence[Sequence[float]], *, confidence: float) -> Interval:
+def interval_of_rollouts(rollouts: Sequence[Sequence[float]]) -> Interval:
     """Interval of the mean over tasks, each of which is the mean of its rollouts: those of one task are not independent.
 
-    `rollouts` has for each task the value of each of its rollouts, in [0, 1], at least one; `confidence` is in (0, 1).
+    `rollouts` has for each task the value of each of its rollouts, in [0, 1], at least one.
     """
-    return mean_interval([sum(each) / len(each) for each in rollouts], confidence=confidence)
+    return mean_interval([sum(each) / len(each) for each in rollouts])
 
 
 class RunningSuccess:

@@ -30,7 +30,6 @@ NO_EFFECT_ON_RESULTS = (
     "requires",
     "sft.save_steps",
     "rl.save_steps",
-    "vote_sft.save_steps",
     "sft.micro_batch_size",
     "rl.micro_batch_size",
     "rl.micro_batch_tokens",

@@ -61,7 +61,6 @@ def run(
     jobs: int | None = None,
     scale: ScaleConfig | None = None,
     output: str | Path | None = None,
-    confidence: float = 0.95,
     progress: Progress | None = None,
     timeout_s: float | None = None,
 ) -> Collected:
@@ -82,7 +81,6 @@ def run(
             each, so that a script that calls this stands under `if __name__ == "__main__"`.
         scale: where the agent plays; None: on this machine.
         output: `FILE.jsonl`; the settings are stored in `FILE.jsonl.json`. None: nothing is stored.
-        confidence: level of the intervals, in (0, 1).
         progress: reports episodes, success and notices.
         timeout_s: seconds that an episode may take; None: any time.
 
@@ -104,7 +102,6 @@ def run(
         agent,
         seed,
         output,
-        confidence,
         progress or SilentProgress(),
         Exploration.of(explore),
     )
@@ -166,7 +163,6 @@ def run_as_configured(
         jobs=jobs,
         scale=config.scale,
         output=output,
-        confidence=config.eval.confidence,
         progress=progress,
         timeout_s=config.rollout.rollout_timeout_s,
     )
@@ -215,9 +211,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
 
         return collect_for_run(path, config, progress)
     asked = config.collect
-    collection = Collection(
-        training_selection(config), asked.agent, config.seed, path, config.eval.confidence, progress, exploration(asked)
-    )
+    collection = Collection(training_selection(config), asked.agent, config.seed, path, progress, exploration(asked))
     # More processes need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know.
     return _collect(collection, None, 1, config.scale, config.rollout.rollout_timeout_s)
 

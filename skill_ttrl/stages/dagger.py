@@ -44,6 +44,10 @@ EPISODES = "dagger.jsonl"
 """The episodes of all rounds, one a line, with the expert's advice in the `info` of each step."""
 CHUNK = 128
 """Most episodes that are played together. Another number draws other samples."""
+TEMPERATURES = (0.0, 0.7, 0.4)
+"""Sampling temperatures, shared out among the episodes of a round; 0 is greedy."""
+DEMONSTRATIONS = 0.5
+"""Share of a round's examples that are demonstrations of the cold start; the others are of the policy's own episodes."""
 
 
 def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> None:
@@ -51,7 +55,6 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
     config, parts = run.config.dagger, run.components
     buffer: list[EncodedDemonstration] | None = None
     before = 0
-    measure(run, 0, before)
     for number, steps in enumerate(config.round_steps):
         if run.resumed.steps_done(PHASE) < before + steps:
             if buffer is None:
@@ -61,52 +64,29 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
             own = round_config(run.config, steps)
             if not buffer:
                 raise DataError(f"The expert {run.config.collect.agent} advised no possible action in any episode.")
-            data = mixed(
-                buffer, demonstrations, config.demonstrations, own, derive_seed(run.config.seed, PHASE, number)
-            )
+            data = mixed(buffer, demonstrations, own, derive_seed(run.config.seed, PHASE, number))
             batch_of = batch_selector(data, own, derive_seed(run.config.seed, PHASE, "batches", number))
             shown = f"DAgger round {number + 1}: learn"
-            fine_tune(run, PHASE, shown, own, batch_of, save_every=config.save_steps, before=before)
+            fine_tune(run, PHASE, shown, own, batch_of, save_every=own.save_steps, before=before)
         before += steps
-        if number + 1 < config.rounds:
-            measure(run, number + 1, before)
-
-
-def measure(run: Run, rounds: int, done: int) -> None:
-    """Evaluate after so many rounds, where that is due; `done` updates. A resumed run makes up for one that was interrupted."""
-    every = run.config.dagger.eval_rounds
-    if every and rounds % every == 0 and run.resumed.steps_done(PHASE) <= done:
-        run.components.worker.update_weights(done)
-        first = rounds == 0 and run.config.phases[-1] == PHASE  # its table then says what the rounds have changed
-        run.evaluate("before" if first else f"dagger {rounds}")
 
 
 def round_config(config: SkillTTRLConfig, steps: int) -> SFTConfig:
     """Settings of the supervised learner in a round: those of the cold start, its schedule over the round's own steps."""
-    own = config.dagger
-    return config.sft.model_copy(
-        update={
-            "steps": steps,
-            "learning_rate": own.learning_rate or config.sft.learning_rate,
-            "muon_learning_rate": own.muon_learning_rate or config.sft.muon_learning_rate,
-            "lr_restart_at": None,
-            "shuffle": True,
-        }
-    )
+    return config.sft.model_copy(update={"steps": steps, "lr_restart_at": None, "shuffle": True})
 
 
 def mixed(
     buffer: Sequence[EncodedDemonstration],
     demonstrations: Sequence[EncodedDemonstration],
-    share: float,
     config: SFTConfig,
     seed: int,
 ) -> list[EncodedDemonstration]:
-    """The examples of a round: the buffer, as often as its updates come round to it, and so many demonstrations that they are this
-    share of the whole. Each pass over the buffer has other demonstrations, as long as there are others: few of them, seen
+    """The examples of a round: the buffer, as often as its updates come round to it, and so many demonstrations that they are
+    `DEMONSTRATIONS` of the whole. Each pass over the buffer has other demonstrations, as long as there are others: few of them, seen
     again and again, would be learnt by heart.
     """
-    count = round(len(buffer) * share / (1 - share)) if demonstrations else 0
+    count = round(len(buffer) * DEMONSTRATIONS / (1 - DEMONSTRATIONS)) if demonstrations else 0
     budget, each, shown = config.steps * config.batch_size, float(len(buffer)), 1.0
     if config.batch_tokens is not None:
         budget, each = config.steps * config.batch_tokens, float(sum(map(_length, buffer)))
@@ -158,15 +138,15 @@ class Chunk:
 
 def chunks_of_round(config: SkillTTRLConfig, tasks: Sequence[Task], number: int) -> Iterator[Chunk]:
     """The chunks of a round. Each pass over the tasks is one order drawn from the run's seed; rounds go on where the last one ended."""
-    own = config.dagger
-    count, start = own.episodes, number * own.episodes
+    count = config.dagger.episodes
+    start = number * count
     drawn: list[Task] = []
     while len(drawn) < count:
         epoch, offset = divmod(start + len(drawn), len(tasks))
         order = np.random.default_rng(derive_seed(config.seed, PHASE, "tasks", epoch)).permutation(len(tasks))
         drawn += [tasks[place] for place in order[offset : offset + count - len(drawn)]]
-    bounds = [place * count // len(own.temperatures) for place in range(len(own.temperatures) + 1)]
-    for temperature, begin, end in zip(own.temperatures, bounds[:-1], bounds[1:], strict=True):
+    bounds = [place * count // len(TEMPERATURES) for place in range(len(TEMPERATURES) + 1)]
+    for temperature, begin, end in zip(TEMPERATURES, bounds[:-1], bounds[1:], strict=True):
         for first in range(begin, end, CHUNK):
             yield Chunk(start + first, drawn[first : min(first + CHUNK, end)], temperature)
 
@@ -185,7 +165,7 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     shown, state = f"DAgger round {number + 1}: play", PhaseState(PHASE, before)
     parts.worker.update_weights(before)
     adviser = partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent)
-    worker = worker_of(run)
+    worker = parts.worker.with_bank(parts.bank.view())
     run.progress.start(shown, config.dagger.episodes, "episode", max(0, there - number * config.dagger.episodes))
     began, found = time.perf_counter(), list[Trajectory]()
     for chunk in left:
@@ -201,16 +181,6 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     run.log.time(ROUNDS, number, {"seconds": time.perf_counter() - began})
     save(run, state)
     return found
-
-
-def worker_of(run: Run) -> RolloutWorker:
-    """The worker that plays: the policy under the bank as it is, with the phase's own limits."""
-    config, own = run.config, run.config.dagger
-    structured = config.agent.structured_actions if own.structured_actions is None else own.structured_actions
-    turns = own.max_turns or config.agent.max_turns
-    agent = config.agent.model_copy(update={"max_turns": turns, "structured_actions": structured})
-    worker = run.components.worker.with_bank(run.components.bank.view())
-    return replace(worker, config=config.model_copy(update={"agent": agent}))
 
 
 def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[ScriptedAgent]) -> list[Trajectory]:

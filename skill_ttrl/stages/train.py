@@ -38,7 +38,6 @@ from skill_ttrl.stages.setup.checks import (
     check_bank,
     check_names,
     check_started,
-    check_structured,
     check_training_tasks,
     learning_phases,
     refusals,
@@ -250,7 +249,7 @@ def _prepare(
                     if resumed.over(name):
                         functions[name] = lambda run: None
                         continue
-                    if name in IMITATING and not encoded[0] and (name == "sft" or config.dagger.demonstrations):
+                    if name in IMITATING and not encoded[0]:
                         began, again = time.perf_counter(), resumed.checkpoint is not None
                         encoded = encode_demonstrations(
                             parts, meter, folder, session.progress, session.warnings, resumed=again
@@ -259,8 +258,6 @@ def _prepare(
                     if name == "sft":
                         functions[name] = partial(cold_start, demonstrations=encoded)
                     elif name == "dagger":
-                        if config.dagger.structured_actions:
-                            check_structured("dagger.structured_actions", config, parts.backend)
                         functions[name] = partial(imitate_expert, demonstrations=encoded[1])
                     elif name == "vote_sft":
                         check_training_tasks(config, parts.train_tasks)

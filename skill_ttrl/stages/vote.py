@@ -128,7 +128,6 @@ class VoteLab:
     """Problems whose true answer is known."""
     trained_on: int | None
     """Problems that the policy was trained on; None where that is not known."""
-    confidence: float
     strategies: tuple[Replayed, ...]
     """The majority first; the others as they were asked for."""
     notes: tuple[str, ...] = ()
@@ -150,7 +149,7 @@ class VoteLab:
 
 
 def replay(
-    visits: Visits, strategies: Mapping[str, Mapping[str, Any]], *, seed: int = 0, confidence: float = 0.95
+    visits: Visits, strategies: Mapping[str, Mapping[str, Any]], *, seed: int = 0
 ) -> tuple[list[Replayed], dict[str, list[JudgedVote]]]:
     """Hold the votes of every strategy on the same samples.
 
@@ -158,7 +157,6 @@ def replay(
         visits: the samples.
         strategies: options by strategy; the majority is added, first, where it is not among them.
         seed: of the random choices of strategies.
-        confidence: of the intervals.
 
     Returns:
         One `Replayed` for each strategy, and the votes of those that could be held.
@@ -178,8 +176,8 @@ def replay(
         votes[name] = hold(visits, ballots, name, options)
         values = values_by_problem(votes[name])
         base = base or values
-        figures = {key: _metric(list(of.values()), confidence) for key, of in values.items() if of}
-        differences = {} if name == BASELINE else _differences(base, values, confidence)
+        figures = {key: _metric(list(of.values())) for key, of in values.items() if of}
+        differences = {} if name == BASELINE else _differences(base, values)
         found.append(Replayed(name, options, figures=figures, differences=differences))
     return found, votes
 
@@ -260,17 +258,17 @@ def values_by_problem(votes: Sequence[JudgedVote]) -> Values:
     }
 
 
-def _metric(values: Sequence[float], confidence: float) -> Metric:
-    return Metric(math.fsum(values) / len(values), mean_interval(values, confidence=confidence), len(values))
+def _metric(values: Sequence[float]) -> Metric:
+    return Metric(math.fsum(values) / len(values), mean_interval(values), len(values))
 
 
-def _differences(base: Values, other: Values, confidence: float) -> dict[str, Difference]:
+def _differences(base: Values, other: Values) -> dict[str, Difference]:
     """Differences of one strategy's metrics from another's, paired over problems."""
     found = {}
     for name in TITLES:
         if both := [problem for problem in base[name] if problem in other[name]]:
             before, after = ([values[name][problem] for problem in both] for values in (base, other))
-            value, low, high = paired_difference(before, after, confidence=confidence)
+            value, low, high = paired_difference(before, after)
             found[name] = Difference(value, (low, high), verdict((low, high)), len(both))
     return found
 
@@ -348,7 +346,7 @@ def run(
             included for comparison.
         options: of strategies, by name, e.g. `{"gated": {"threshold": 0.6}}`.
         output: folder for `votes.jsonl` and `vote.json`; drawn samples are stored there too, and an interrupted vote resumes from them.
-        overrides: changes to the config; `seed` and `eval.confidence` hold for stored samples as well.
+        overrides: changes to the config; `seed` holds for stored samples as well.
         drawing: how to sample a source that is not stored samples.
         progress: reports what is drawn and what was left out.
 
@@ -433,8 +431,7 @@ def _drawn(
 def _lab(
     source: str, config: SkillTTRLConfig, found: SampleSet, strategies: Mapping[str, Mapping[str, Any]]
 ) -> tuple[VoteLab, dict[str, list[JudgedVote]]]:
-    confidence = config.eval.confidence
-    replayed, votes = replay(found.visits, strategies, seed=config.seed, confidence=confidence)
+    replayed, votes = replay(found.visits, strategies, seed=config.seed)
     problems = {(row.source, row.task.id): row.task.ground_truth is not None for visit in found.visits for row in visit}
     counts = [len(row.samples) for visit in found.visits for row in visit]
     lab = VoteLab(
@@ -444,7 +441,6 @@ def _lab(
         visits=len(found.visits),
         labelled=sum(problems.values()),
         trained_on=found.trained_on,
-        confidence=confidence,
         strategies=tuple(replayed),
         notes=found.notes,
         undecided_answers=given_up(answer for visit in found.visits for row in visit for answer in row.answers),

@@ -35,6 +35,8 @@ from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics
 from skill_ttrl.voting.rewards import CONTROLS, REWARDS
 
 PHASE = "vote_sft"
+WARMUP_RATIO = 0.03
+"""Share of the optimizer's steps."""
 SAMPLING, LEARNING = "vote SFT: sample", "vote SFT: learn"
 
 
@@ -115,7 +117,7 @@ def learn(run: Run) -> int:
         LEARNING,
         config,
         batch_selector(data, config, run.config.seed),
-        save_every=run.config.vote_sft.save_steps,
+        save_every=run.config.sft.save_steps,
         before=run.config.rl.steps,
     )
     return config.steps
@@ -131,11 +133,7 @@ def learner_config(config: SkillTTRLConfig, samples: int) -> SFTConfig:
         micro_batch_size=rl.micro_batch_size,
         learning_rate=own.learning_rate,
         betas=rl.betas,
-        weight_decay=rl.weight_decay,
-        warmup_steps=round(own.warmup_ratio * steps),
-        lr_scheduler=own.lr_scheduler,
-        min_lr_ratio=own.min_lr_ratio,
-        grad_clip=rl.grad_clip,
+        warmup_steps=round(WARMUP_RATIO * steps),
     )
 
 

@@ -154,7 +154,7 @@ def test_the_baseline_goes_on_from_its_samples_and_from_its_steps(tiny_yaml: Pat
     base = ["phases=[sft]", "sft.steps=150", "sft.save_steps=150"]  # enough that it answers at all
     assert harness(tiny_yaml, tmp_path / "base", "reference", settings=base) == 0
     settings = ["phases=[vote_sft]", f"model.path={tmp_path}/base/checkpoints/sft-000150", "run.save_total_limit=2"]
-    settings += ["rl.steps=12", "rl.save_steps=4", "vote_sft.batch_size=2", "vote_sft.save_steps=3"]
+    settings += ["rl.steps=12", "rl.save_steps=4", "vote_sft.batch_size=2", "sft.save_steps=3"]
     settings += ["vote_sft.learning_rate=1e-3", "run.save_trajectories=false"]
     assert harness(tiny_yaml, tmp_path / "never-stopped", "reference", settings=settings) == 0
     rows = (tmp_path / "never-stopped" / "metrics.jsonl").read_text().splitlines()

@@ -157,8 +157,6 @@ class Collection:
     seed: int
     output: str | Path | None
     """`FILE.jsonl`, or `FILE.json` for a JSON array, which is written from `FILE.jsonl` once all episodes are there; None: nothing is kept."""
-    confidence: float
-    """Level of the intervals, in (0, 1)."""
     progress: Progress
     explore: Exploration = field(default_factory=Exploration)
 
@@ -207,8 +205,8 @@ class Collection:
             split=self.selection.split,
             seed=self.seed,
             source=", ".join(sources),
-            overall=count_success(outcomes, confidence=self.confidence),
-            by_type=count_by_type(outcomes, confidence=self.confidence),
+            overall=count_success(outcomes),
+            by_type=count_by_type(outcomes),
             first_error=next((outcome.error for outcome in outcomes if outcome.error is not None), None),
             output=None if log is None else str(self.output),
             played=len(outcomes) - there,

@@ -217,7 +217,7 @@ def evaluate_samples(
     Args:
         rows: what was drawn as `evaluation_draws` says, problems in the same order under each way of sampling.
         label: written on the evaluation.
-        config: what was drawn, and the level of the intervals.
+        config: what was drawn.
         source: written on the evaluation.
         transductive: written on the evaluation.
         controls: what scripted agents did with the same problems.
@@ -236,8 +236,8 @@ def evaluate_samples(
     voted = any(row.task.ground_truth is not None or any(answer is not None for answer in row.answers) for row in main)
     majority = [bool(result.majority_correct) for result in results] if graded and voted else []
     greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
-    score, score_interval = _score(main, config)
-    greedy_score, greedy_score_interval = _score(greedy, config)
+    score, score_interval = _score(main)
+    greedy_score, greedy_score_interval = _score(greedy)
     return Evaluation(
         label=label,
         split=main[0].task.split,
@@ -245,8 +245,8 @@ def evaluate_samples(
         samples=config.samples,
         temperature=config.temperature,
         **(_accuracy(rows, main, config) if graded else NOT_GRADED),
-        **_share("majority", majority, config),
-        **_share("greedy", greedily, config),
+        **_share("majority", majority),
+        **_share("greedy", greedily),
         majority_ratio=float(np.mean([result.majority_ratio for result in results])) if voted else None,
         entropy=float(np.mean([_answer_entropy(row) for row in main])) if voted else None,
         copied_winners=copied_winners(
@@ -263,7 +263,7 @@ def evaluate_samples(
         greedy_score=greedy_score,
         greedy_score_interval=greedy_score_interval,
         exploit_rate=_exploit_rate(main),
-        controls=control_results(controls, config, results),
+        controls=control_results(controls, results),
         no_controls=controls.why_none,
     )
 
@@ -271,44 +271,42 @@ def evaluate_samples(
 def _accuracy(rows: Sequence[TaskSamples], main: Sequence[TaskSamples], config: EvalConfig) -> dict[str, Any]:
     """`accuracy`, `pass_at_k` and what is by temperature or type, of an evaluation whose samples are all graded."""
     correct_P_K = _correct_matrix(main)
-    ks, level = _powers_of_two(config.samples), config.confidence
+    ks = _powers_of_two(config.samples)
     extra = {f"{heat:g}": [row for row in rows if row.draw == _at(heat)] or main for heat in config.extra_temperatures}
     others = {GREEDY: [row for row in rows if row.draw == GREEDY], **extra}
     return {
         "accuracy": avg_at_k(correct_P_K),
-        "accuracy_interval": mean_interval(correct_P_K.mean(axis=1), confidence=level),
+        "accuracy_interval": mean_interval(correct_P_K.mean(axis=1)),
         "pass_at_k": {str(k): mean_pass_at_k(correct_P_K, k) for k in ks},
-        "pass_at_k_intervals": {str(k): mean_interval(_pass_at(correct_P_K, k), confidence=level) for k in ks},
+        "pass_at_k_intervals": {str(k): mean_interval(_pass_at(correct_P_K, k)) for k in ks},
         "by_temperature": {heat: avg_at_k(_correct_matrix(sampled)) for heat, sampled in extra.items()},
-        "by_type": _by_type(main, correct_P_K, config),
-        "by_sampling": {name: _sampling_result(own, config) for name, own in others.items() if own},
+        "by_type": _by_type(main, correct_P_K),
+        "by_sampling": {name: _sampling_result(own) for name, own in others.items() if own},
     }
 
 
 NOT_GRADED: Mapping[str, Any] = {"accuracy": None, "accuracy_interval": None, "pass_at_k": {}, "by_temperature": {}}
 
 
-def _share(name: str, right: Sequence[bool], config: EvalConfig) -> dict[str, Any]:
+def _share(name: str, right: Sequence[bool]) -> dict[str, Any]:
     """Share of the problems that are right, and its interval; None of no problems."""
     if not right:
         return {name: None, f"{name}_interval": None}
-    interval = wilson_interval(sum(right), len(right), config.confidence)
+    interval = wilson_interval(sum(right), len(right))
     return {name: float(np.mean(right)), f"{name}_interval": interval}
 
 
-def control_results(
-    controls: Controls, config: EvalConfig, results: Sequence[ProblemResult] = ()
-) -> dict[str, TypeResult]:
+def control_results(controls: Controls, results: Sequence[ProblemResult] = ()) -> dict[str, TypeResult]:
     """Success and score of each scripted agent (see `evaluate_samples`), and how the policy's `results` compare."""
     policy = {each.task: each.correct / each.samples for each in results if each.correct is not None}
     found = {}
     for name, rows in controls.by_agent().items():
         if all(None not in correctness(row) for row in rows):
             correct_P_K = _correct_matrix(rows)
-            found[name] = _share_of(rows, correct_P_K, config)
+            found[name] = _share_of(rows, correct_P_K)
             if all(row.task.id in policy for row in rows):
                 shares = correct_P_K.mean(axis=1), [policy[row.task.id] for row in rows]
-                _, low, high = paired_difference(*shares, confidence=config.confidence)
+                _, low, high = paired_difference(*shares)
                 found[name] = replace(found[name], policy=verdict((low, high)))
     return found
 
@@ -326,25 +324,25 @@ def failures(rows: Sequence[TaskSamples]) -> list[str]:
     return errors
 
 
-def _by_type(rows: Sequence[TaskSamples], correct_P_K: np.ndarray, config: EvalConfig) -> dict[str, TypeResult]:
+def _by_type(rows: Sequence[TaskSamples], correct_P_K: np.ndarray) -> dict[str, TypeResult]:
     kinds = sorted({row.task.task_type for row in rows})
     found: dict[str, TypeResult] = {}
     for kind in kinds if len(kinds) > 1 else ():
         mine = [row.task.task_type == kind for row in rows]
         own = [row for row, is_mine in zip(rows, mine, strict=True) if is_mine]
-        found[kind] = _share_of(own, correct_P_K[mine], config)
+        found[kind] = _share_of(own, correct_P_K[mine])
     return found
 
 
-def _sampling_result(rows: Sequence[TaskSamples], config: EvalConfig) -> SamplingResult:
+def _sampling_result(rows: Sequence[TaskSamples]) -> SamplingResult:
     correct_P_K = _correct_matrix(rows)
-    whole = _share_of(rows, correct_P_K, config)
-    return SamplingResult(whole.accuracy, whole.interval, _by_type(rows, correct_P_K, config))
+    whole = _share_of(rows, correct_P_K)
+    return SamplingResult(whole.accuracy, whole.interval, _by_type(rows, correct_P_K))
 
 
-def _share_of(rows: Sequence[TaskSamples], correct_P_K: np.ndarray, config: EvalConfig) -> TypeResult:
-    bounds = interval_of_rollouts(correct_P_K.tolist(), confidence=config.confidence)
-    return TypeResult(len(correct_P_K), avg_at_k(correct_P_K), bounds, *_score(rows, config))
+def _share_of(rows: Sequence[TaskSamples], correct_P_K: np.ndarray) -> TypeResult:
+    bounds = interval_of_rollouts(correct_P_K.tolist())
+    return TypeResult(len(correct_P_K), avg_at_k(correct_P_K), bounds, *_score(rows))
 
 
 def _exploit_rate(rows: Sequence[TaskSamples]) -> float | None:
@@ -352,11 +350,11 @@ def _exploit_rate(rows: Sequence[TaskSamples]) -> float | None:
     return float(np.mean([count > 0 for count in counts])) if counts else None
 
 
-def _score(rows: Sequence[TaskSamples], config: EvalConfig) -> tuple[float | None, Interval | None]:
+def _score(rows: Sequence[TaskSamples]) -> tuple[float | None, Interval | None]:
     """Mean score and its interval; None where they have no score."""
     if not (scores := _scores(rows)):
         return None, None
-    bounds = interval_of_rollouts(scores, confidence=config.confidence)
+    bounds = interval_of_rollouts(scores)
     return float(np.mean([np.mean(each) for each in scores])), bounds
 
 

@@ -89,7 +89,7 @@ def answer_note(config: SkillTTRLConfig, demonstrations: Sequence[Demonstration]
     """A warning where most demonstrations of math problems have no answer that a vote can read; None where they have.
 
     Raises:
-        DataError: none has one, and `sft.require_answers`.
+        DataError: none has one.
     """
     source = config.sft.data
     if source is None or source.path.startswith("synthetic:") or resolve_env(config.env.id) != MATH_ENV_ID:
@@ -104,8 +104,8 @@ def answer_note(config: SkillTTRLConfig, demonstrations: Sequence[Demonstration]
         f"{few:,} of {len(demonstrations):,} demonstrations in {source.path} contain{'s' * (few == 1)} an answer; write "
         f"\\boxed{{{short}}} or <answer>{short}</answer>"
     )
-    if not few and config.sft.require_answers:
-        raise DataError(f"{found}. To imitate them as they are, set sft.require_answers=false.")
+    if not few:
+        raise DataError(f"{found}, or set env.kwargs.last_number=true if their last number is the answer.")
     return f"{found}. Samples without answers cannot be voted on."
 
 

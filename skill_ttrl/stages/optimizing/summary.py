@@ -91,14 +91,14 @@ def summarize(
     usage: Mapping[str, Any],
 ) -> OptimizeSummary:
     """The summary of a finished optimization."""
-    asked, level, rows = config.optimize, config.eval.confidence, found.rows
+    asked, rows = config.optimize, found.rows
     assert asked is not None
     both = zip(found.test_first or (), found.test_best or (), strict=True)
     pairs = [pair for pair in both if not (pair[0].ungraded or pair[1].ungraded)]
     first, best = [one for one, _ in pairs], [other for _, other in pairs]
     change = None
     if pairs:
-        change = paired_difference([each.hard for each in first], [each.hard for each in best], confidence=level)
+        change = paired_difference([each.hard for each in first], [each.hard for each in best])
     return OptimizeSummary(
         name=config.name,
         seed=config.seed,
@@ -112,25 +112,24 @@ def summarize(
         best_step=found.state.best_step,
         best_hash=skill_hash(found.state.best),
         best_tokens=-(-len(found.state.best.encode()) // 4),
-        selection_first=score_of(found.first_evaluation.results, level),
+        selection_first=score_of(found.first_evaluation.results),
         selection_best=found.state.best_score,
-        test_first=score_of(first, level) if first else None,
-        test_best=score_of(best, level) if best else None,
+        test_first=score_of(first) if first else None,
+        test_best=score_of(best) if best else None,
         test_change=change,
         edits=_sums(row.get("apply_report") for row in rows),
         abandoned=sum(row.get("selection_whole") is False and not row.get("selection_cached") for row in rows),
         repeated=sum(bool(row.get("selection_cached")) for row in rows),
         fallbacks=_sums(row.get("fallbacks") for row in (*rows, *found.ends)),
         work=dict(sorted(calls.counts.items())),
-        confidence=level,
         usage=dict(usage),
     )
 
 
-def score_of(results: Sequence[RolloutResult], confidence: float) -> Score:
+def score_of(results: Sequence[RolloutResult]) -> Score:
     """The score of results, with its interval."""
     hard = [float(each.hard) for each in results]
-    low, high = mean_interval(hard, confidence=confidence)
+    low, high = mean_interval(hard)
     return Score(sum(hard) / len(hard), low, high, sum(each.soft for each in results) / len(hard), len(hard))
 
 

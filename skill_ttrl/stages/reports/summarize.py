@@ -91,7 +91,6 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         skill_exposure=exposure.given,
         no_controls=measured.no_controls,
         intervals=intervals,
-        confidence=config.eval.confidence,
         label_accuracy=last.get("label_accuracy"),
         majority_ratio=last.get("majority_ratio") if votes else None,
         mean_label_accuracy=_mean(voted, "label_accuracy"),
@@ -149,7 +148,6 @@ def _intervals(
             _, low, high = paired_difference(
                 [of(result) for result in one.results],
                 [of(result) for result in other.results],
-                confidence=config.eval.confidence,
             )
             found[name] = (low, high)
     return found

@@ -17,7 +17,7 @@ from skill_ttrl.agents.action_parser import projection
 from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
 from skill_ttrl.agents.document import DocumentSlot, read_document
 from skill_ttrl.agents.observations import find_observations
-from skill_ttrl.agents.prompt import PromptFormatter, shot_turns
+from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
@@ -126,7 +126,6 @@ def make_window(config: SkillTTRLConfig, backend: Backend) -> TurnPromptBuilder:
         templates,
         config.agent.template,
         system=config.agent.system,
-        shots=shot_turns(config.agent),
         history=config.agent.history_length,
         observation_tokens=config.agent.max_observation_tokens,
         max_tokens=config.data.max_prompt_tokens,
@@ -223,7 +222,6 @@ def _around(agent: AgentConfig, skills: bool) -> Iterator[str]:
     for name in _OF_SKILLS if skills else ():
         yield _PLACE.sub(" ", templates.get(name).template)
     yield agent.system or ""
-    yield from (turn.content for turn in shot_turns(agent))
     if agent.document is not None and agent.document_as != "bank":
         yield read_document(agent.document)
 

@@ -82,7 +82,7 @@ def run_policy(
     usage = None if output is None else Path(f"{lines_of(Path(output))}.{USAGE}")
     with track_usage(usage, found.config.endpoints) as ledger, ledger.phase("collect"):
         own = found.config.seed if seed is None else seed
-        collection = Collection(selection, found.name, own, output, 0.95, progress)
+        collection = Collection(selection, found.name, own, output, progress)
         playing = in_env(found, selection.env, selection.kwargs, overrides)
         collected = _collect(playing, collection, _sampling(playing.config, greedy=greedy), chunk, use_bank=use_bank)
     for line in usage_lines(ledger.report()):
@@ -103,7 +103,7 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
         )
     own = None if is_trained(source) else config.model_dump(mode="json")
     found = resolve_target(source, config=own)
-    collection = Collection(selection, found.name, config.seed, path, config.eval.confidence, progress)
+    collection = Collection(selection, found.name, config.seed, path, progress)
     playing = in_env(found, selection.env, selection.kwargs)
     return _collect(playing, collection, _sampling(playing.config), None, use_bank=True)
 

@@ -102,7 +102,7 @@ class Meter:
             on_samples=on_samples,
         )
         played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
-        controls = control_results(played, config.eval, found.results)
+        controls = control_results(played, found.results)
         found = replace(found, source=set_names(config)[1], transductive=self.transductive)
         return replace(found, controls=controls, no_controls=played.why_none)
 

@@ -117,16 +117,16 @@ def test_controls_have_success_and_interval_on_the_same_tasks() -> None:
     tasks = env.unwrapped.tasks("test")  # type: ignore[attr-defined]  # of our own
     config = SkillTTRLConfig(env={"id": DOORS}, agent={"max_turns": 2})  # type: ignore[arg-type]
     played = play_controls(config, tasks, EnvPool(lambda: env), Agent(PromptFormatter("plain")))
-    found = control_results(played, config.eval)
+    found = control_results(played)
     assert list(found) == ["random", "first"] and found["first"].policy is None
     for right, judged in ((1, "unclear"), (0, "unclear")):  # three of six doors more are p = .25
         measured = [ProblemResult(task.id, right, 1, None, 0.0, None, None) for task in tasks]
-        assert control_results(played, config.eval, measured)["first"].policy == judged
+        assert control_results(played, measured)["first"].policy == judged
     many = [ProblemResult(task.id, 8, 8, None, 0.0, None, None) for task in tasks]
     lost = replace(
         played, rows=tuple(replace(row, samples=(replace(row.samples[0], is_correct=False),)) for row in played.rows)
     )
-    assert control_results(lost, config.eval, many)["first"].policy == "better", "six of six"
+    assert control_results(lost, many)["first"].policy == "better", "six of six"
     assert (found["first"].accuracy, found["first"].problems, found["first"].score) == (0.5, 6, None)
     low, high = found["first"].interval
     assert 0.1 < low < 0.5 < high < 0.9
