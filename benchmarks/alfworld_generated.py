@@ -10,12 +10,13 @@ import argparse
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from statistics import fmean
 
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, Game, load_game
 from skill_ttrl.envs.alfworld.games import open_games
-from skill_ttrl.envs.alfworld.maker.generate import generate_games
+from skill_ttrl.envs.alfworld.maker.games import write_games
 
 COLUMNS = ("receptacles", "that open", "things", "admissible", "steps", "open a door", "share a place")
 
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=1200)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        generate_games(folder, "train", args.games)
+        write_games(Path(folder), "train", args.games)
         ours = means(open_games(folder, "train"))
     official = means(open_games(None, "train"))
     print(f"generated / official\n| type | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 1)}")

@@ -81,9 +81,9 @@ class Data:
         if self.folder is not None:
             source = GENERATED if (self.folder.parent / GENERATED_FILE).is_file() else OFFICIAL
             return self.folder / split, source
-        from skill_ttrl.envs.alfworld.maker.generate import ensure_generated
+        from skill_ttrl.envs.alfworld.maker.games import ensure_generated
 
-        return ensure_generated(split, progress, self.generated) / JSON_FOLDER / split, GENERATED
+        return ensure_generated(progress, self.generated) / JSON_FOLDER / split, GENERATED
 
     def __str__(self) -> str:
         return "the generated games" if self.folder is None else str(self.folder)

@@ -16,7 +16,7 @@ from skill_ttrl.envs.alfworld.engine import MAX_STEPS
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
-from skill_ttrl.envs.alfworld.maker.generate import generate_games
+from skill_ttrl.envs.alfworld.maker.games import write_games
 from skill_ttrl.errors import EnvError
 from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Trajectory
@@ -72,7 +72,7 @@ def test_it_plays_the_same_when_everything_but_the_first_text_and_the_commands_i
 
 def test_it_wins_generated_games_as_well(tmp_path: Path) -> None:
     try:
-        generate_games(tmp_path, "valid_unseen", 48)
+        write_games(tmp_path, "valid_unseen", 48)
     except EnvError as error:
         if importlib.util.find_spec("alfworld"):
             raise

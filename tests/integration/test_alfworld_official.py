@@ -14,7 +14,7 @@ import pytest
 from benchmarks.alfworld_walks import WALKS, walk
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, load_game
-from skill_ttrl.envs.alfworld.maker.generate import generate_games
+from skill_ttrl.envs.alfworld.maker.games import write_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
 
 STEPS = 6
@@ -38,7 +38,7 @@ def games(tmp_path_factory: pytest.TempPathFactory, the_engine: None) -> Path:
     """One generated game of each type, and as many to train on."""
     root = tmp_path_factory.mktemp("generated")
     for split in (SPLIT, "train"):
-        generate_games(root, split, len(TASK_TYPES), seed=283)  # in small rooms: they load faster
+        write_games(root, split, len(TASK_TYPES), seed=283)  # in small rooms: they load faster
     return root
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.envs.alfworld.maker.generate import generate_games
+from skill_ttrl.envs.alfworld.maker.games import write_games
 from skill_ttrl.stages import evaluate
 from skill_ttrl.stages.evaluation.results import Evaluation
 
@@ -19,7 +19,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("alfworld", reason="generated games take its floor plans")
     root = tmp_path_factory.mktemp("games")
     for split in (SPLIT, "train"):
-        generate_games(root, split, GAMES, seed=7)
+        write_games(root, split, GAMES, seed=7)
     return root
 
 

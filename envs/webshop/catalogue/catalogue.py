@@ -37,8 +37,6 @@ Progress = Callable[[int, int], None]
 GENERATED, OFFICIAL = "generated", "official"
 SERVER = "http://127.0.0.1:3000"
 """For messages: how the address of a running server is written."""
-GENERATED_FILE = "generated.json"
-"""File next to products in the official schema that this package has generated."""
 GOALS = ("auto", *KINDS)
 _WRITERS = (
     "goals.py",
@@ -66,8 +64,7 @@ class Catalogue:
     @property
     def source(self) -> str:
         """Where the products are from: `official` or `generated`, and how many there are."""
-        made = self.files is None or (self.files.products.parent / GENERATED_FILE).is_file()
-        return f"{GENERATED if made else OFFICIAL}, {len(self.store):,} products"
+        return f"{GENERATED if self.files is None else OFFICIAL}, {len(self.store):,} products"
 
     def goals(self, kind: str = "auto") -> GoalList:
         """Return the goals of a kind in their fixed order.

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from skill_ttrl.envs.alfworld.game import SPLITS, TASK_TYPES, load_game
+from skill_ttrl.envs.alfworld.game import SPLITS, TASK_TYPES
 from skill_ttrl.envs.alfworld.games import Data, find_data
-from skill_ttrl.envs.alfworld.maker import generate, goals, maker, ontology
-from skill_ttrl.envs.alfworld.maker.generate import COUNTS, counts, ensure_generated, generate_games, read_record
-from skill_ttrl.envs.alfworld.maker.goals import Goal, goals_by_room
-from skill_ttrl.envs.alfworld.maker.maker import generated, solve
+from skill_ttrl.envs.alfworld.maker import games as maker
+from skill_ttrl.envs.alfworld.maker import ontology
+from skill_ttrl.envs.alfworld.maker.games import COUNTS, counts, ensure_generated, generated, solve, write_games
 from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
-from skill_ttrl.errors import EnvError, RunFolderError
-from tests.integration.test_cli_commands import skillttrl
+from skill_ttrl.envs.alfworld.maker.rooms import OFFICIAL_UNSEEN, Goal, goals_by_room
+from skill_ttrl.errors import EnvError
 
 DEFAULT_GAMES, FIRST_GAMES = "fe0fb85aba1fe345", "5625b514bdaa89de"
-"""Hashes of all default games and of the first six of each split, made from alfworld 0.4.2. Where it changes, `maker.GENERATOR` changes too."""
+"""Hashes of all default games and of the first six of each split, made from alfworld 0.4.2. Where it changes, `games.GENERATOR` changes too."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,7 +44,7 @@ def default_games(cache: Path) -> Path:
     """The folder that is made where there are no official games."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(cache))
-        return ensure_generated("train")
+        return ensure_generated()
 
 
 def paths(root: Path, split: str = "*") -> list[Path]:
@@ -77,12 +73,12 @@ def test_train_and_valid_seen_share_rooms_and_no_goal() -> None:
     rooms = {each.scene for each in train | seen}
     assert {each.scene for each in seen} <= rooms and len(rooms) > 80
     assert not rooms & {each.scene for each in unseen}
-    assert not rooms & goals.OFFICIAL_UNSEEN
+    assert not rooms & OFFICIAL_UNSEEN
 
 
 def test_the_first_games_are_the_same_bytes_on_every_machine(tmp_path: Path) -> None:
     for split in SPLITS:
-        generate_games(tmp_path, split, 6)
+        write_games(tmp_path, split, 6)
     assert read_ontology().version != "0.4.2" or digest(tmp_path) == FIRST_GAMES
 
 
@@ -93,44 +89,19 @@ def test_the_default_games_are_the_same_bytes_on_every_machine(default_games: Pa
     assert digest(default_games) == DEFAULT_GAMES
 
 
-def test_the_first_games_of_a_longer_series_are_those_of_a_shorter_one(tmp_path: Path) -> None:
-    generate_games(tmp_path / "grown", "valid_seen", 7)
-    assert generate_games(tmp_path / "grown", "valid_seen", 13) == 6
-    assert generate_games(tmp_path / "grown", "valid_seen", 13) == 0
-    generate_games(tmp_path / "whole", "valid_seen", 13)
-    assert digest(tmp_path / "grown") == digest(tmp_path / "whole")
-
-
 def test_only_the_types_that_are_asked_for_are_made(tmp_path: Path) -> None:
-    generate_games(tmp_path, "train", 4, task_types=["pick_heat_then_place_in_recep", "look_at_obj_in_light"])
+    write_games(tmp_path, "train", 4, task_types=["pick_heat_then_place_in_recep", "look_at_obj_in_light"])
     assert {goal_of(path).task_type for path in paths(tmp_path)} == {
         "pick_heat_then_place_in_recep",
         "look_at_obj_in_light",
     }
 
 
-def test_stopped_anywhere_only_whole_games_are_left_and_the_same_call_goes_on(tmp_path: Path) -> None:
-    def stop(done: int, total: int) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        generate_games(tmp_path / "stopped", "train", 9, progress=stop)
-    record = read_record(tmp_path / "stopped")
-    assert record is not None and record["splits"]["train"]["complete"] is False
-    assert len(paths(tmp_path / "stopped")) == 5
-    for path in paths(tmp_path / "stopped"):
-        load_game(path)
-    assert generate_games(tmp_path / "stopped", "train", 9) == 4
-    generate_games(tmp_path / "whole", "train", 9)
-    assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
-
-
 def run_with_few_games(cache: Path, end: str) -> subprocess.Popen[bytes]:
     """Another process that fills the cache, with fewer games than usual."""
     program = (
-        "import os, signal; from skill_ttrl.envs.alfworld.maker import generate; "
-        "generate.COUNTS = {'train': 12, 'valid_seen': 6, 'valid_unseen': 6}; " + end
+        "import os, signal; from skill_ttrl.envs.alfworld.maker import games; "
+        "games.COUNTS = {'train': 12, 'valid_seen': 6, 'valid_unseen': 6}; " + end
     )
     return subprocess.Popen(
         [sys.executable, "-c", program], env={**os.environ, "XDG_CACHE_HOME": str(cache)}, stdout=subprocess.PIPE
@@ -141,56 +112,16 @@ def run_with_few_games(cache: Path, end: str) -> subprocess.Popen[bytes]:
 def test_a_process_killed_while_it_fills_the_cache_leaves_nothing_that_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill = "generate.ensure_generated('train', lambda done, _: done == 8 and os.kill(os.getpid(), signal.SIGKILL))"
+    kill = "games.ensure_generated(lambda done, _: done == 8 and os.kill(os.getpid(), signal.SIGKILL))"
     killed = run_with_few_games(tmp_path, kill)
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     assert not list(tmp_path.glob("skill-ttrl/alfworld/generated-*"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(generate, "COUNTS", {"train": 6, "valid_seen": 6, "valid_unseen": 6})
-    root = ensure_generated("valid_seen")
+    monkeypatch.setattr(maker, "COUNTS", {"train": 6, "valid_seen": 6, "valid_unseen": 6})
+    root = ensure_generated()
     assert len(paths(root)) == 18 and sorted(path.name for path in root.parent.iterdir()) == [".lock", root.name]
-    assert ensure_generated("valid_unseen", lambda done, _: pytest.fail("made again")) == root
-
-
-REFUSALS = [
-    pytest.param({"split": "test"}, "no generated games of a split 'test'. Known: train", id="split"),
-    pytest.param({"task_types": ["pick_heat_then_place"]}, "Did you mean 'pick_heat_then_place_in_recep'", id="type"),
-    pytest.param({"count": 0}, "from 1 to 1,000,000 games", id="none"),
-    pytest.param({"count": 2}, "games 6", id="fewer"),
-    pytest.param({"seed": 5}, "seed 0. Choose another folder", id="seed"),
-    pytest.param({"task_types": ["look_at_obj_in_light"]}, "series with task_types", id="other types"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), REFUSALS)
-def test_what_cannot_be_made_is_refused_in_one_sentence(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    generate_games(tmp_path, "train", 6)
-    with pytest.raises(EnvError, match=message):
-        generate_games(**{"root": tmp_path, "split": "train", "count": 6, **change})
-    assert len(paths(tmp_path)) == 6
-
-
-def test_a_folder_with_official_games_gets_no_generated_ones(tmp_path: Path) -> None:
-    (tmp_path / "json_2.1.1" / "valid_seen").mkdir(parents=True)
-    with pytest.raises(EnvError, match="has games that were not generated"):
-        generate_games(tmp_path, "train", 1)
-    assert not (tmp_path / "generated.json").exists()
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 99, "splits": {}}', '{"schema": 1}', "\xff"])
-def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "generated.json").write_text(content, encoding="latin-1")
-    with pytest.raises(EnvError, match=r"generated\.json"):
-        generate_games(tmp_path, "train", 1)
-
-
-def test_two_that_write_to_one_folder_are_told(tmp_path: Path) -> None:
-    def again(done: int, total: int) -> None:
-        generate_games(tmp_path, "train", 3)
-
-    with pytest.raises(RunFolderError, match="already open"):
-        generate_games(tmp_path, "train", 2, progress=again)
+    assert ensure_generated(lambda done, _: pytest.fail("made again")) == root
 
 
 def test_a_cache_that_cannot_be_written_is_said_with_the_ways_out(
@@ -198,10 +129,8 @@ def test_a_cache_that_cannot_be_written_is_said_with_the_ways_out(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(EnvError, match=r"XDG_CACHE_HOME.*skillttrl envs generate"):
-        ensure_generated("train")
-    with pytest.raises(EnvError, match="Cannot write games to"):
-        generate_games(tmp_path / "file", "train", 1)
+    with pytest.raises(EnvError, match=r"Free some space, or set XDG_CACHE_HOME"):
+        ensure_generated()
 
 
 @pytest.mark.parametrize("mistake", [lambda plan: plan[:-1], lambda plan: (*plan, "look"), lambda plan: ("look",)])
@@ -226,7 +155,7 @@ def test_without_the_package_the_message_says_what_to_install_and_what_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ontology, "PACKAGE", "alfworld-that-nobody-has")
-    for make in (lambda: ensure_generated("train"), lambda: generate_games(tmp_path / "games", "train", 1)):
+    for make in (lambda: ensure_generated(), lambda: write_games(tmp_path / "games", "train", 1)):
         with pytest.raises(EnvError) as refused:
             make()
         for part in ("pip install --no-deps alfworld==0.4.2", "pip install 'skill-ttrl[alfworld]'", "ALFWORLD_DATA"):
@@ -236,38 +165,14 @@ def test_without_the_package_the_message_says_what_to_install_and_what_works(
 
 def test_reading_the_package_imports_nothing_of_it_and_sets_nothing(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from skill_ttrl.envs.alfworld.maker.generate import generate_games; "
-        f"generate_games({str(tmp_path / 'games')!r}, 'train', 1); "
+        "import os, sys; from skill_ttrl.envs.alfworld.maker.games import write_games; import pathlib; "
+        f"write_games(pathlib.Path({str(tmp_path / 'games')!r}), 'train', 1); "
         "assert 'ALFWORLD_DATA' not in os.environ; "
         "assert not {'alfworld', 'textworld', 'torch'} & set(sys.modules), sorted(sys.modules)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "ALFWORLD_DATA"}
     subprocess.run([sys.executable, "-c", program], env={**environment, "HOME": str(tmp_path)}, check=True)
     assert not (tmp_path / ".cache" / "alfworld").exists()
-
-
-def test_the_command_makes_games_adds_to_them_and_says_so_as_json(
-    tmp_path: Path,
-) -> None:
-    words = ("envs", "generate", "alfworld", "-o", tmp_path, "--types", "look_at_obj_in_light")
-    said = skillttrl(*words, "--games", 3).out
-    assert "3 games" in said and f"skillttrl envs play alfworld --split train --env-data {tmp_path}" in said
-    made = json.loads(skillttrl(*words, "--games", 5, "--json").out)
-    assert (made["games"], made["written"], made["task_types"]) == (5, 2, ["look_at_obj_in_light"])
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_the_command_and_leaves_the_first_games_of_the_series(tmp_path: Path) -> None:
-    words = ["envs", "generate", "alfworld", "-o", str(tmp_path / "stopped"), "--games", "100000"]
-    process = subprocess.Popen([sys.executable, "-m", "skill_ttrl.cli.main", *words], stderr=subprocess.PIPE, text=True)
-    while not paths(tmp_path / "stopped") and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate()
-    assert process.returncode == 128 + signal.SIGINT and "Traceback" not in said
-    assert "the same command continues" in said
-    generate_games(tmp_path / "whole", "train", len(paths(tmp_path / "stopped")))
-    assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
 
 
 def test_a_longer_series_of_default_games_is_named_by_its_training_games(monkeypatch: pytest.MonkeyPatch) -> None:

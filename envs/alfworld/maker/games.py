@@ -1,26 +1,35 @@
-"""One game after another: a goal, a room for it, its walkthrough, and what stands in its files.
+"""Generated games: one after another a goal, a room for it, its walkthrough and its files, for users without the official data.
 
-Nothing here is written. The same seed gives the same games on every machine, and the first games of a series do not depend on
-its length.
+The same seed gives the same games on every machine, and the first games of a series do not depend on its length. They are written in
+the layout of the official release, so the official engine reads them as well; next to each lies the `traj_data.json` that the package's
+`AlfredTWEnv` requires.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.game import TASK_TYPES
+from skill_ttrl.envs.alfworld.game import GAME_FILE, GENERATED_FILE, JSON_FOLDER, TASK_TYPES
 from skill_ttrl.envs.alfworld.grammar import read_grammar
-from skill_ttrl.envs.alfworld.maker.goals import Goal, goal_series
+from skill_ttrl.envs.alfworld.index import Progress
 from skill_ttrl.envs.alfworld.maker.ontology import Ontology, read_floor_plan, read_ontology
-from skill_ttrl.envs.alfworld.maker.room import WorldState, furnish, write_problem
+from skill_ttrl.envs.alfworld.maker.rooms import Goal, WorldState, furnish, goal_series, write_problem
 from skill_ttrl.envs.alfworld.world import TOOLS, World, build_world, read_problem
 from skill_ttrl.errors import EnvError
+from skill_ttrl.storage.cache import cache_folder, made_whole, remove_unfinished, waiting_for
 
+SEED = 0
+COUNTS: Mapping[str, int] = {"train": 240, "valid_seen": 60, "valid_unseen": 60}
+"""Games of each split that are made where no official ones are given."""
+MAX_GAMES = 1_000_000
 GENERATOR = 1
 """Changes whenever the same seed gives other games."""
 
@@ -230,3 +239,81 @@ def _tools(world: World, treatment: str | None, thing: str) -> Iterator[str]:
     ability, kinds = TOOLS[treatment]
     if thing in world.able[ability]:
         yield from (receptacle for receptacle in world.in_sight if world.kinds[receptacle] & kinds)
+
+
+def counts(train: int) -> dict[str, int]:
+    """Games of each split of a default series of `train` training games: a tenth of them in each of the others, at least 60."""
+    return {split: train if split == "train" else max(count, train // 10) for split, count in COUNTS.items()}
+
+
+def ensure_generated(progress: Progress | None = None, train: int | None = None) -> Path:
+    """Return the folder of the default games; the first call generates them, in seconds, and stores them in the user's cache.
+
+    The folder appears with all splits or not at all, even if two processes start at once. By default it has 240 training games and 60 in
+    each of the other splits, about 25 MB. `XDG_CACHE_HOME` moves the cache.
+
+    Args:
+        progress: called with (games done, games in total) while games are generated.
+        train: number of training games, see `counts` for the other splits; None: 240.
+
+    Returns:
+        A folder with `json_2.1.1/` and `generated.json`.
+
+    Raises:
+        EnvError: `train` is out of range, the package alfworld is not installed, or the cache cannot be written.
+    """
+    cache = cache_folder("alfworld")
+    train = COUNTS["train"] if train is None else train
+    if not 1 <= train <= MAX_GAMES:
+        raise EnvError(f"Choose from 1 to {MAX_GAMES:,} games, found {train:,}.")
+    size = "" if train == COUNTS["train"] else f"-{train}"
+    root = cache / f"generated-{GENERATOR}-alfworld-{read_ontology().version}{size}"
+    if (root / GENERATED_FILE).is_file():
+        return root
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with waiting_for(cache / ".lock"):
+            if not (root / GENERATED_FILE).is_file():
+                remove_unfinished(cache)
+                with made_whole(root) as beside:
+                    number, total = itertools.count(1), sum(counts(train).values())
+                    for split, count in counts(train).items():
+                        write_games(
+                            beside, split, count, progress=progress and (lambda *_: progress(next(number), total))
+                        )
+    except OSError as error:
+        raise EnvError(
+            f"The generated games cannot be stored in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME "
+            "to a folder that can be written."
+        ) from error
+    return root
+
+
+def write_games(
+    root: Path,
+    split: str,
+    count: int,
+    seed: int = SEED,
+    task_types: Sequence[str] = TASK_TYPES,
+    progress: Progress | None = None,
+) -> None:
+    """Write the first games of a split into `json_2.1.1/SPLIT` of a folder; `generated.json` there says that they are generated.
+
+    Args:
+        root: a folder, made if it is not there.
+        split: determines the rooms, and for `train` and `valid_seen`, which share rooms, the goals in them.
+        count: number of games; the types take turns.
+        seed: seed of all random choices.
+        task_types: only these.
+        progress: called after every game with (games done, `count`).
+    """
+    about = {"generator": GENERATOR, "alfworld": read_ontology().version}
+    root.mkdir(parents=True, exist_ok=True)
+    (root / GENERATED_FILE).write_text(json.dumps(about) + "\n", encoding="utf-8")
+    for number, made in enumerate(itertools.islice(generated(split, seed, task_types), count), 1):
+        folder = root / JSON_FOLDER / split / made.goal.folder / made.trial
+        folder.mkdir(parents=True)
+        for name, content in ((GAME_FILE, made.game), ("traj_data.json", made.trajectory)):
+            (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        if progress is not None:
+            progress(number, count)
