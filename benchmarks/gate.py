@@ -30,7 +30,7 @@ EFFECTS = (-0.1, -0.05, 0.05, 0.1, 0.2)
 RUNS = (1, 8, 40)
 ONE, MOST = (0.5, 0.5), "most over all"
 STRICT, PAIRED, SHARED = "strict >", "paired, alpha .05", "paired, alpha .05 / 40"
-RULES = {PAIRED: PairedRule(min_effect=0.02), SHARED: PairedRule(min_effect=0.02, rounds=40)}
+RULES = {PAIRED: PairedRule(min_effect=0.02), SHARED: PairedRule(min_effect=0.02, alpha=0.05 / 40)}
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -69,7 +69,7 @@ def accepts(before_R_P: Bools, after_R_P: Bools, rule: PairedRule) -> Bools:
     lost = (before_R_P & ~after_R_P).sum(1)
     tails = _tails(before_R_P.shape[1])
     large = (won - lost) / before_R_P.shape[1] >= rule.min_effect - 1e-9
-    return np.asarray(large & (tails[won + lost, won] <= rule.level + 1e-9))
+    return np.asarray(large & (tails[won + lost, won] <= rule.alpha + 1e-9))
 
 
 def _tails(most: int) -> Floats:
@@ -177,7 +177,7 @@ def rollouts_table(runs: int, seed: int) -> str:
         for effect in effects:
             after = rng.binomial(count, world.after(effect, ONE[0])) - rng.binomial(count, world.before_R_P)
             found = [
-                row.mean() >= rule.min_effect - 1e-9 and sign_flip_p_value(row) <= rule.level for row in after / count
+                row.mean() >= rule.min_effect - 1e-9 and sign_flip_p_value(row) <= rule.alpha for row in after / count
             ]
             cells.append(f"{np.mean(found):.3f}")
         lines.append(f"| {size} | {count} | " + " | ".join(cells) + " |")

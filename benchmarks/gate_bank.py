@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from skill_ttrl.optimize import paired
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.targets.play import open_gate
 from skill_ttrl.stages.targets.resolve import resolve_target
@@ -26,7 +27,8 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=10)
     parser.add_argument("--tasks", type=int, default=40)
     options = parser.parse_args()
-    settings = ["skills.gate={early_stop: false}", "runtime.threads=1"]
+    paired.CHUNK = options.tasks  # all tasks are rolled out: the column of the strict rule needs them
+    settings = ["runtime.threads=1"]
     skills = resolve_target(options.run, settings).bank().skills
     rng = np.random.default_rng(0)
     print("| candidate | before | after | difference | p | paired | strict > |\n|---|---|---|---|---|---|---|")

@@ -3,7 +3,6 @@
 from skill_ttrl.config.command import CommandConfig, split_command
 from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
 from skill_ttrl.config.endpoints import EndpointConfig, EndpointsConfig, Role
-from skill_ttrl.config.gate import GateConfig
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
 from skill_ttrl.config.model import BUILTIN, BuiltinConfig, LoraConfig, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, OptimizeSelectionConfig
@@ -21,7 +20,7 @@ from skill_ttrl.config.schema import (
 )
 from skill_ttrl.config.section import Section
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
-from skill_ttrl.config.skills import SkillsConfig
+from skill_ttrl.config.skills import GateConfig, SkillsConfig
 from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig
 from skill_ttrl.config.vllm import VLLMConfig
 

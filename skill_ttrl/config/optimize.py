@@ -40,8 +40,6 @@ class OptimizeGateConfig(Section):
     """Smallest gain of the mean that counts; for `not_worse`, the smallest loss to reject, above 0."""
     alpha: float = Field(default=0.05, gt=0, lt=0.5)
     """One-sided error of a decision under `better` and `not_worse`."""
-    rounds: int = Field(default=1, ge=1)
-    """Decisions that share `alpha`: each is made at `alpha / rounds`."""
     early_stop: bool = True
     """Stop evaluating a candidate once no result of the remaining items can make it pass. This does not change the decision."""
     chunk: int = Field(default=8, ge=1)

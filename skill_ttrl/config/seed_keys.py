@@ -134,10 +134,10 @@ FIRST_SKILL_TTRL: Mapping[str, Key] = {
         more=lambda value: {"skills.fallback": "most_useful"} if value == "keyword" else {},
     ),
     "skill_bank.embedding_model": Key("all-MiniLM-L6-v2", ("skills.embedder_model",), _hub_id),
-    "skill_bank.top_k_retrieve": Key(6, ("skills.top_k", "skills.prompt_top_k")),
+    "skill_bank.top_k_retrieve": Key(6, ("skills.prompt_top_k",)),
     "skill_bank.skill_bank_path": Key(None, ("skills.bank",), _unless_none),
-    "skill_bank.enable_evolve": Key(True, ("skills.enable_evolve",)),
-    "skill_bank.enable_generate": Key(True, ("skills.enable_generate",)),
+    "skill_bank.enable_evolve": Key(True, note="What winners write changes the bank, or nothing does: skills.update"),
+    "skill_bank.enable_generate": Key(True, note="What winners write changes the bank, or nothing does: skills.update"),
     "skill_bank.enable_retrieve": Key(
         True, ("skills.max_retrievals",), lambda value: 1 if value else 0, lambda value: value > 0
     ),
@@ -190,7 +190,7 @@ SKILLRL_RUST: Mapping[str, Key] = {
     "rl.max_prompt_length": Key(6000, ("data.max_prompt_tokens",)),
     "rl.max_response_length": Key(1024, ("rollout.max_new_tokens",)),
     "rl.training_epochs": Key(150, ("rl.steps",)),
-    "skill_retrieval.top_k": Key(6, ("skills.top_k", "skills.prompt_top_k")),
+    "skill_retrieval.top_k": Key(6, ("skills.prompt_top_k",)),
     "skill_retrieval.similarity_threshold": Key(0.4, ("skills.min_score",)),
     "evolution.validation_interval": Key(5, ("evolve.every",)),
     "evolution.max_new_skills": Key(3, ("evolve.max_new_skills",)),

@@ -57,10 +57,6 @@ class DistillConfig(Section):
     """Won episodes of each type to show the teacher (SkillRL: 5; WebShop: 8)."""
     failures: int = Field(default=5, ge=0)
     """Lost episodes of each type to show the teacher."""
-    last_steps: int = Field(default=5, ge=1)
-    """Steps at the end of each episode to show."""
-    prompt_max_tokens: int = Field(default=6000, ge=200)
-    """Longest prompt to the teacher; parts that do not fit are dropped and reported."""
 
 
 class DemonstrationsConfig(Section):
@@ -97,13 +93,6 @@ class EvolveConfig(Section):
     """Failures to analyze of types above the threshold but not perfect, once any type is below it (SkillRL: 5)."""
     max_new_skills: int = Field(default=3, ge=0)
     """Most new or changed skills per round (SkillRL: 3)."""
-    max_evolved: int | None = Field(default=None, ge=1)
-    """Most evolved skills in the bank; the evolved skill with the lowest Wilson bound on success is evicted first. None: only
-    `skills.max_skills` applies."""
     teacher: str = "heuristic"
     """As `distill.teacher`, or `analogy`: copies skills of other task types, filled in with the actions offered in failures of a type
     without skills. They are guesses: use it with `skills.gate`."""
-    last_steps: int = Field(default=5, ge=1)
-    """Steps at the end of each failure to show the teacher."""
-    prompt_max_tokens: int = Field(default=6000, ge=200)
-    """Longest prompt to the teacher."""

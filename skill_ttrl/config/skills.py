@@ -7,8 +7,35 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from skill_ttrl.config.gate import GateConfig
+from skill_ttrl.config.data import SourceConfig
 from skill_ttrl.config.section import Section
+
+
+class GateConfig(Section):
+    """A paired test on held-out training tasks that every change of the bank has to pass, whatever it comes from. See docs/gate.md."""
+
+    tasks: int = Field(default=60, ge=1)
+    """Number of tasks of the gate. They are drawn from the training tasks with the run's seed and are not trained on; with `data`, the most
+    tasks to use from it."""
+    data: SourceConfig | None = None
+    """Separate tasks for the gate. Environments such as `math`, where only true answers tell success, need their answers. None: training
+    tasks."""
+    rollouts_per_task: int = Field(default=4, ge=1, le=64)
+    """Rollouts of each task with each version of the bank."""
+    rule: Literal["better", "not_worse"] = "better"
+    """`better`: accept a significant gain of at least `min_effect`. `not_worse`: accept unless the loss may exceed `min_effect`."""
+    min_effect: float = Field(default=0.02, ge=0, lt=1)
+    """Smallest gain of the mean that counts; for `not_worse`, the smallest loss to reject, above 0."""
+    temperature: float | None = Field(default=None, gt=0)
+    """None: the temperature of training rollouts."""
+    every: int = Field(default=1, ge=1)
+    """Steps between decisions. The changes since the last one are decided together; the last step always decides."""
+
+    @model_validator(mode="after")
+    def _not_worse_has_a_margin(self) -> GateConfig:
+        if self.rule == "not_worse" and not self.min_effect:
+            raise ValueError("rule=not_worse needs a min_effect above 0: the smallest loss to reject")
+        return self
 
 
 class SkillsConfig(Section):
@@ -52,9 +79,6 @@ class SkillsConfig(Section):
     """Where to store vectors. Both give the same results; `memory` computes the vectors again at each start."""
     chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")
     """`host:port` of a running Chroma server; None: an embedded Chroma in the bank's folder."""
-    top_k: int = Field(default=6, ge=1)
-    """Default number of skills for `SkillBank.retrieve` and `skillttrl skills show --search` (SkillRL: 6). A run uses `prompt_top_k` and
-    `retrieval_top_k`."""
     min_score: float | None = 0.0
     """SkillRL's delta (0.4 for its embedder; a cosine for `embedding`): skills of the tier `task` with a lower score are not retrieved.
     General skills and mistakes are not retrieved below 0, or below `min_score` if that is negative. None: no threshold."""
@@ -72,10 +96,6 @@ class SkillsConfig(Section):
     """Skills that a rollout writes can be retrieved by the same rollout in its later turns, before any merge. For `retrieval: embedding`."""
     update: Literal["merge", "none"] = "merge"
     """`merge`: after each step the winners' operations change the bank."""
-    enable_generate: bool = True
-    """False: merges ignore skills that winners write, and extract none from their solutions. `agent.template` decides what a prompt offers."""
-    enable_evolve: bool = True
-    """False: merges ignore rewrites of skills."""
     merger: str = "heuristic"
     """`heuristic` (no language model), `openai` (`endpoints.merger`), or `module:attribute` of your own."""
     on_failure: Literal["stop", "skip", "heuristic"] = "stop"

@@ -33,13 +33,6 @@ class PairedRule:
     """Of the mean score, in [0, 1): the least gain that counts, or for `not_worse` the loss that is too much."""
     alpha: float = 0.05
     """One-sided error: how often, at most, a change is accepted that has no gain (`better`), or loses `min_effect` (`not_worse`)."""
-    rounds: int = 1
-    """Decisions that share `alpha`: each is tested at `alpha / rounds` (Bonferroni), so that it bounds their errors together."""
-
-    @property
-    def level(self) -> float:
-        """Error level of one decision."""
-        return self.alpha / self.rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +43,7 @@ class GateDecision:
     difference: float
     """Mean score after minus before; 0 without tasks."""
     interval: Interval
-    """Of the difference, two-sided at 1 - 2 x the rule's level."""
+    """Of the difference, two-sided at 1 - 2 x the rule's alpha."""
     p_value: float
     """One-sided, of the test that the rule names."""
     n: int
@@ -70,14 +63,14 @@ def decide(before_P: ArrayLike, after_P: ArrayLike, rule: PairedRule, *, seed: i
     before, after = np.asarray(before_P, dtype=np.float64), np.asarray(after_P, dtype=np.float64)
     if before.size == 0 == after.size:
         return GateDecision(False, 0.0, (-1.0, 1.0), 1.0, 0, "there are no scores to compare")
-    difference, low, high = paired_difference(before, after, confidence=1 - 2 * rule.level)
+    difference, low, high = paired_difference(before, after, confidence=1 - 2 * rule.alpha)
     if rule.kind == "better":
         p_value = sign_flip_p_value(after - before, seed=seed)
         large = difference >= rule.min_effect - _CLOSE
     else:
         p_value = paired_score_p_value(before, after, -rule.min_effect)
         large = difference > -rule.min_effect
-    accept = bool(large and p_value <= rule.level + _CLOSE)
+    accept = bool(large and p_value <= rule.alpha + _CLOSE)
     reason = _reason(rule, accept, large, difference, p_value)
     return GateDecision(accept, difference, (low, high), p_value, before.size, reason)
 
@@ -119,7 +112,7 @@ def _better(scores: Sequence[NDArray[np.float64]], rule: PairedRule, seed: int) 
     differences = scores[1] - scores[0]
     return bool(
         differences.mean() >= rule.min_effect - _CLOSE
-        and sign_flip_p_value(differences, seed=seed) <= rule.level + _CLOSE
+        and sign_flip_p_value(differences, seed=seed) <= rule.alpha + _CLOSE
     )
 
 
@@ -129,7 +122,7 @@ def _early(now: GateDecision, accept: bool, remaining: int) -> GateDecision:
 
 
 def _reason(rule: PairedRule, accept: bool, large: bool, difference: float, p_value: float) -> str:
-    found = f"difference {difference:+.3f}, p = {p_value:.3g} at a level of {rule.level:.3g}"
+    found = f"difference {difference:+.3f}, p = {p_value:.3g} at a level of {rule.alpha:.3g}"
     if accept:
         return f"{'better' if rule.kind == 'better' else f'not worse by {rule.min_effect:g}'}: {found}"
     if not large and rule.kind == "better":
@@ -171,9 +164,8 @@ def gate_change(
     rule: PairedRule,
     *,
     seed: int,
-    early_stop: bool = True,
 ) -> GateOutcome:
-    """Score both versions on the same tasks with the same seeds, and decide.
+    """Score both versions on the same tasks with the same seeds, and decide; stops as soon as the decision is certain.
 
     A task that could not be scored on one side counts as a tie.
 
@@ -184,13 +176,11 @@ def gate_change(
         tasks: held out from training, in a fixed order.
         rule: when to accept.
         seed: of the rollouts and of the test.
-        early_stop: look after each `CHUNK` tasks, and stop once the decision is certain. It is the same decision.
     """
     scores: tuple[list[float | None], list[float | None]] = ([], [])
-    size = CHUNK if early_stop else max(1, len(tasks))
     decision = decide([], [], rule)
-    for start in range(0, len(tasks), size):
-        part, number = tasks[start : start + size], derive_seed(seed, "gate", start)
+    for start in range(0, len(tasks), CHUNK):
+        part, number = tasks[start : start + CHUNK], derive_seed(seed, "gate", start)
         for version, found in zip((before, after), scores, strict=True):
             found += score(version, part, seed=number)
         found_so_far = _tied(*scores)

@@ -147,7 +147,7 @@ def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation)
     if gate.rule != "strict":
         from skill_ttrl.optimize import paired  # numpy, which the strict rule needs not load
 
-        rule = paired.PairedRule(gate.rule, gate.min_effect, gate.alpha, gate.rounds)
+        rule = paired.PairedRule(gate.rule, gate.min_effect, gate.alpha)
         found = paired.decide(current.scores, candidate.scores, rule)
         return Decision(found.accept, found.reason)
     before, after = _mean(current.scores) + current.bonus, _mean(candidate.scores) + candidate.bonus

@@ -1,9 +1,8 @@
 """Evolution of skills while the policy learns: success by type of task is tracked, and failures lead to new and better skills.
 
 `SuccessTracker` judges the types of tasks that have enough episodes since they were last judged, and samples their failures.
-`Evolver` lets a teacher look at those with the bank in view, and turns its drafts into one update of the bank. Evolved skills
-have a bound of their own; over it the least useful of them go. What was in the bank before evolution began never makes room for
-it.
+`Evolver` lets a teacher look at those with the bank in view, and turns its drafts into one update of the bank. Where the bank is
+full, the least useful evolved skills go; what was in it before evolution began never makes room.
 """
 
 from __future__ import annotations
@@ -182,8 +181,7 @@ class Evolver:
         rules = AdmissionRules(
             SOURCE,
             max_drafts=self.config.max_new_skills,
-            room=room if self.config.max_evolved is None else min(room, self.config.max_evolved),
-            room_settings="evolve.max_evolved, skills.max_skills",
+            room=room,
             retired=self.retired,
             similarity=similarity,
             threshold=threshold,

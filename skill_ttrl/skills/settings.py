@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from skill_ttrl.config.skills import SkillsConfig
 from skill_ttrl.errors import SkillBankError
@@ -41,6 +41,8 @@ class BankSettings(SkillsConfig):
 
     embedder: str = "hash"
     min_score: float | None = None
+    top_k: int = Field(default=6, ge=1)
+    """Default number of skills for `SkillBank.retrieve` and `skillttrl skills show --search` (SkillRL: 6)."""
 
     @model_validator(mode="before")
     @classmethod

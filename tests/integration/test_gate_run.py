@@ -6,7 +6,7 @@ The environment is a small one of doors, the policy a random one that never writ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_evolve_run import DOORS
 
 STRICT = ["skills.gate={tasks: 6, rollouts_per_task: 2, every: 2}", "rl.save_steps=3"]
-LAX_COMMAND = ["skills.gate={rule: not_worse, min_effect: 0.9, alpha: 0.2, rollouts_per_task: 1}"]
-LAX = ["skills.gate={tasks: 6, rollouts_per_task: 1, rule: not_worse, min_effect: 0.9, alpha: 0.2, recheck_every: 4}"]
+LAX_COMMAND = ["skills.gate={rule: not_worse, min_effect: 0.9, rollouts_per_task: 1}"]
+LAX = ["skills.gate={tasks: 6, rollouts_per_task: 1, rule: not_worse, min_effect: 0.9}"]
 
 
 @pytest.fixture(scope="module")
@@ -73,43 +73,13 @@ def test_the_tasks_of_the_gate_are_not_trained_on(strict: Path, doors: Path, tmp
 
 
 @pytest.mark.slow
-def test_an_accepted_change_is_applied_as_it_was_proposed_and_tested_again(doors: Path, tmp_path: Path) -> None:
+def test_an_accepted_change_is_applied_as_it_was_proposed(doors: Path, tmp_path: Path) -> None:
     train.run(load_config(doors, [*LAX, "rl.steps=4"]), tmp_path / "run")
     evolved = [update for update in updates(tmp_path / "run") if update.reason == "evolve"]
     assert [update.step for update in evolved] == [2] and all(update.evidence for update in evolved)
-    found = [(each["step"], each["kind"], each["accepted"]) for each in decisions(tmp_path / "run")]
-    assert found == [(2, "change", True), (3, "recheck", False)]
+    assert [(each["step"], each["accepted"]) for each in decisions(tmp_path / "run")] == [(2, True)]
     with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
         assert len(bank) == 1 and sum(skill.stats.uses for skill in bank) > 0
-
-
-@pytest.mark.slow
-def test_a_bank_that_does_worse_than_its_predecessor_goes_back(
-    doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The doors cannot be opened here, so the scores are made up: a bank with skills wins nothing, one without them everything."""
-
-    def score(self: Any, version: Any, tasks: Sequence[Any], *, seed: int) -> list[float]:
-        return [float(not len(version.snapshot))] * len(tasks)
-
-    worse = ["skills.gate={tasks: 6, rule: not_worse, min_effect: 0.9, alpha: 0.2, recheck_every: 4}", "rl.steps=4"]
-    monkeypatch.setattr("skill_ttrl.stages.training.bank_gate.BankGate.score", score)
-    monkeypatch.setattr("skill_ttrl.stages.training.bank_gate.BankGate.test", _accept_first(BankGate.test))
-    train.run(load_config(doors, worse), tmp_path / "run")
-    assert [update.reason for update in updates(tmp_path / "run")][-1] == "gate: rollback to 0"
-    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
-    assert [row["bank_skills"] for row in rows] == [0, 0, 1, 0] and rows[3]["gate/rolled_back"] == 1.0
-
-
-def _accept_first(test: Any) -> Any:
-    """Accept the first change whatever its scores are: the harm that a gate can let in by chance."""
-    seen: list[int] = []
-
-    def tested(self: BankGate, bank: Any, before: Any, after: Any, seed: int, **how: Any) -> Any:
-        seen.append(seed)
-        return test(self, bank, before, before if len(seen) == 1 else after, seed, **how)
-
-    return tested
 
 
 @pytest.mark.slow

@@ -64,9 +64,7 @@ def test_the_schema_of_a_teacher_s_skills_is_taken_and_what_fits_it_is_read(
     step = Step("a room", "look", 0.0, False, False)
     cases = [Case(f"t{place}", "look", f"kind{place // 2}", place % 2 == 0, (step,)) for place in range(2 * ASKED)]
     with track_usage(tmp_path / "usage.jsonl", EndpointsConfig()):
-        lesson = teacher.distill(
-            cases, DistillConfig(prompt_max_tokens=1200)
-        )  # the tokenizer has a token for each byte
+        lesson = teacher.distill(cases, DistillConfig())
     assert lesson.requests == ASKED + 2 and lesson.failed < lesson.requests
     outcomes = {json.loads(line)["outcome"] for line in (tmp_path / "usage.jsonl").read_text().splitlines()}
     assert outcomes <= {"ok", "length"}

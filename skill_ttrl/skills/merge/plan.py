@@ -42,10 +42,6 @@ class MergeRules:
     """Compares a new skill with those of the bank; None: only the same words are the same."""
     threshold: float = 0.95
     """Least similarity of texts that say the same."""
-    generate: bool = True
-    """False: no new skills, written or extracted."""
-    evolve: bool = True
-    """False: no rewrites."""
 
     @classmethod
     def of(cls, skills: SkillsConfig, merger: Merger, similarity: Similarity | None = None) -> MergeRules:
@@ -56,8 +52,6 @@ class MergeRules:
             max_skills_per_problem=skills.max_skills_per_problem,
             similarity=similarity,
             threshold=skills.dedup_threshold or 1.0,
-            generate=skills.enable_generate,
-            evolve=skills.enable_evolve,
         )
 
 
@@ -93,12 +87,8 @@ def merge_groups(
     pairs = zip(groups, winners, strict=True)
     by_group = [ops_from_group(group, wins, rules.max_text_chars, skipped) for group, wins in pairs]
     rollouts = sorted((each for group in by_group for each in group), key=RolloutOps.sort_key)
-    if not (rules.generate and rules.evolve):
-        for each in rollouts:
-            ops = select_ops(each.output.skill_ops, lambda _: rules.generate, lambda _: rules.evolve)
-            each.output = replace(each.output, skill_ops=ops)
     won = [each for each in rollouts if each.won]
-    found = extract_ops(by_group) if rules.extract and rules.generate else []
+    found = extract_ops(by_group) if rules.extract else []
     sources = [*won, *sorted(found, key=RolloutOps.sort_key)]
     merger = rules.merger or HeuristicMerger(similarity=rules.similarity, threshold=rules.threshold)
     merged = merger.merge(

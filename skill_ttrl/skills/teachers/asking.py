@@ -40,6 +40,10 @@ SKILLS_SHARE = 0.5
 OBSERVATION_CHARS = 400
 """Of each observation of an episode, so many characters (SkillRL: 200)."""
 TASK_CHARS = 1000
+LAST_STEPS = 5
+"""Steps at the end of each episode that a question shows."""
+QUESTION_TOKENS = 6000
+"""Longest question, at 4 bytes a token (SkillRL's longest prompt); episodes and skills without room are left out, and a note says so."""
 ACTION_CHARS = 300
 
 
@@ -91,18 +95,17 @@ class Question:
         return by_tier[self.tier]
 
 
-def shown_cases(cases: Iterable[Case], *, last_steps: int, tokens: int) -> tuple[str, tuple[Case, ...]]:
+def shown_cases(cases: Iterable[Case], tokens: int) -> tuple[str, tuple[Case, ...]]:
     """As many episodes as have room, in order: their text between tags, numbered from 1, and the episodes.
 
     Args:
         cases: the most telling first.
-        last_steps: most steps of each, from its end.
         tokens: room for all of them together, in tokens (about 4 bytes each).
     """
     texts: list[str] = []
     shown: list[Case] = []
     for case in cases:
-        text = case_text(case, len(shown) + 1, last_steps)
+        text = case_text(case, len(shown) + 1)
         size = tokens_in_text(text) + 1
         if size <= tokens:
             texts.append(text)
@@ -111,9 +114,9 @@ def shown_cases(cases: Iterable[Case], *, last_steps: int, tokens: int) -> tuple
     return "\n".join(texts), tuple(shown)
 
 
-def case_text(case: Case, number: int, last_steps: int) -> str:
+def case_text(case: Case, number: int) -> str:
     """One episode between tags, from its task to what was seen last."""
-    steps = case.steps[-last_steps:]
+    steps = case.steps[-LAST_STEPS:]
     before = len(case.steps) - len(steps)
     lines = [f"Task: {shortened(case.task, TASK_CHARS)}"] if case.task else []
     if before:
@@ -135,10 +138,10 @@ def rules(templates: Templates, template: str, most: int, **more: str) -> Messag
     return Message("system", templates.render(template, **limits, **more))
 
 
-def room_for_cases(config_tokens: int, question: Sequence[Message], schema: type[BaseModel]) -> int:
-    """Tokens that are left of a question's bound when everything but the episodes is in it; at least 0."""
+def room_for_cases(question: Sequence[Message], schema: type[BaseModel]) -> int:
+    """Tokens that are left of `QUESTION_TOKENS` when everything but the episodes is in it; at least 0."""
     taken = sum(tokens_in_text(each.content) for each in question) + tokens_in_text(instruction(schema))
-    return max(0, config_tokens - taken)
+    return max(0, QUESTION_TOKENS - taken)
 
 
 def draft_of(
@@ -227,9 +230,7 @@ def questions_of(
         if found.cases:
             questions.append(found)
         else:
-            notes.append(
-                f"{found.name}: not asked, no episode has room in distill.prompt_max_tokens={config.prompt_max_tokens}."
-            )
+            notes.append(f"{found.name}: not asked, no episode has room in {QUESTION_TOKENS} tokens.")
     return questions, notes
 
 
@@ -242,12 +243,12 @@ def _question(
     def request(episodes: str) -> Message:
         return Message("user", templates.render(DISTILL_REQUEST, episodes=episodes))
 
-    room = room_for_cases(config.prompt_max_tokens, (system, request("-")), SkillsAnswer)
-    text, shown = shown_cases(cases, last_steps=config.last_steps, tokens=room)
+    room = room_for_cases((system, request("-")), SkillsAnswer)
+    text, shown = shown_cases(cases, room)
     found = Question((system, request(text)), shown, (), tier, kind, most)
     if len(shown) == len(cases):
         return found
-    left_out = f"{len(cases) - len(shown)} of {len(cases)} episodes have no room in distill.prompt_max_tokens={config.prompt_max_tokens}."
+    left_out = f"{len(cases) - len(shown)} of {len(cases)} episodes have no room in {QUESTION_TOKENS} tokens."
     return replace(found, notes=(f"{found.name}: {left_out}",))
 
 
@@ -360,20 +361,20 @@ class LLMTeacher:
 def question_of(
     asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
 ) -> Question:
-    """The question that failures lead to, within `evolve.prompt_max_tokens`; what has no room is noted."""
+    """The question that failures lead to; what has no room is noted."""
     system = rules(asking.templates, EVOLVE, config.max_new_skills)
 
     def request(bank: str, episodes: str) -> Message:
         return Message("user", asking.templates.render(EVOLVE_REQUEST, skills=bank or "none", episodes=episodes))
 
-    room = room_for_cases(config.prompt_max_tokens, (system, request("-", "-")), EvolveAnswer)
+    room = room_for_cases((system, request("-", "-")), EvolveAnswer)
     types = list(dict.fromkeys(case.task_type for case in failures))
     near = in_view(skills, types)
     whole = _with_room(near, int(SKILLS_SHARE * room))
     bank = "\n".join(whole.values())
-    text, cases = shown_cases(failures, last_steps=config.last_steps, tokens=room - tokens_in_text(bank))
+    text, cases = shown_cases(failures, room - tokens_in_text(bank))
     notes = [
-        f"{whole_count - count} of {whole_count} {what} had no room in evolve.prompt_max_tokens={config.prompt_max_tokens}"
+        f"{whole_count - count} of {whole_count} {what} had no room in {QUESTION_TOKENS} tokens"
         for what, count, whole_count in (("skills", len(whole), len(near)), ("failures", len(cases), len(failures)))
         if count < whole_count
     ]

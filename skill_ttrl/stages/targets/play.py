@@ -291,7 +291,7 @@ def open_gate(
 
     Args:
         policy: a run, a checkpoint, a model, or `openai` (`resolve_target`). Its `skills` section says how prompts show skills.
-        overrides: changes to its config, such as `skills.gate.alpha=0.01`.
+        overrides: changes to its config, such as `skills.gate.tasks=100`.
         config: a plain model's recipe.
         progress: reports what was left out.
 

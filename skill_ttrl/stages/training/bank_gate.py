@@ -13,8 +13,8 @@ from typing import Any
 
 from skill_ttrl.config import GateConfig
 from skill_ttrl.errors import CheckpointError
-from skill_ttrl.optimize.paired import GateOutcome, PairedRule, RuleKind, gate_change
-from skill_ttrl.rollout.outcome import env_score, env_success
+from skill_ttrl.optimize.paired import GateOutcome, PairedRule, gate_change
+from skill_ttrl.rollout.outcome import env_success
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import content_changes
 from skill_ttrl.skills.evolution import Evolver
@@ -39,8 +39,6 @@ class BankGate:
     tasks: Sequence[Task]
     worker: RolloutWorker
     """Its environments are the gate's own."""
-    accepted: list[int] = field(default_factory=list)
-    """Versions that an accepted change took the place of, the newest last."""
     rollouts: int = 0
     """Rollouts since `clear`."""
     _known: dict[tuple[int, int, str], tuple[Snapshot, list[float | None]]] = field(default_factory=dict)
@@ -63,27 +61,18 @@ class BankGate:
         return self._known[key][1]
 
     def _task_score(self, group: Group) -> float | None:
-        """Mean outcome of a task's rollouts, in [0, 1]; failed ones are left out. None where none is left."""
-        outcome = env_score if self.config.metric == "score" else env_success
-        return mean_score([float(outcome(each) or 0.0) for each in group.trajectories if each.error is None])
+        """Success of a task's rollouts, in [0, 1]; failed ones are left out. None where none is left."""
+        return mean_score([float(env_success(each) or 0.0) for each in group.trajectories if each.error is None])
 
     def clear(self) -> None:
         """Forget the scores: the policy has changed."""
         self.rollouts = 0
         self._known.clear()
 
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-able state for a checkpoint. What is not decided yet is the bank's (`RunBank.state_dict`)."""
-        return {"accepted": self.accepted}
-
-    def test(
-        self, bank: RunBank, before: Snapshot, after: Snapshot, seed: int, *, rule: RuleKind | None = None
-    ) -> GateOutcome:
-        """Compare two versions of the bank on the gate's tasks, by a `rule` in place of the config's where one is given."""
-        config = self.config
-        paired = PairedRule(rule or config.rule, config.min_effect, config.alpha, config.rounds)
-        views = bank.view_of(before), bank.view_of(after)
-        return gate_change(*views, self.score, self.tasks, paired, seed=seed, early_stop=config.early_stop)
+    def test(self, bank: RunBank, before: Snapshot, after: Snapshot, seed: int) -> GateOutcome:
+        """Compare two versions of the bank on the gate's tasks."""
+        rule = PairedRule(self.config.rule, self.config.min_effect)
+        return gate_change(bank.view_of(before), bank.view_of(after), self.score, self.tasks, rule, seed=seed)
 
 
 def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankGate | None:
@@ -99,15 +88,19 @@ def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankG
         return None
     gate = BankGate(bank.config.gate, given.tasks, replace(components.worker, envs=given.envs))
     try:
-        gate.accepted = [int(version) for version in state.get("gate", {}).get("accepted", [])]
         bank.start_draft(from_json(BankUpdate, json.dumps(each)) for each in state.get("bank_pending", []))
     except (AttributeError, TypeError, ValueError) as error:  # a ValidationError is a ValueError
-        raise CheckpointError(f"The checkpoint is damaged: its gate state cannot be read ({error}).") from None
+        raise CheckpointError(
+            f"The checkpoint is damaged: the bank's pending changes cannot be read ({error})."
+        ) from None
     return gate
 
 
 def decide_changes(run: Run, gate: BankGate | None, evolver: Evolver | None, step: int) -> dict[str, float]:
-    """Decide on what was collected, where that is due, and test the bank against its predecessor. Returns the metrics.
+    """Apply or reject the collected changes, where a decision is due. Changes that count uses alone are applied without a test.
+
+    Returns:
+        The metrics of the decision, and the size and version of the bank.
 
     Raises:
         EndpointError, EnvError: all rollouts of the gate failed.
@@ -115,80 +108,43 @@ def decide_changes(run: Run, gate: BankGate | None, evolver: Evolver | None, ste
     bank = run.components.bank
     if gate is None or not bank:
         return {}
-    last = step + 1 == run.config.rl.steps
-    seed = derive_seed(run.config.seed, "gate", step)
     metrics: dict[str, float] = {}
-    gate.clear()
-    if last or (step + 1) % gate.config.every == 0:
-        metrics |= _decide_draft(run, gate, bank, evolver, step, seed)
-    if gate.config.recheck_every and (step + 1) % gate.config.recheck_every == 0 and gate.accepted:
-        metrics |= _recheck(run, gate, bank, step, seed)
-    if metrics:
-        metrics["gate/rollouts"] = float(gate.rollouts)
+    if step + 1 == run.config.rl.steps or (step + 1) % gate.config.every == 0:
+        now, wanted = bank.bank.snapshot(), bank.target.snapshot()
+        if changes := content_changes(now, wanted):
+            gate.clear()
+            outcome = gate.test(bank, now, wanted, derive_seed(run.config.seed, "gate", step))
+            metrics = _record(run, step, (now.version, wanted.version), changes, outcome)
+            metrics["gate/rollouts"] = float(gate.rollouts)
+        if not changes or outcome.decision.accept:
+            bank.accept_draft()
+        else:
+            bank.reject_draft(step)
+            if evolver is not None:
+                evolver.reject(changes)
     return metrics | {"bank_skills": float(len(bank.bank)), "bank_version": float(bank.bank.version)}
 
 
-def _decide_draft(
-    run: Run, gate: BankGate, bank: RunBank, evolver: Evolver | None, step: int, seed: int
-) -> dict[str, float]:
-    """Apply the draft or reject it. Where it counts uses alone, it is applied without a test."""
-    now, wanted = bank.bank.snapshot(), bank.target.snapshot()
-    changes = content_changes(now, wanted)
-    if not changes:
-        bank.accept_draft()
-        return {}
-    outcome = gate.test(bank, now, wanted, seed)
-    if outcome.decision.accept:
-        gate.accepted.append(now.version)
-        bank.accept_draft()
-    else:
-        if evolver is not None:
-            evolver.reject(changes)
-        bank.reject_draft(step)
-    _record(run, step, "change", (now.version, wanted.version), changes, outcome)
-    return {
-        "gate/accepted": float(outcome.decision.accept),
-        "gate/difference": outcome.decision.difference,
-        "gate/p_value": outcome.decision.p_value,
-        "gate/changes": float(len(changes)),
-    }
-
-
-def _recheck(run: Run, gate: BankGate, bank: RunBank, step: int, seed: int) -> dict[str, float]:
-    """Go back to the version before the last accepted change where that one is better now.
-
-    The rule is `better`, whatever the gate's: a rollback undoes harm that is shown.
-    """
-    now, earlier = bank.bank.snapshot(), bank.bank.at(gate.accepted[-1])
-    changes = content_changes(now, earlier)
-    if not changes:
-        return {}
-    outcome = gate.test(bank, now, earlier, seed, rule="better")
-    if outcome.decision.accept:
-        version = gate.accepted.pop()
-        pending = bank.undecided()
-        bank.bank.rollback(version, reason=f"gate: rollback to {version}")
-        bank.start_draft()
-        if pending:
-            run.warn(f"The rollback also dropped {len(pending)} updates that the gate had not decided on.")
-    _record(run, step, "recheck", (now.version, earlier.version), changes, outcome)
-    return {"gate/rolled_back": float(outcome.decision.accept), "gate/recheck_difference": outcome.decision.difference}
-
-
 def _record(
-    run: Run, step: int, kind: str, versions: tuple[int, int], changes: Sequence[Change], outcome: GateOutcome
-) -> None:
-    """Write a line of `gate.jsonl`, and say what was decided."""
+    run: Run, step: int, versions: tuple[int, int], changes: Sequence[Change], outcome: GateOutcome
+) -> dict[str, float]:
+    """Write a decision to `gate.jsonl`, tell the user, and return its metrics."""
     found = outcome.decision
-    place = {"phase": "rl", "step": step, "kind": kind, "version": versions[0], "candidate": versions[1]}
+    place = {"phase": "rl", "step": step, "kind": "change", "version": versions[0], "candidate": versions[1]}
     skills = [(change.kind, change.after or change.before) for change in changes]
     named = [{"kind": kind, "id": skill.id, "source": skill.source} for kind, skill in skills if skill is not None]
     record = place | outcome_record(outcome) | {"changes": named}
     run.folder.append_jsonl(GATE_LOG, [json.dumps(record, ensure_ascii=False)])
-    done = {"change": ("accepted", "rejected"), "recheck": ("rolled back", "kept")}[kind][not found.accept]
     run.progress.notice(
-        f"gate, after step {step + 1}: {done} {len(changes)} bank changes on {found.n} of {outcome.tasks} tasks: {found.reason}."
+        f"gate, after step {step + 1}: {'accepted' if found.accept else 'rejected'} {len(changes)} bank changes on "
+        f"{found.n} of {outcome.tasks} tasks: {found.reason}."
     )
+    return {
+        "gate/accepted": float(found.accept),
+        "gate/difference": found.difference,
+        "gate/p_value": found.p_value,
+        "gate/changes": float(len(changes)),
+    }
 
 
 def outcome_record(outcome: GateOutcome) -> dict[str, Any]:

@@ -95,12 +95,11 @@ class RLState(PhaseState):
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Update rule, votes, evolution, text edits, gate, and where in the tasks the run is."""
+        """Update rule, votes, evolution, text edits, and where in the tasks the run is."""
         drawn = {} if self.task_batches == self.step else {"task_batches": self.task_batches}
         evolution = {} if self.evolution is None else {"evolve": self.evolution.state_dict()}
         text = {} if self.text is None else {"optimize": self.text.state_dict()}
-        gate = {} if self.gate is None else {"gate": self.gate.state_dict()}
-        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution, **text, **gate, **drawn}
+        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution, **text, **drawn}
 
 
 def record_step(

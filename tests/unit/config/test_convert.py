@@ -60,7 +60,7 @@ def test_the_first_skill_ttrl(first: Path) -> None:
         "most_useful",
         5,
     )
-    assert (skills.stale_after_steps, skills.max_retrievals, skills.enable_evolve) == (40, 0, False)
+    assert (skills.stale_after_steps, skills.max_retrievals) == (40, 0)
     assert (skills.merger, skills.on_failure) == ("openai", "heuristic")
     merger = config.endpoints.merger
     assert merger is not None and (merger.model, merger.max_tokens, merger.temperature) == ("gpt-4o", 2048, 0.3)
@@ -72,6 +72,7 @@ def test_keys_without_a_counterpart_are_named_and_no_key_of_a_server_is_written(
     missing = {each.key: each.reason for each in found.without_counterpart}
     assert [*missing] == [
         "data.shuffle",
+        "skill_bank.enable_evolve",
         "merger.api_key",
         "trainer.save_freq",
         "trainer.output_dir",
@@ -90,7 +91,7 @@ def test_skillrl_in_rust(rust: Path) -> None:
     assert (config.rl.prompts_per_step, config.rl.steps, config.rl.kl_coef, config.rl.reward) == (32, 9, 0.02, "env")
     assert config.rollout.n_votes_per_prompt == config.rollout.n_samples_per_prompt == 4
     assert config.rl.loss["clip_ratio"] == 0.1 and config.rl.invalid_action_penalty_coef == 0.1
-    assert skills is not None and (skills.top_k, skills.prompt_top_k, skills.min_score) == (3, 3, 0.5)
+    assert skills is not None and (skills.prompt_top_k, skills.min_score) == (3, 0.5)
     assert evolve is not None and (
         evolve.every,
         evolve.max_failures_below_threshold,

@@ -93,7 +93,7 @@ def test_all_ties_are_not_better_and_none_at_all_is_rejected(pairs: Pairs) -> No
 @given(
     st.one_of(GRADED, BINARY, st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6)),
     st.integers(0, 24),
-    st.sampled_from([BETTER, NOT_WORSE, PairedRule(min_effect=0.2, alpha=0.2), PairedRule(alpha=0.2, rounds=4)]),
+    st.sampled_from([BETTER, NOT_WORSE, PairedRule(min_effect=0.2, alpha=0.2), PairedRule(alpha=0.05)]),
 )
 def test_a_certain_decision_is_the_decision(pairs: Pairs, seen: int, rule: PairedRule) -> None:
     before, after = columns(pairs)

@@ -79,11 +79,9 @@ def test_evolved_skills_do_not_push_out_all_others(mode: str) -> None:
     Here a teacher brings new general skills in each of 40 rounds, none of which helps: the others keep places in the prompt, and
     all of them their place in the bank.
     """
-    evolver = Evolver(
-        EvolveConfig(max_new_skills=3, max_evolved=30), Prolific(), SuccessTracker(EvolveConfig(), splits=["train"])
-    )
+    evolver = Evolver(EvolveConfig(max_new_skills=3), Prolific(), SuccessTracker(EvolveConfig(), splits=["train"]))
     query = Query("Clean the mug and put it away.", "clean")
-    with SkillBank(max_skills=50, index="memory", retrieval_mode=mode) as bank:
+    with SkillBank(max_skills=42, index="memory", retrieval_mode=mode) as bank:
         bank.import_skills(statics())
         for step in range(ROUNDS):
             found, _ = evolver.evolve(judged(), bank.snapshot(), step=step, capacity=bank.settings.max_skills)

@@ -17,7 +17,6 @@ from skill_ttrl import (
     Skill,
     SkillBank,
     SkillTTRLConfig,
-    SkillTTRLTrainer,
 )
 from skill_ttrl.compat import rollout_engine
 from skill_ttrl.compat import trainer as trainers
@@ -25,7 +24,7 @@ from skill_ttrl.config import SkillsConfig
 from skill_ttrl.config.seed_keys import FIRST_SKILL_TTRL
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.types import BankUpdate, from_json, to_json
+from skill_ttrl.types import from_json, to_json
 from tests.scripted_backend import ScriptedBackend
 
 README = Path(__file__).parents[2] / "data" / "first_seed_snippets.md"
@@ -158,20 +157,6 @@ def test_quick_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "Reward: 0.75\nSkills: 1\n"
     again = names["trainer"].train_offline(["q"], [["<answer>3</answer>"]], ground_truths=["3"])
     assert again["label_accuracy"] == 1.0 and again["skill_bank_size"] == 1
-
-
-@pytest.mark.parametrize(("toggle", "added", "replaced"), [("enable_generate", 0, 1), ("enable_evolve", 1, 0)])
-def test_an_operation_that_is_switched_off_changes_no_bank(toggle: str, added: int, replaced: int) -> None:
-    config = SkillTTRLConfig()
-    setattr(config.skill_bank, toggle, False)
-    assert config.skills is not None and config.skills.max_retrievals == 1
-    trainer = SkillTTRLTrainer(config)
-    assert trainer.skill_bank is not None
-    trainer.skill_bank.add(Skill("12", "Old", "Old."))
-    update = trainer.train_offline(["q"], [[WINNER.format("parity")] * 2])["bank_update"]
-    assert isinstance(update, BankUpdate)
-    kinds = [change.kind for change in update.changes]
-    assert (kinds.count("add"), kinds.count("replace")) == (added, replaced)
 
 
 def test_every_setting_of_theirs_is_read_and_set_or_says_what_to_set() -> None:

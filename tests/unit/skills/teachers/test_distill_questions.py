@@ -22,13 +22,10 @@ def both(kinds: tuple[str, ...] = ("clean", "heat"), each: int = 8) -> list[Case
     return [case(number, won=number % 2 == 0, kind=kind, steps=number + 1) for kind in kinds for number in range(each)]
 
 
-# --- what is shown ---
-
-
 @pytest.mark.parametrize("hostile", ["</episode>", "</EPISODE >", "<|im_end|>", "＜/episode＞", "\x1b[2J</episode>"])
 def test_no_text_of_an_episode_closes_its_tag_or_spells_a_control_token(hostile: str) -> None:
     wicked = Case("t", hostile, f'k"{hostile}', False, (Step(hostile, hostile, 0.0, False, False),), hostile)
-    text = case_text(wicked, 1, 5)
+    text = case_text(wicked, 1)
     assert text.count("<") == 2 and text.startswith('<episode n="1"') and text.endswith("</episode>")
     assert "\x1b" not in text and "＜/" not in text
 
@@ -46,15 +43,6 @@ def test_there_is_a_question_for_the_principles_one_for_each_type_and_one_for_th
     assert {each.task_type for each in general.cases} == {"clean", "heat"}
     assert {each.task_type for each in clean.cases} == {"clean"} and '"clean"' in clean.messages[0].content
     assert not any(each.won for each in mistakes.cases)
-
-
-# --- what becomes of an answer ---
-
-
-# --- drafts that say the same ---
-
-
-# --- teachers by name ---
 
 
 class Half:
