@@ -12,7 +12,7 @@ from pathlib import Path
 
 from skill_ttrl.answers import equivalent
 from skill_ttrl.voting import Ballot, vote
-from skill_ttrl.voting.sequential import SequentialTest
+from skill_ttrl.voting.strategies import SequentialTest
 
 
 def main() -> None:

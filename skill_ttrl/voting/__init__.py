@@ -1,22 +1,10 @@
 """Votes: many answers in, one answer out, without a label."""
 
-from skill_ttrl.voting import guard, majority, sequential, weighted  # noqa: F401  each files its strategies
-from skill_ttrl.voting.ballot import Ballot, ballot_of
-from skill_ttrl.voting.history import PromptHistory, VoteHistory
-from skill_ttrl.voting.labels import apply_original_gt, apply_pseudo_labels, apply_ttrl_gt, restore_labels
-from skill_ttrl.voting.majority import batch_majority_vote, compute_voting_rewards, majority_vote
-from skill_ttrl.voting.metrics import (
-    UndecidedAnswers,
-    compute_ttrl_metrics,
-    copied_winners,
-    given_up,
-    label_metrics,
-    trained_metrics,
-    vote_metrics,
-)
-from skill_ttrl.voting.strategies import (
+from skill_ttrl.voting.ballot import (
     STRATEGIES,
+    Ballot,
     Strategy,
+    ballot_of,
     batch_vote,
     check_strategy,
     requires,
@@ -24,6 +12,21 @@ from skill_ttrl.voting.strategies import (
     strategy,
     vote,
 )
+from skill_ttrl.voting.history import PromptHistory, VoteHistory
+from skill_ttrl.voting.metrics import (
+    UndecidedAnswers,
+    apply_original_gt,
+    apply_pseudo_labels,
+    apply_ttrl_gt,
+    compute_ttrl_metrics,
+    copied_winners,
+    given_up,
+    label_metrics,
+    restore_labels,
+    trained_metrics,
+    vote_metrics,
+)
+from skill_ttrl.voting.strategies import batch_majority_vote, compute_voting_rewards, majority_vote
 
 __all__ = [
     "STRATEGIES",

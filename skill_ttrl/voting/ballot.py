@@ -1,11 +1,26 @@
-"""The samples of one prompt, and what a voting strategy may know about them."""
+"""The samples of one prompt, and votes on them by the name of a strategy.
+
+A strategy is one function from a `Ballot`, with options as keyword arguments, to a `VoteResult`. To add one, write it in
+`strategies.py` under `@strategy("name")`, naming what it needs of the ballot. One of your own is `module:function`; what it requires is
+in its attribute `requires`. It is imported and called, so its name comes from the command line, a config or a program and never out of
+data.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from skill_ttrl.types import Group, Trajectory
+from skill_ttrl.answers import canonicals
+from skill_ttrl.errors import ConfigError, ExtensionError, did_you_mean
+from skill_ttrl.registry import Registry, naming
+from skill_ttrl.types import Group, Trajectory, VoteResult
 from skill_ttrl.voting.history import PromptHistory
 from skill_ttrl.voting.tally import Tally, tally
 
@@ -70,3 +85,197 @@ def _written(trajectory: Trajectory) -> tuple[float, int]:
             own = [value for value, sampled in zip(step.completion.logprobs, mask, strict=True) if sampled]
             total, count = total + sum(own), count + len(own)
     return total, count
+
+
+Strategy = Callable[..., VoteResult]
+"""(ballot, **options) → the vote."""
+S = TypeVar("S", bound=Strategy)
+
+STRATEGIES: Registry[Strategy] = Registry("voting strategy")
+_REQUIRES: dict[str, dict[str, str]] = {}
+_SHAPING: set[str] = set()
+
+INPUT_SOURCES: Mapping[str, str] = {
+    "logprobs": "samples whose tokens have log-probabilities (of a text file: a list `logprobs`)",
+    "lengths": "samples whose tokens are known (of a text file: a list `lengths`)",
+    "views": "answers to the question (view 0) and to its paraphrase (view 1); a run makes them, see vote.paraphrase",
+    "history": "the prompt's earlier votes; a run keeps them (voting.VoteHistory.of)",
+    "base_answers": "answers of the policy before training; a run samples them at its start",
+    "seed": "a seed for its random choices",
+}
+"""Fields that a ballot may lack, and where each comes from."""
+
+
+def strategy(name: str, *requires: str, shaping: bool = False, **unless: str) -> Callable[[S], S]:
+    """Decorator: file a strategy under `name`.
+
+    Args:
+        name: What `vote.strategy` calls it.
+        *requires: Fields of the ballot that it cannot do without.
+        shaping: Its votes shape the advantages of a prompt's samples, beyond rewarding them.
+        **unless: Fields that it needs unless the option of this name is false.
+    """
+
+    def add(function: S) -> S:
+        STRATEGIES.register(name)(function)
+        _REQUIRES[name] = {**dict.fromkeys(requires, ""), **unless}
+        if shaping:
+            _SHAPING.add(name)
+        return function
+
+    return add
+
+
+def shapes_advantages(name: str) -> bool:
+    """True if a built-in strategy is `shaping`; what one of the user's own does is seen in its votes."""
+    return name in _SHAPING
+
+
+def requires(name: str, options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Fields of the ballot that a strategy cannot do without under these options.
+
+    Raises:
+        ConfigError: no strategy has this name.
+    """
+    function = _function(name)
+    wanted = _REQUIRES[name] if name in _REQUIRES else dict.fromkeys(getattr(function, "requires", ()), "")
+    return tuple(field for field, switch in wanted.items() if not switch or (options or {}).get(switch, True))
+
+
+def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) -> VoteResult:
+    """Hold the vote that `name` names.
+
+    Raises:
+        ConfigError: no strategy has this name, what has it is none, an option is not one of its own or out of its range, the
+            ballot lacks what it requires, or a strategy of one's own gives no sound result.
+        ValueError: the ballot has not one entry of a kind for each answer.
+    """
+    function = _function(name)
+    _check_options(name, function, options or {})
+    missing = [field for field in requires(name, options) if getattr(ballot, field) is None]
+    if missing:
+        asked = "; ".join(f"{field}: {INPUT_SOURCES.get(field, field)}" for field in missing)
+        raise ConfigError(f"The voting strategy {name!r} needs inputs that this ballot lacks. {asked}.")
+    for field in ("logprobs", "lengths", "views", "keys"):
+        given = getattr(ballot, field)
+        if given is not None and len(given) != len(ballot.answers):
+            raise ValueError(
+                f"The ballot of {ballot.prompt!r} has {len(given)} {field} for {len(ballot.answers)} answers. Give one each."
+            )
+    with nullcontext() if name in STRATEGIES else naming(f"The voting strategy {name!r}", f"on task {ballot.prompt!r}"):
+        found = function(ballot, **(options or {}))
+    if not isinstance(found, VoteResult) or not _sound(found, len(ballot.answers)):
+        raise ConfigError(
+            f"The voting strategy {name!r} must return a VoteResult with one finite entry for each of {len(ballot.answers)} "
+            f"samples; it returned {found!r}."
+        )
+    return found
+
+
+def _function(name: str) -> Strategy:
+    """The strategy of this name. What is named as one of the user's own is looked at before anybody calls it.
+
+    Raises:
+        ConfigError: there is none, or it is no function of a ballot: a slip such as `os:system` runs nothing.
+    """
+    function = STRATEGIES.get(name)
+    if name in STRATEGIES:
+        return function
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    home = str(getattr(inner, "__module__", None) or "").partition(".")[0]
+    if not callable(inner) or inspect.isclass(inner) or inspect.isbuiltin(inner) or home in sys.stdlib_module_names:
+        raise ConfigError(f"{name!r} is not a voting strategy: expected a function from a Ballot to a VoteResult.")
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+    except (TypeError, ValueError):  # written in C, without a signature
+        first = None
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise ConfigError(f"{name!r} is not a voting strategy: its first parameter must take the Ballot.")
+    return function
+
+
+def _check_options(name: str, function: Strategy, options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where an option is not one of the strategy's, or is no yes or no where that is asked."""
+    parameters = inspect.signature(function).parameters
+    known = list(parameters)[1:]
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for option, value in options.items():
+        if option not in known and not open_ended:
+            raise ConfigError(f"The voting strategy {name!r} has no option {option!r}.{did_you_mean(option, known)}")
+        # A text such as "no" would count as true.
+        if option in known and isinstance(parameters[option].default, bool) and not isinstance(value, bool):
+            raise ConfigError(f"The vote's option {option!r} must be true or false; found {value!r}.")
+
+
+def _sound(found: VoteResult, samples: int) -> bool:
+    """True if training can use the result: a strategy may be the user's."""
+    by_sample = (found.rewards, found.bonus, found.class_ids)
+    sizes = len(found.matches) == samples and all(len(entries) in (0, samples) for entries in by_sample)
+    labels = not found.label_weights or (
+        len(found.label_weights) == len(found.classes) and len(found.class_ids) == samples
+    )
+    numbers = (*found.rewards, *found.bonus, *found.label_weights, found.weight, found.penalty)
+    return sizes and labels and all(map(math.isfinite, numbers)) and found.weight >= 0
+
+
+def batch_vote(name: str, ballots: Sequence[Ballot], options: Mapping[str, Any] | None = None) -> list[VoteResult]:
+    """Hold the votes of one step: all distinct answers are compared in one go, and each prompt knows of those before it.
+
+    Raises:
+        ConfigError: as `vote`.
+    """
+    keys = iter(canonicals([answer for ballot in ballots if ballot.keys is None for answer in ballot.answers]))
+    votes: list[VoteResult] = []
+    skipped = 0
+    for ballot in ballots:
+        known = tuple(next(keys) for _ in ballot.answers) if ballot.keys is None else ballot.keys
+        votes.append(vote(name, replace(ballot, keys=known, prompts=len(ballots), skipped=skipped), options))
+        skipped += votes[-1].skipped
+    return votes
+
+
+def check_strategy(name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Hold a small made-up vote, so that a wrong name or option is found before anything is sampled.
+
+    Raises:
+        ConfigError: as `vote`, or an option has a value of the wrong kind.
+    """
+    ballot = Ballot(
+        answers=("1", "2", "1", None),
+        prompt="check",
+        logprobs=(-1.0, -2.0, -3.0, -4.0),
+        lengths=(1, 2, 3, 4),
+        views=(0, 0, 1, 1),
+        history=PromptHistory(),
+        base_answers=("1", "2"),
+        seed=0,
+    )
+    try:
+        vote(name, ballot, options)
+    except (TypeError, ValueError) as error:
+        reason = error.__cause__ if isinstance(error, ExtensionError) else error
+        if isinstance(reason, ConfigError) or not isinstance(reason, TypeError | ValueError):
+            raise
+        raise ConfigError(
+            f"The voting strategy {name!r} cannot work with its options {dict(options or {})}: {reason}."
+        ) from reason
+
+
+def check_range(
+    value: float, option: str, low: float, high: float = float("inf"), *, above: bool = False, whole: bool = False
+) -> float:
+    """Check that an option's value lies in [low, high], is not `low` itself (`above`), is an integer (`whole`).
+
+    Raises:
+        ConfigError: it is no number in the range.
+    """
+    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high or (above and value == low):
+        bounds = f"{'above' if above else 'at least'} {low:g}" + (
+            f" and at most {high:g}" if high != float("inf") else ""
+        )
+        kind = "whole number" if whole else "number"
+        raise ConfigError(f"The vote's option {option!r} must be a {kind} {bounds}; found {value!r}.")
+    return value

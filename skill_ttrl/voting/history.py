@@ -8,8 +8,7 @@ from typing import Any
 
 from skill_ttrl.answers import bare_key, canonical
 from skill_ttrl.types import VoteResult
-from skill_ttrl.voting.metrics import mean
-from skill_ttrl.voting.tally import tally
+from skill_ttrl.voting.tally import mean, tally
 
 KEPT_RATIOS = 20
 """Latest majority ratios stored for each prompt (TTRL-Guard: 20)."""

@@ -1,15 +1,18 @@
-"""Metrics of a step's votes, in TTRL's names: with true answers that no reward has seen, and without."""
+"""Votes as labels, and metrics of a step's votes in TTRL's names: with true answers that no reward has seen, and without."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from skill_ttrl.answers import canonicals, correct, stands_in, verdict
-from skill_ttrl.types import Task, VoteResult
-from skill_ttrl.voting.tally import tally
+from skill_ttrl.types import Group, Labels, Task, VoteResult
+from skill_ttrl.voting.tally import mean, tally
 
+Labelled = TypeVar("Labelled", Task, Group)
+"""A task, or the group of rollouts at one."""
 MANY = 0.05
 """Share of different answers above which it is worth a warning."""
 
@@ -120,11 +123,6 @@ def given_up(answers: Iterable[str | None]) -> UndecidedAnswers:
     )
 
 
-def mean(values: Sequence[float]) -> float:
-    """Mean, 0 of nothing."""
-    return sum(values) / len(values) if values else 0.0
-
-
 def _graded(
     votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]]
 ) -> tuple[list[bool], list[list[bool]]]:
@@ -149,3 +147,46 @@ def _sample_metrics(votes: Sequence[VoteResult], right: Sequence[Sequence[bool]]
         "ground_truth_ratio": mean([mean([float(true) for true in row]) for row in right]),
         f"pass@{samples}": mean([float(any(row)) for row in right]),
     }
+
+
+def apply_pseudo_labels(tasks: Sequence[Labelled], votes: Sequence[VoteResult]) -> list[Labelled]:
+    """Put the winners of votes in force as labels (TTRL: `apply_ttrl_gt`).
+
+    `Task.labels` keeps both labels, whichever is in force, so that they can be compared at any time. A task whose vote nobody won
+    has no label in force. What goes to training is still `Task.without_ground_truth`, which drops both.
+
+    Args:
+        tasks: Tasks, or groups of rollouts, whose own task is then labelled.
+        votes: One for each, in the same order.
+
+    Raises:
+        ValueError: there is not one vote for each task.
+    """
+    if len(tasks) != len(votes):
+        raise ValueError(f"Expected one vote for each of {len(tasks)} tasks, found {len(votes)}.")
+    return [_voted(item, vote) for item, vote in zip(tasks, votes, strict=True)]
+
+
+def restore_labels(tasks: Sequence[Labelled]) -> list[Labelled]:
+    """Put the true answers in force again (TTRL: `apply_original_gt`); the voted ones stay in `Task.labels`."""
+    return [_restored(item) for item in tasks]
+
+
+apply_ttrl_gt = apply_pseudo_labels
+apply_original_gt = restore_labels
+
+
+def _voted(item: Labelled, vote: VoteResult) -> Labelled:
+    if isinstance(item, Group):
+        return replace(item, task=_voted(item.task, vote))
+    return replace(item, ground_truth=vote.answer, labels=Labels(_true(item), vote.answer))
+
+
+def _restored(item: Labelled) -> Labelled:
+    if isinstance(item, Group):
+        return replace(item, task=_restored(item.task))
+    return replace(item, ground_truth=_true(item))
+
+
+def _true(task: Task) -> str | None:
+    return task.ground_truth if task.labels is None else task.labels.ground_truth

@@ -75,3 +75,8 @@ def tally(answers: Sequence[str | None], keys: Sequence[str | None] | None = Non
             words.setdefault(key, answer)
     ranked = sorted(votes, key=lambda key: -votes[key])  # stable: ties stay in order of first appearance
     return Tally(tuple(keys), {key: votes[key] for key in ranked}, words)
+
+
+def mean(values: Sequence[float]) -> float:
+    """Mean, 0 of nothing."""
+    return sum(values) / len(values) if values else 0.0

@@ -26,8 +26,8 @@ from skill_ttrl.skills.retrieval.make import EMBEDDERS
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.stages.optimizing.rollouts import skill_reader
 from skill_ttrl.trust import powers, trusting
+from skill_ttrl.voting.ballot import STRATEGIES
 from skill_ttrl.voting.rewards import build_reward
-from skill_ttrl.voting.strategies import STRATEGIES
 from tests.unit.test_trust import become_another, run_of
 
 ROOT = Path(__file__).parents[2]

@@ -49,7 +49,7 @@ from skill_ttrl.stages.training.votes import check_vote
 from skill_ttrl.types import Message, Task
 from skill_ttrl.voting import shapes_advantages
 from skill_ttrl.voting.rewards import MODEL_REWARD, VERIFY, build_reward
-from skill_ttrl.voting.sequential import SEQUENTIAL, SequentialTest
+from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
 
 PROCESS_BYTES = 450_000_000
 """Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""

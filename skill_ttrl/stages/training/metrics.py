@@ -12,8 +12,8 @@ from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
 from skill_ttrl.statistics import vote_entropy
 from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult, equal_rewards
 from skill_ttrl.voting import copied_winners, given_up, vote_metrics
-from skill_ttrl.voting.metrics import mean
 from skill_ttrl.voting.rewards import OVERLONG
+from skill_ttrl.voting.tally import mean
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from skill_ttrl.answers import canonical
 from skill_ttrl.runs.stop_rules import NO_ANSWER, figures
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.statistics import Interval
-from skill_ttrl.voting.metrics import mean
+from skill_ttrl.voting.tally import mean
 
 EARLY = 5
 """Steps after which the signs that need no course are looked at for the first time."""

@@ -17,9 +17,9 @@ from skill_ttrl.stages.training.paraphrase import check_paraphrase, make_paraphr
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, ballot_of, batch_majority_vote, batch_vote, check_strategy, requires
-from skill_ttrl.voting.metrics import mean
 from skill_ttrl.voting.rewards import RewardSet, late_vote
-from skill_ttrl.voting.sequential import SEQUENTIAL, SequentialTest
+from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
+from skill_ttrl.voting.tally import mean
 
 BASE = "votes of the base"
 

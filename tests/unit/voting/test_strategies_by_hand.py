@@ -10,7 +10,7 @@ import pytest
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json, to_json
 from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, ballot_of, check_strategy, requires, vote
-from skill_ttrl.voting.sequential import SequentialTest
+from skill_ttrl.voting.strategies import SequentialTest
 
 
 def test_confidence_weighs_by_the_mean_log_prob_of_a_token() -> None:

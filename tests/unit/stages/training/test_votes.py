@@ -13,7 +13,7 @@ from skill_ttrl.stages.training.sampling import select_training_samples
 from skill_ttrl.stages.training.votes import in_rounds
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting import Ballot, vote
-from skill_ttrl.voting.sequential import SequentialTest
+from skill_ttrl.voting.strategies import SequentialTest
 
 
 def test_a_decided_prompt_is_not_sampled_further() -> None:
