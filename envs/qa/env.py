@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import gymnasium
 
 from skill_ttrl.answers import find_answer
-from skill_ttrl.answers.short import matches, token_f1
+from skill_ttrl.answers.grade import matches, token_f1
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.qa import QA_ENV_ID, shown_question
 from skill_ttrl.data.records import SUFFIXES

@@ -6,14 +6,13 @@ reference accepts more.
 
     extract.py      a text → its answer (spans.py: boxes and formulas)
     normalise.py    an answer → cleaned text
-    units.py        cleaned text → the same without its unit, and the unit
-    numbers.py      cleaned text → an exact fraction
-    grammar.py      cleaned text → a tree (tokens.py: its words)
-    keys.py         a tree → the key of its class (inequalities and matrices first); symbolic.py says what a value is, in the process of worker.py
+    units.py        cleaned text → an exact fraction; the same without its unit, and the unit
+    grammar.py      cleaned text → a tree
+    keys.py         a tree → the key of its class; symbolic.py says what a value is, in the process of worker.py
     decide.py       all of it in order, for one answer
     equivalence.py  which answers are the same: remembered and persisted; pool.py holds the worker
     check.py        an answer against conditions on the unknown, without a reference
-    grade.py        an answer against a reference; lenient.py: what is accepted there and is no equivalence
+    grade.py        an answer against a reference, with what is accepted there and is no equivalence
 """
 
 from skill_ttrl.answers.check import conditions, satisfied

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from skill_ttrl.answers.decide import EquivalenceResult, bare_key, decide
 from skill_ttrl.answers.equivalence import canonical, canonicals
+from skill_ttrl.answers.grammar import Tree
 from skill_ttrl.answers.keys import INFINITY
-from skill_ttrl.answers.latex.grammar import Tree
-from skill_ttrl.answers.latex.normalise import clean
-from skill_ttrl.answers.latex.units import without_unit
+from skill_ttrl.answers.normalise import clean
+from skill_ttrl.answers.units import without_unit
 
 Condition = tuple[str, str, str]
 """(left, sign, right), as texts."""

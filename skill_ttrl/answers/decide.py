@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from skill_ttrl.answers.grammar import Refused, Tree, parse
 from skill_ttrl.answers.keys import Hard, Rationals, Undecided, key_of, number_key
-from skill_ttrl.answers.latex.grammar import Tree, parse
-from skill_ttrl.answers.latex.normalise import MAX_LENGTH, clean, plain, plain_long
-from skill_ttrl.answers.latex.numbers import read_number
-from skill_ttrl.answers.latex.tokens import Refused
-from skill_ttrl.answers.latex.units import unit_with_currency, without_unit
+from skill_ttrl.answers.normalise import MAX_LENGTH, clean, plain, plain_long
 from skill_ttrl.answers.pool import Judged
+from skill_ttrl.answers.units import read_number, unit_with_currency, without_unit
 
 Rule = Literal["text", "number", "symbolic"]
 LONGEST_KEY = 500

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from skill_ttrl.answers.decide import EquivalenceResult, decide, judged_result
-from skill_ttrl.answers.latex.grammar import Tree
-from skill_ttrl.answers.latex.normalise import MAX_LENGTH
+from skill_ttrl.answers.grammar import Tree
+from skill_ttrl.answers.normalise import MAX_LENGTH
 from skill_ttrl.answers.pool import Pool
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line

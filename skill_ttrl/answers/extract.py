@@ -10,7 +10,7 @@ from functools import cache
 from numbers import Real
 from typing import Literal
 
-from skill_ttrl.answers.latex.spans import unbox
+from skill_ttrl.answers.spans import unbox
 from skill_ttrl.types.thoughts import content
 
 ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "whole", "formula", "conclusion", "last_number"]

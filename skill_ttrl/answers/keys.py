@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Protocol
 
-from skill_ttrl.answers.latex.grammar import Tree, has_symbols, is_called, is_name
+from skill_ttrl.answers.grammar import Tree, has_symbols, is_called, is_name
 
 MAX_BITS = 4000
 """Largest numerator or denominator of exact arithmetic."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.answers.latex.grammar import Tree
+from skill_ttrl.answers.grammar import Tree
 from skill_ttrl.errors import SkillTTRLError
 
 Judged = dict[str, Any]

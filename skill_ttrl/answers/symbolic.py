@@ -28,8 +28,8 @@ import sympy
 from sympy.functions.elementary.trigonometric import TrigonometricFunction
 from sympy.polys.polyerrors import BasePolynomialError
 
+from skill_ttrl.answers.grammar import Tree
 from skill_ttrl.answers.keys import Undecided, number_key
-from skill_ttrl.answers.latex.grammar import Tree
 
 DIGITS = 50
 _WORKING_DIGITS = 80

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 import psutil
 
+from skill_ttrl.answers.grammar import Tree
 from skill_ttrl.answers.keys import Hard, Undecided, key_of
-from skill_ttrl.answers.latex.grammar import Tree
 from skill_ttrl.answers.pool import Judged, readable
 
 _RECURSION = 3000

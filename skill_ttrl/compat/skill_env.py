@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from skill_ttrl.answers.short import matches, token_f1
+from skill_ttrl.answers.grade import matches, token_f1
 from skill_ttrl.compat.clients import BaseLLMClient
 from skill_ttrl.errors import SplitError, did_you_mean
 from skill_ttrl.optimize.types import RolloutResult

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.answers import compute_reward, equivalent, extract, grade_answer
-from skill_ttrl.answers.latex.numbers import read_number as parse_number
-from skill_ttrl.answers.latex.spans import unbox
+from skill_ttrl.answers.spans import unbox
+from skill_ttrl.answers.units import read_number as parse_number
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "answer_cases.json").read_text("utf-8"))
 """Pairs of answers that are the same and that are not, and texts with the answer that stands in them."""

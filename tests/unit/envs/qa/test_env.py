@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.answers.short import matches, token_f1
+from skill_ttrl.answers.grade import matches, token_f1
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.envs import check_text_env, env_tasks, make_env

@@ -1,1 +1,0 @@
-"""Reading answers in LaTeX and plain text: tokens, grammar, numbers, units, intervals."""
