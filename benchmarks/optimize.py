@@ -33,29 +33,28 @@ from tests.rule_runs import RuleRun, Trace
 SIZES = (160, 40, 0)
 """Training, selection and test items."""
 UNSEEN = make_items(400, "unseen", seed=-1)
-LOOP_ALONE: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
+LOOP_ALONE: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": False}
 PARTS: dict[str, dict[str, Any]] = {
     "everything": {},
-    "no edit budget": {"lr_control_mode": "none"},
-    "no gate": {"gate": {"enabled": False}},
+    "no edit budget": {"lr_scheduler": "none"},
+    "no gate": {"gate": {"rule": "none"}},
     "no rejected buffer": {"step_buffer": False},
-    "no slow update": {"slow_update": {"enabled": False}},
-    "slow update outside of the gate": {"slow_update": {"gate": False}},
+    "no slow update": {"slow_update": False},
     "no meta-skill": {"meta_skill": False},
     "the loop alone (skillrl 1.0.0's)": LOOP_ALONE,
     "one minibatch a step": {"minibatch_size": 40},
     "failures alone": {"failure_only": True},
     "whole documents in place of edits": {"update_mode": "full_rewrite_minibatch"},
     "random edits": {},
-    "random edits, no gate": {"gate": {"enabled": False}},
+    "random edits, no gate": {"gate": {"rule": "none"}},
 }
 SHORT: dict[str, Any] = {"batch_size": 10, "minibatch_size": 5}
 SHORT_PARTS: dict[str, dict[str, Any]] = {
     "everything": SHORT,
-    "no edit budget": {**SHORT, "lr_control_mode": "none"},
+    "no edit budget": {**SHORT, "lr_scheduler": "none"},
     "no rejected buffer": {**SHORT, "step_buffer": False},
-    "no gate": {**SHORT, "gate": {"enabled": False}},
-    "no gate, no edit budget": {**SHORT, "gate": {"enabled": False}, "lr_control_mode": "none"},
+    "no gate": {**SHORT, "gate": {"rule": "none"}},
+    "no gate, no edit budget": {**SHORT, "gate": {"rule": "none"}, "lr_scheduler": "none"},
 }
 """64 steps on 10 items each in place of 16 on 40: noisier evidence, and 16 steps an epoch."""
 FIRST_SEED = {"parts": 1000, "short-steps": 1000, "engines": 3000}
@@ -66,7 +65,6 @@ ENGINES: dict[str, tuple[str, dict[str, Any]]] = {
     "ours, the loop alone": ("skillopt", LOOP_ALONE),
     "ours, steps of 10": ("skillopt", SHORT),
     "gepa": ("gepa", {}),
-    "gepa, minibatches of 8": ("gepa", {"engine_options": {"minibatch_size": 8}}),
 }
 
 

@@ -37,17 +37,10 @@ from tests.rule_runs import SPLITS, RuleRun
 
 SCHEDULES = {"40 / 20 / 40": (40, 20, 40), "80 / 40 / 40": (80, 40, 40), "160 / 40 / 40": (160, 40, 40)}
 """Training, selection and test items: 4, 8 and 16 steps."""
-SAME: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
+SAME: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": False}
 """1.0.0 has none of these."""
-JOINT: dict[str, Any] = {**SAME, "reuse_rollouts": True, "merge": "joint", "minibatches_per_request": 4}
-OURS: dict[str, dict[str, Any]] = {
-    "ours, nothing saved": {**SAME, "gate": {"early_stop": False}},
-    "ours, early stop": SAME,
-    "… and rollouts reused": {**SAME, "reuse_rollouts": True},
-    "… and a joint merge": {**SAME, "reuse_rollouts": True, "merge": "joint"},
-    "… and 4 minibatches a request": JOINT,
-    "… and failures only (another schedule)": {**JOINT, "failure_only": True},
-}
+SAVING = "ours, early stop and rollouts reused"
+OURS = {"ours, early stop": False, SAVING: True}
 STAGES = ("analysts", "merges", "ranking", "training", "selection", "test")
 UNSEEN = make_items(400, "unseen", seed=-1)
 
@@ -139,7 +132,7 @@ def theirs(seed: int, sizes: tuple[int, int, int], *, killed: bool = False) -> C
     return Cost(done, client.scripted.tokens, expected_score(trainer.best_skill, UNSEEN))
 
 
-def ours(seed: int, sizes: tuple[int, int, int], config: dict[str, Any], *, killed: bool = False) -> Cost:
+def ours(seed: int, sizes: tuple[int, int, int], reuse_rollouts: bool, *, killed: bool = False) -> Cost:
     """Ours; `killed` after half of the steps, and started again."""
     kills = [half(sizes)] if killed else []
 
@@ -150,11 +143,18 @@ def ours(seed: int, sizes: tuple[int, int, int], config: dict[str, Any], *, kill
 
     target, model = Greedy(seed=seed, before=kill), ScriptedOptimizer(seed=seed)
     with tempfile.TemporaryDirectory() as folder:
-        run = RuleRun(seed=seed, sizes=sizes, journal=Path(folder) / "journal", optimizer=model, target=target)
+        run = RuleRun(
+            seed=seed,
+            sizes=sizes,
+            journal=Path(folder) / "journal",
+            optimizer=model,
+            target=target,
+            reuse_rollouts=reuse_rollouts,
+        )
         if killed:
             with suppress(KeyboardInterrupt):
-                run(**config)
-        found = run(**config)
+                run(**SAME)
+        found = run(**SAME)
     splits = Counter(item.split("-")[0] for _, item, _ in target.calls)
     stages = Counter(stage.split("_")[0] for stage, _, _ in model.calls)
     done = {"training": splits["train"], "selection": splits["val"], "test": splits["test"]}
@@ -170,9 +170,9 @@ def main() -> None:
     for name, sizes in SCHEDULES.items():
         base = [theirs(seed, sizes) for seed in seeds]
         rows = {"skillrl 1.0.0": base}
-        rows |= {arm: [ours(seed, sizes, config) for seed in seeds] for arm, config in OURS.items()}
+        rows |= {arm: [ours(seed, sizes, reuse_rollouts) for seed in seeds] for arm, reuse_rollouts in OURS.items()}
         rows["skillrl 1.0.0, killed once"] = [theirs(seed, sizes, killed=True) for seed in seeds]
-        rows["ours (4 minibatches a request), killed once"] = [ours(seed, sizes, JOINT, killed=True) for seed in seeds]
+        rows[f"{SAVING}, killed once"] = [ours(seed, sizes, True, killed=True) for seed in seeds]
         print(f"\n{name} items, {len(seeds)} seeds\n")
         heads = (*STAGES, "requests", "evaluations", "rollouts", "tokens", "score", "score less skillrl's")
         print("| | " + " | ".join(heads) + " |\n|---|" + "---|" * len(heads))

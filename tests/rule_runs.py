@@ -48,6 +48,7 @@ class RuleRun:
     optimizer: ChatFn | None = None
     target: Any = None
     workers: int = 1
+    reuse_rollouts: bool = False
     trace: Trace = field(default_factory=Trace)
 
     @property
@@ -67,7 +68,7 @@ class RuleRun:
             self.target,
             Journal(self.journal),
             seed=self.seed,
-            reuse_rollouts=bool(settings.reuse_rollouts),
+            reuse_rollouts=self.reuse_rollouts,
             workers=self.workers,
         )
         run = ENGINES.get(settings.engine)

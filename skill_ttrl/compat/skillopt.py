@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,9 @@ from skill_ttrl.errors import (
     annotate_error,
 )
 from skill_ttrl.optimize.calls import JOURNAL, ONE_REQUEST, Calls, Item, Journal, Reply
-from skill_ttrl.optimize.engines import ENGINES
-from skill_ttrl.optimize.optimizers import prompt_texts
+from skill_ttrl.optimize.engines import prompt_texts
+from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
+from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import FolderWatch, Optimized, OptimizeState, OptimizeTask, StepRecord, write_json
 from skill_ttrl.optimize.schedule import SchedulerMode
 from skill_ttrl.optimize.scores import GateMetric, compute_score, content_hash, skill_hash
@@ -47,25 +48,16 @@ from skill_ttrl.storage.files import wrap_os_errors
 IDENTITY = "optimize.json"
 FREE = ("workers", "verbose", "save_every_step", "eval_test", "out_root", "extras")
 """Keys of the config that a continued run may change: no result depends on them."""
+SAME = "batch_size minibatch_size merge_batch_size edit_budget min_edit_budget lr_scheduler failure_only".split()
+"""Keys of `SkillOptConfig` that the section `optimize` has too."""
 OURS = {
     "num_epochs": "epochs",
     "optimizer_max_completion_tokens": "max_answer_tokens",
-    "eval_test": "test",
-    "gate_metric": "gate.metric",
-    "gate_mixed_weight": "gate.mixed_weight",
-    **{
-        name: name
-        for name in "batch_size minibatch_size merge_batch_size edit_budget min_edit_budget lr_scheduler failure_only workers".split()
-    },
+    **dict(zip(SAME, SAME, strict=True)),
 }
 """Keys of `SkillOptConfig` → keys of the section `optimize`."""
-DEFERRED = {"reuse_rollouts": False, "step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
-"""Settings of what skillrl 1.0.0 does not do."""
-COMMAND_ONLY = {"document", "selection", "granularity", "every", "place", "temperature", "test_tasks", "show_reference"}
-"""Keys of the section that mean nothing here: the environment, the target's client and `initial_skill` decide."""
 RAISED = "rollout_error: "
 """Begins the reason of a failed rollout that raised an error, as in skillrl."""
-_KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a text", dict: "a dictionary"}
 
 
 @dataclass
@@ -118,53 +110,40 @@ class SkillOptConfig:
     """Anything of the user's own; saved with the run."""
 
     def __post_init__(self) -> None:
-        wrong = []
-        for each in fields(self):
-            value, kind = getattr(self, each.name), dict if each.name == "extras" else type(each.default)
-            fits = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (
-                kind is bool
-            )
-            if not fits or value == "":
-                wrong.append(f"{each.name} must be {_KINDS[kind]}, got {value!r}")
-        if wrong:
-            raise ConfigError(f"SkillOptConfig: {'; '.join(wrong)}.")
-        section_of(self, {})
+        if not self.out_root:
+            raise ConfigError("SkillOptConfig: out_root must name a folder.")
+        section_of(self)
 
     def to_dict(self) -> dict[str, Any]:
         """All keys with their values."""
         return asdict(self)
 
 
-def section_of(config: SkillOptConfig, settings: Mapping[str, Any]) -> OptimizeConfig:
-    """The config section that means the same as `config`, with further `settings`.
-
-    A candidate is evaluated on all items, nothing is reused, and what skillrl 1.0.0 deferred is off; `settings` can change that.
+def section_of(config: SkillOptConfig) -> OptimizeConfig:
+    """The config section that means the same as `config`; what skillrl 1.0.0 does not do is off.
 
     Raises:
-        ConfigError: a setting is unknown, cannot be used, or is a key of `config`.
+        ConfigError: a value cannot be used; all problems at once.
     """
-    if unused := sorted(COMMAND_ONLY & settings.keys()):
-        raise ConfigError(
-            f"SkillOptTrainer(settings=...): only the command skillttrl optimize uses {', '.join(unused)}."
-        )
-    if twice := sorted({*OURS.values()} & settings.keys()):
-        raise ConfigError(f"SkillOptTrainer(settings=...): set {', '.join(twice)} in SkillOptConfig.")
-    own = {ours: getattr(config, theirs) for theirs, ours in OURS.items() if "." not in ours}
-    gate = {"metric": config.gate_metric, "mixed_weight": config.gate_mixed_weight, "early_stop": False}
-    given = settings.get("gate", {})
-    own |= {"workers": max(1, config.workers)}
-    merged = {**gate, **given} if isinstance(given, Mapping) else given
+    own = {ours: getattr(config, theirs) for theirs, ours in OURS.items()}
+    own |= {
+        "gate": {"metric": config.gate_metric, "mixed_weight": config.gate_mixed_weight},
+        "workers": max(1, config.workers),
+    }
     try:
-        return OptimizeConfig.model_validate({**DEFERRED, **own, **settings, "gate": merged})
+        return OptimizeConfig.model_validate(
+            {**own, "step_buffer": False, "meta_skill": False, "slow_update": False}, strict=True
+        )
     except ValidationError as error:
-        theirs = {ours: name for name, ours in OURS.items()}
+        theirs = {ours: name for name, ours in OURS.items()} | {
+            "gate.metric": "gate_metric",
+            "gate.mixed_weight": "gate_mixed_weight",
+        }
         problems = []
         for problem in error.errors():
-            place = ".".join(map(str, problem["loc"])) or "settings"
+            place = ".".join(map(str, problem["loc"]))
             problems.append(f"{theirs.get(place, place)}: {' '.join(explain_problem(problem, OptimizeConfig))}")
-        raise ConfigError(
-            f"{'SkillOptTrainer(settings=...)' if settings else 'SkillOptConfig'}: {'; '.join(problems)}"
-        ) from None
+        raise ConfigError(f"SkillOptConfig: {'; '.join(problems)}") from None
 
 
 @dataclass
@@ -321,10 +300,9 @@ class SkillOptTrainer:
         target_client: the model that acts; handed to the environment.
         initial_skill: the first document; None: the environment's.
         prompt_overrides: texts for `analyst_error`, `analyst_success`, `merge_failure`, `merge_success`, `merge_final`, `ranking`.
-        settings: further keys of the config section `optimize`, which skillrl does not have: `{"gate": {"early_stop": True}}`.
 
     Raises:
-        ConfigError: a setting or the name of a prompt is unknown, or a value cannot be used.
+        ConfigError: the name of a prompt is unknown.
     """
 
     def __init__(
@@ -336,24 +314,23 @@ class SkillOptTrainer:
         target_client: BaseLLMClient,
         initial_skill: str | None = None,
         prompt_overrides: Mapping[str, str] | None = None,
-        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.cfg, self.env = config, env
         self.optimizer_client, self.target_client = optimizer_client, target_client
-        self.prompt_overrides, self.settings = dict(prompt_overrides or {}), dict(settings or {})
+        self.prompt_overrides = dict(prompt_overrides or {})
         self.initial_skill: str = env.get_initial_skill() if initial_skill is None else initial_skill
         self.current_skill = self.best_skill = self.initial_skill
         self.current_score = self.best_score = -1.0
         self.best_step = self.global_step = 0
         self.history: list[dict[str, Any]] = []
-        self._config = section_of(config, self.settings)
+        self._config = section_of(config)
         overrides = {
             name: text
             if name in PARTS and places_of(name)
             else text.replace("$", "$$")  # a text without places is sent as it is
             for name, text in self.prompt_overrides.items()
         }
-        self._templates = Templates(self._config.prompts, base="optimize", overrides=overrides)
+        self._templates = Templates(base="optimize", overrides=overrides)
 
     def train(self) -> dict[str, Any]:
         """Run all steps, or those that are left in `out_root`, and return the summary.
@@ -375,12 +352,12 @@ class SkillOptTrainer:
                 roll_out,
                 journal,
                 self.cfg.seed,
-                bool(config.reuse_rollouts),
-                config.workers,
+                workers=config.workers,
+                early_stop=False,
             )
             watch = TrainerWatch(self, root)
-            engine = ENGINES.get(config.engine)
-            found = engine(task, self.initial_skill, config, calls, self._templates, seed=self.cfg.seed, watch=watch)
+            optimizer = LLMOptimizer(calls, config, self._templates)
+            found = optimize(task, self.initial_skill, config, calls, optimizer, seed=self.cfg.seed, watch=watch)
             watch.end(found)
             write_buckets(root, found, self.env.get_task_types())
             summary = self._summary(found, calls, watch.failed, time.monotonic() - began)
@@ -392,10 +369,7 @@ class SkillOptTrainer:
     def _opened(self, root: Path, task: OptimizeTask) -> Iterator[Journal]:
         """The journal in the folder of the run, locked, after a check that the folder belongs to this run."""
         made_with = {
-            "config": {
-                **{key: value for key, value in self.cfg.to_dict().items() if key not in FREE},
-                **{f"settings.{key}": value for key, value in self.settings.items()},
-            },
+            "config": {key: value for key, value in self.cfg.to_dict().items() if key not in FREE},
             "initial_skill": skill_hash(self.initial_skill),
             "train": content_hash(task.train),
             "selection": content_hash(task.selection),

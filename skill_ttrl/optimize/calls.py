@@ -211,6 +211,7 @@ class Calls:
         journal: where finished work is saved.
         seed: of the rollouts.
         reuse_rollouts: a document that was rolled out on an item is not rolled out on it again.
+        early_stop: the evaluation of a candidate ends once it cannot pass any more; that changes no decision.
         workers: requests on their way at once.
         progress: gets one warning about each of `MARKS`.
     """
@@ -220,6 +221,7 @@ class Calls:
     journal: Journal = field(default_factory=Journal)
     seed: int = 0
     reuse_rollouts: bool = False
+    early_stop: bool = True
     workers: int = 8
     progress: Progress = field(default_factory=SilentProgress)
     counts: dict[str, Counts] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""The document as text: edits with a status each, protected blocks, forms of proposals, rewrites and the appendix.
+"""The document as text: edits with a status each, the protected block, forms of proposals, rewrites.
 
 **Edits** are SkillOpt's Update with `skillrl` 1.0.0's results. A target is found as it is written, at its first occurrence; edits are
 applied in turn. One that cannot be applied leaves the document as it is and says why. Statuses: `applied_append`, `applied_insert_after`,
 `applied_insert_after_fallback_append` (no such target: appended), `applied_replace`, `applied_delete`;
 `skipped_replace_missing_target`, `skipped_replace_target_not_found`, the same two of `delete`, `skipped_unknown_op`; `error` (no edit).
 
-**Protected blocks** are texts between two markers, which the edits of a step cannot touch:
+**The protected block** is a text between two markers, which the edits of a step cannot touch:
 
     rules of the body, changed by every step
 
@@ -13,18 +13,14 @@ applied in turn. One that cannot be applied leaves the document as it is and say
     guidance, rewritten once an epoch
     <!-- SLOW_UPDATE_END -->
 
-    <!-- APPENDIX_START -->
-    reminders of rules that are in the body (skill-aware reflection, EmbodiSkill)
-    <!-- APPENDIX_END -->
-
-A document is taken apart, edits see its body alone, and the blocks, at most one of a kind, are put behind the new body again. Markers in a
-text that goes into a document are removed, so no edit can open or close a block.
+A document is taken apart, edits see its body alone, and the block is put behind the new body again. Markers in a text that goes into a
+document are removed, so no edit can open or close a block.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -98,16 +94,10 @@ def _appended(skill: str, content: str) -> str:
     return f"{skill.rstrip()}\n\n{content}\n"
 
 
-SLOW_UPDATE = "SLOW_UPDATE"
-"""Kind of the block that the slow update writes."""
-APPENDIX = "APPENDIX"
-"""Kind of the block with the execution notes."""
-KINDS = (SLOW_UPDATE, APPENDIX)
-"""In the order in which they stand behind the body."""
 PROTECTED_STATUS = "skipped_protected_region"
 STATED_STATUS = "skipped_already_stated"
-
-_MARKER = re.compile(rf"<!-- ({'|'.join(KINDS)})_(START|END) -->")
+START, END = "<!-- SLOW_UPDATE_START -->", "<!-- SLOW_UPDATE_END -->"
+_MARKER = re.compile(f"{START}|{END}")
 _BULLET = re.compile(r"^(?:[-*+•]|\d+[.)])\s+")
 
 
@@ -116,55 +106,53 @@ class Sections:
     """A document taken apart."""
 
     body: str = ""
-    """Everything outside of the blocks, without markers."""
-    blocks: Mapping[str, str] = field(default_factory=dict)
-    """Texts of the blocks that the document has, by kind; an empty block is an empty text."""
+    """Everything outside of the block, without markers."""
+    guidance: str | None = None
+    """Text of the block; None where there is none."""
 
     def text(self) -> str:
-        """The whole document: body, then blocks. Without blocks it is the body as it stands."""
-        blocks = [_block(kind, self.blocks[kind]) for kind in KINDS if kind in self.blocks]
-        if not blocks:
+        """The whole document: body, then block. Without a block it is the body as it stands."""
+        if self.guidance is None:
             return self.body
-        return "\n\n".join([*filter(None, [self.body.rstrip()]), *blocks]) + "\n"
+        block = "\n".join([START, *filter(None, [self.guidance]), END])
+        return "\n\n".join([*filter(None, [self.body.rstrip()]), block]) + "\n"
 
 
 def split(document: str) -> Sections:
     """Take a document apart.
 
-    A marker without its partner is removed and the text behind it stays in the body. Texts of several blocks of one kind are joined.
+    A marker without its partner is removed and the text behind it stays in the body. Texts of several blocks are joined.
     """
-    pieces, blocks = [""], dict[str, list[str]]()  # pieces of the body, parted by blocks
-    inside: str | None = None
-    start = 0
+    pieces, blocks = [""], list[str]()  # pieces of the body, parted by blocks
+    inside, start = False, 0
     for found in _MARKER.finditer(document):
-        kind, side = found.groups()
         text, start = document[start : found.start()], found.end()
-        if inside is None:
-            pieces[-1] += text
-            if side == "START" and _marker(kind, "END") in document[start:]:
-                inside = kind
-                blocks.setdefault(kind, []).append("")
-                pieces.append("")
-        else:
-            blocks[inside][-1] += text
-            inside = None if (kind, side) == (inside, "END") else inside
+        if inside:
+            blocks[-1] += text
+            inside = found[0] == START
+            continue
+        pieces[-1] += text
+        if found[0] == START and END in document[start:]:
+            inside = True
+            blocks.append("")
+            pieces.append("")
     pieces[-1] += document[start:]
-    return Sections(_join_pieces(pieces), {kind: _join_texts(texts) for kind, texts in blocks.items()})
+    guidance = strip_markers("\n".join(filter(None, (text.strip() for text in blocks)))).strip()
+    return Sections(_join_pieces(pieces), guidance if blocks else None)
 
 
-def block(document: str, kind: str) -> str:
-    """The text of a block; empty where the document has none."""
-    return split(document).blocks.get(kind, "")
+def guidance_of(document: str) -> str:
+    """The text of the block; empty where the document has none."""
+    return split(document).guidance or ""
 
 
-def with_block(document: str, kind: str, text: str) -> str:
-    """The document with this text in the block of a kind, which is added where it has none."""
-    sections = split(document)
-    return replace(sections, blocks={**sections.blocks, kind: strip_markers(text).strip()}).text()
+def with_guidance(document: str, text: str) -> str:
+    """The document with this text in its block, which is added where it has none."""
+    return replace(split(document), guidance=strip_markers(text).strip()).text()
 
 
 def with_body(document: str, body: str) -> str:
-    """The document with another body and the same blocks. Blocks that the new body brings along are dropped."""
+    """The document with another body and the same block. A block that the new body brings along is dropped."""
     return replace(split(document), body=split(body).body).text()
 
 
@@ -190,8 +178,8 @@ def reads_the_same(document: str, other: str) -> bool:
 def apply_patch_outside(document: str, patch: Patch | Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     """Apply the edits of a patch to the body, in order, and report on each.
 
-    An edit whose target stands in a block, or reaches into one, is skipped (`skipped_protected_region`), and so is one that adds nothing
-    but lines that are there (`skipped_already_stated`). Blocks stay as they are.
+    An edit whose target stands in the block, or reaches into it, is skipped (`skipped_protected_region`), and so is one that adds nothing
+    but lines that are there (`skipped_already_stated`). The block stays as it is.
     """
     sections, reports = split(document), []
     for index, given in enumerate((patch if isinstance(patch, Patch) else Patch.from_dict(patch)).edits, 1):
@@ -203,7 +191,7 @@ def apply_patch_outside(document: str, patch: Patch | Mapping[str, Any]) -> tupl
             report = _report(edit.op, edit.target, edit.content.strip(), STATED_STATUS)
         else:
             body, report = apply_edit_with_report(body, edit)
-            if sections.blocks:
+            if sections.guidance is not None:
                 report["status"] = _BEFORE_BLOCKS.get(report["status"], report["status"])
             sections = replace(sections, body=strip_markers(body))
         reports.append({**report, "index": index})
@@ -216,14 +204,6 @@ _BEFORE_BLOCKS = {
 }
 
 
-def _block(kind: str, text: str) -> str:
-    return "\n".join([_marker(kind, "START"), *filter(None, [text]), _marker(kind, "END")])
-
-
-def _marker(kind: str, side: str) -> str:
-    return f"<!-- {kind}_{side} -->"
-
-
 def _join_pieces(pieces: list[str]) -> str:
     """The body: a blank line where a block stood between two pieces."""
     trimmed = []
@@ -231,10 +211,6 @@ def _join_pieces(pieces: list[str]) -> str:
         piece = piece.lstrip("\n") if place else piece
         trimmed.append(piece.rstrip() if place < len(pieces) - 1 else piece)
     return strip_markers("\n\n".join(filter(None, trimmed)))
-
-
-def _join_texts(texts: list[str]) -> str:
-    return strip_markers("\n".join(filter(None, (text.strip() for text in texts)))).strip()
 
 
 ModeName = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
@@ -334,7 +310,7 @@ MODES: Mapping[ModeName, UpdateMode] = {
 
 
 def read_text(answer: str | None, key: str) -> str | None:
-    """A text in an answer, without markers of blocks; None where it is missing, empty or no text."""
+    """A text in an answer, without markers; None where it is missing, empty or no text."""
     found = (extract_json(answer or "") or {}).get(key)
     text = strip_markers(replace_surrogates(found)).strip() if isinstance(found, str) else ""
     return text or None
@@ -351,7 +327,7 @@ def updated_document(
 ) -> tuple[str | None, list[dict[str, Any]]]:
     """The document after the chosen proposals, and what became of each; None where no document could be written.
 
-    A document that is written anew replaces the body; protected blocks stay.
+    A document that is written anew replaces the body; the protected block stays.
 
     Args:
         document: the present one.
@@ -373,51 +349,3 @@ def updated_document(
         said = status if chosen is None or edit is chosen else "skipped_other_candidate"
         reports.append({**_report(edit.op, edit.target, edit.content, said), "index": index})
     return None if text is None else with_body(document, f"{split(text).body.rstrip()}\n"), reports
-
-
-HEADING = "## Execution notes"
-NOTE_CHARS = 400
-"""Longest note; a longer one is cut."""
-
-
-def notes_in(found: Mapping[str, Any]) -> list[str]:
-    """Notes of an answer that has been read; what is none is passed over."""
-    given = found.get("appendix_notes")
-    texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    named = [text.get("note") or text.get("content") if isinstance(text, Mapping) else text for text in texts]
-    return distinct(text for text in named if isinstance(text, str))
-
-
-def distinct(notes: Iterable[str]) -> list[str]:
-    """Notes as single lines, each once; case, spaces and a final stop make no difference."""
-    found: dict[str, str] = {}
-    for note in notes:
-        text = _line(note)
-        if key := text.rstrip(" .;:,_-").casefold():
-            found.setdefault(key, text)
-    return list(found.values())
-
-
-def notes_of(document: str) -> list[str]:
-    """The notes in the document's appendix."""
-    lines = (line.strip() for line in block(document, APPENDIX).splitlines())
-    return [re.sub(r"^[-*]\s+", "", line) for line in lines if line and not line.startswith("#")]
-
-
-def add_notes(document: str, notes: Sequence[str]) -> str:
-    """The document with further notes behind those of its appendix; the same text where they bring nothing new."""
-    present = notes_of(document)
-    merged = distinct([*present, *notes])
-    return document if merged == distinct(present) else set_notes(document, merged)
-
-
-def set_notes(document: str, notes: Sequence[str]) -> str:
-    """The document with these notes as its appendix."""
-    return with_block(document, APPENDIX, "\n".join([HEADING, *(f"- {note}" for note in notes)]))
-
-
-def _line(note: str) -> str:
-    text = " ".join(replace_surrogates(note).split())
-    while (cleaned := " ".join(strip_markers(text).split())) != text:
-        text = cleaned
-    return re.sub(r"^(?:[-*#]+\s+)+", "", text)[:NOTE_CHARS].rstrip()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -120,14 +120,6 @@ class Memory:
 
 Change = Literal["improved", "regressed", "persistent_fail", "stable_success"]
 Item = Mapping[str, Any]
-PairPolicy = Literal["mixed", "changed", "unchanged"]
-
-POLICIES: Mapping[PairPolicy, frozenset[Change]] = {
-    "mixed": frozenset(get_args(Change)),
-    "changed": frozenset({"improved", "regressed"}),
-    "unchanged": frozenset({"persistent_fail", "stable_success"}),
-}
-"""Pairs that a policy shows."""
 SHOWN_CHARS = 120_000
 """Of all rollouts of a comparison together."""
 TASK_CHARS = 200
@@ -174,36 +166,6 @@ def sample_order(items: Sequence[Item], seed: int, epoch: int) -> list[Item]:
     order = list(items)
     random.Random(derive_seed(seed, "comparison", str(epoch))).shuffle(order)
     return order
-
-
-def compare(
-    roll_out: Callable[[str, Sequence[Item]], Sequence[RolloutResult]],
-    documents: tuple[str, str],
-    items: Sequence[Item],
-    count: int,
-    policy: PairPolicy = "mixed",
-) -> list[Pair]:
-    """Roll out two documents on the first `count` items, and on further ones until `changed` has `count` pairs.
-
-    Args:
-        roll_out: (document, items) → one result each.
-        documents: the one before and the one now. Where they are the same text it is rolled out once.
-        items: in the order in which they are taken.
-        count: items of a comparison; under `changed`, pairs that are looked for.
-        policy: pairs that are returned.
-    """
-    before, after = documents
-    found: list[Pair] = []
-    done = 0
-    while done < len(items) and len(found) < count:
-        chunk = items[done : done + count - len(found)]
-        done += len(chunk)
-        first = roll_out(before, chunk)
-        second = first if before == after else roll_out(after, chunk)
-        found += [pair for pair in map(Pair, first, second) if pair.change in POLICIES[policy]]
-        if policy != "changed" or before == after:
-            break
-    return found
 
 
 def count_changes(pairs: Sequence[Pair]) -> dict[Change, int]:

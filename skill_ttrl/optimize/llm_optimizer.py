@@ -1,6 +1,6 @@
 """The optimizer that uses a language model: analysts reflect, a hierarchical merge aggregates, a ranking selects.
 
-`LLMWriter` makes the calls beyond these stages: how many edits, a whole document, guidance, memory, fewer notes.
+`LLMWriter` makes the calls beyond these stages: how many edits, a whole document, guidance, memory.
 Each method is one stage of SkillOpt (arXiv 2605.23904); requests of one level go out together. An answer that cannot be used leaves
 its part out, or falls back to a rule that the step's record names: nothing is replaced silently.
 """
@@ -17,59 +17,19 @@ from typing import Any, TypeVar
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.documents import MODES, SLOW_UPDATE, block, notes_in, read_document, read_text
+from skill_ttrl.optimize.documents import MODES, guidance_of, read_document, read_text
 from skill_ttrl.optimize.lessons import NONE_YET, Pair, show_pairs
 from skill_ttrl.optimize.scores import compute_score
 from skill_ttrl.optimize.transcript import describe_edit, extract_json, show_rollout
 from skill_ttrl.optimize.types import BudgetDecision, Edit, Patch, RawPatch, RolloutResult, SourceType, StepView
 from skill_ttrl.prompts.templates import Templates
 
-Minibatch = Sequence[RolloutResult]
 REQUEST_TOKENS = 2048
 """Longest ranking, and longest decision on the edit budget."""
 REWRITE_TOKENS = 16_384
 """Longest answer that holds a whole document."""
 _INTEGER = re.compile(r"(?<![\d.])[+-]?\d{1,9}(?!\d)(?!\.\d*[1-9])")
 T = TypeVar("T")
-
-
-def grouped(
-    minibatches: Sequence[tuple[SourceType, Minibatch]], per_request: int
-) -> list[tuple[SourceType, list[Minibatch]]]:
-    """Neighbours of one outcome, at most `per_request` of them, in order."""
-    groups: list[tuple[SourceType, list[Minibatch]]] = []
-    for outcome, rollouts in minibatches:
-        if groups and groups[-1][0] == outcome and len(groups[-1][1]) < per_request:
-            groups[-1][1].append(rollouts)
-        else:
-            groups.append((outcome, [rollouts]))
-    return groups
-
-
-def show_minibatches(several: Sequence[Minibatch]) -> str:
-    """The rollouts of one minibatch, or those of several under a heading each."""
-    shown = ["\n\n".join(map(show_rollout, rollouts)) for rollouts in several]
-    if len(several) == 1:
-        return shown[0]
-    headed = zip(several, shown, strict=True)
-    return "\n\n".join(
-        f"### Minibatch {number} ({len(rollouts)} rollouts)\n{text}"
-        for number, (rollouts, text) in enumerate(headed, 1)
-    )
-
-
-def split_answer(answer: str | None, count: int) -> list[str | None]:
-    """The answer for each of `count` minibatches; None where there is none. One patch alone is the first minibatch's."""
-    if count == 1:
-        return [answer]
-    found = extract_json(answer or "") or {}
-    listed = found.get("patches", [found])
-    parts = (
-        [json.dumps(each) if isinstance(each, Mapping) and each else None for each in listed]
-        if isinstance(listed, list)
-        else []
-    )
-    return [*parts, *[None] * count][:count]
 
 
 def read_budget(answer: str | None, available: int) -> BudgetDecision:
@@ -130,7 +90,7 @@ class LLMWriter:
 
     def write_guidance(self, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str]) -> str | None:
         """The guidance block of the slow update."""
-        guidance = block(now, SLOW_UPDATE) or NONE_YET
+        guidance = guidance_of(now) or NONE_YET
         places = {"guidance": guidance, "comparison": show_pairs(pairs)}
         answer = self._ask("slow_update", _documents(before, now) | places)
         return _counted("slow_update", read_text(answer, "slow_update_content"), fallbacks)
@@ -142,13 +102,6 @@ class LLMWriter:
         places = {"memory": memory or NONE_YET, "comparison": show_pairs(pairs)}
         answer = self._ask("meta_skill", _documents(before, now) | places)
         return _counted("meta_skill", read_text(answer, "meta_skill_content"), fallbacks)
-
-    def consolidate(self, notes: Sequence[str], fallbacks: Counter[str]) -> list[str] | None:
-        """Fewer notes that say the same; None where the answer has none, or no fewer than before."""
-        shown = "\n".join(f"{place}. {note}" for place, note in enumerate(notes, 1))
-        answer = self._ask("appendix_consolidate", {"notes": shown, "count": str(len(notes))})
-        found = notes_in(extract_json(answer or "") or {})
-        return _counted("appendix_consolidate", found if 0 < len(found) < len(notes) else None, fallbacks)
 
     def _ask(self, stage: str, places: Mapping[str, str], most: int | None = None) -> str | None:
         user = self.templates.render(f"{stage}_request", **places)
@@ -189,24 +142,21 @@ class LLMOptimizer:
 
     def reflect(self, view: StepView) -> list[RawPatch]:
         """One patch a minibatch of failures, and one a minibatch of successes, as far as the analysts' answers can be read."""
-        jobs = grouped(minibatches(view.rollouts, self.config, view.seed), self.config.minibatches_per_request)
-        answers = self.calls.ask([self._analyst(view, source, several) for source, several in jobs])
+        jobs = minibatches(view.rollouts, self.config, view.seed)
+        answers = self.calls.ask([self._analyst(view, source, rollouts) for source, rollouts in jobs])
         found = []
-        for (source, several), answer in zip(jobs, answers, strict=True):
-            for rollouts, part in zip(several, split_answer(answer, len(several)), strict=True):
-                raw = self._read_analyst(view, source, len(rollouts), part)
-                if raw is None:
-                    view.fallbacks["analyst"] += 1
-                else:
-                    found.append(raw)
+        for (source, rollouts), answer in zip(jobs, answers, strict=True):
+            raw = self._read_analyst(view, source, len(rollouts), answer)
+            if raw is None:
+                view.fallbacks["analyst"] += 1
+            else:
+                found.append(raw)
         return found
 
     def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
-        """Failures and successes merged apart, level by level, then both with failures first (`merge: separate`)."""
+        """Failures and successes merged apart, level by level, then both with failures first."""
         failure = [raw.patch for raw in patches if raw.source_type == "failure" and raw.patch.edits]
         success = [raw.patch for raw in patches if raw.source_type == "success" and raw.patch.edits]
-        if self.config.merge == "joint" and 1 < len(failure) + len(success) <= self.config.merge_batch_size:
-            return self._merge_final(view, concatenated(failure), concatenated(success))
         merged = self._merge_levels(view, "merge_failure", failure), self._merge_levels(view, "merge_success", success)
         if not all(patch.edits for patch in merged):
             return merged[0] if merged[0].edits else merged[1]
@@ -224,34 +174,25 @@ class LLMOptimizer:
         view.fallbacks["ranking"] += 1
         return Patch(by_support(patch.edits)[:max_edits], f"{patch.reasoning} [no usable ranking: by support]".strip())
 
-    def _analyst(self, view: StepView, source: SourceType, several: Sequence[Sequence[RolloutResult]]) -> ChatRequest:
-        stage = "analyst_error" if source == "failure" else "analyst_success"
+    def _analyst(self, view: StepView, source: SourceType, rollouts: Sequence[RolloutResult]) -> ChatRequest:
         places = {
             "budget": str(view.max_edits),
             "outcome": "failed" if source == "failure" else "succeeded",
-            "count": str(sum(map(len, several))),
-            "rollouts": show_minibatches(several),
+            "count": str(len(rollouts)),
+            "rollouts": "\n\n".join(map(show_rollout, rollouts)),
         }
-        rules = ""
-        if self._takes_notes(source):
-            rules += "\n\n" + self.templates.render(stage.replace("analyst", "skill_aware"))
-        if len(several) > 1:
-            rules += "\n\n" + self.templates.render("analyst_joint")
-        return self._request("analyst", view, self._answer_tokens * len(several), stage, rules, **places)
+        stage = "analyst_error" if source == "failure" else "analyst_success"
+        return self._request("analyst", view, self._answer_tokens, stage, **places)
 
     def _read_analyst(self, view: StepView, source: SourceType, count: int, answer: str | None) -> RawPatch | None:
-        """An analyst's patch, with its notes where these are asked for; an answer with notes alone is a patch without edits."""
+        """An analyst's patch; None where the answer has none."""
         found = extract_json(answer or "") or {}
-        patch, notes = self.mode.patch_in(found), notes_in(found) if self._takes_notes(source) else []
-        if patch is None and not notes:
+        patch = self.mode.patch_in(found)
+        if patch is None:
             return None
         summary = [dict(each) for each in _listed(found.get("failure_summary")) if isinstance(each, Mapping)]
         most = max(view.max_edits, 1) if self.mode.ranks else None
-        return RawPatch(signed(patch or Patch(), source, count, most), source, count, notes, summary)
-
-    def _takes_notes(self, source: SourceType) -> bool:
-        aware = self.config.skill_aware
-        return aware.enabled and self.mode.ranks and (source == "failure" or aware.appendix_source == "both")
+        return RawPatch(signed(patch, source, count, most), source, count, failure_summary=summary)
 
     def _merge_levels(self, view: StepView, stage: str, patches: Sequence[Patch]) -> Patch:
         """Merge `merge_batch_size` patches at a time until one is left."""
@@ -290,12 +231,10 @@ class LLMOptimizer:
     def _answer_tokens(self) -> int:
         return self.config.max_answer_tokens if self.mode.ranks else REWRITE_TOKENS
 
-    def _request(
-        self, template: str, view: StepView, tokens: int, stage: str, rules: str = "", **places: str
-    ) -> ChatRequest:
-        """A question of a stage: its rules in the form of the update mode, with further ones, and the step's facts."""
+    def _request(self, template: str, view: StepView, tokens: int, stage: str, **places: str) -> ChatRequest:
+        """A question of a stage: its rules in the form of the update mode, and the step's facts."""
         user = self.templates.render(f"{template}_request", **view.places(), **places)
-        return ChatRequest(stage, self.templates.render(f"{stage}{self.mode.suffix}") + rules, user, tokens)
+        return ChatRequest(stage, self.templates.render(f"{stage}{self.mode.suffix}"), user, tokens)
 
 
 def minibatches(

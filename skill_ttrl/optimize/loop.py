@@ -8,7 +8,6 @@ running it again. It knows nothing of environments or models: rollouts and answe
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections import Counter
@@ -19,27 +18,19 @@ from dataclasses import dataclass, field, replace
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.documents import (
-    MODES,
-    SLOW_UPDATE,
-    add_notes,
-    notes_of,
-    reads_the_same,
-    set_notes,
-    updated_document,
-    with_block,
-)
-from skill_ttrl.optimize.lessons import compare, describe_step, sample_order
+from skill_ttrl.optimize.documents import MODES, reads_the_same, updated_document, with_guidance
+from skill_ttrl.optimize.lessons import Pair, describe_step, sample_order
 from skill_ttrl.optimize.llm_optimizer import LLMWriter
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.schedule import budget_of
 from skill_ttrl.optimize.scores import graded
-from skill_ttrl.optimize.selection import Evaluation, Selection, cannot_pass, decide
+from skill_ttrl.optimize.selection import Evaluation, Selection, decide
 from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
 
 COMPARISON = "comparison"
 """Rollouts at the end of an epoch are counted under this name."""
-BYTES_PER_TOKEN = 4
+COMPARED = 20
+"""Training items that are rolled out under the documents of two epochs."""
 
 
 @dataclass
@@ -70,15 +61,13 @@ class Loop:
         config, has = self.config, self.writer is not None
         self.selection = Selection(self.task.selection, self.calls, config.gate)
         self.steps, self.step_size = step_sizes(config, len(self.task.train))
-        slow, meta = config.slow_update.enabled, config.meta_skill
+        slow, meta = config.slow_update, config.meta_skill
         self.slow_update, self.meta_skill = has if slow is None else slow, has if meta is None else meta
         needed = {
-            "slow_update.enabled": self.slow_update,
+            "slow_update": self.slow_update,
             "meta_skill": self.meta_skill,
-            "lr_control_mode: autonomous": config.lr_control_mode == "autonomous",
+            "lr_scheduler: autonomous": config.lr_scheduler == "autonomous",
             "update_mode: rewrite_from_suggestions": config.update_mode == "rewrite_from_suggestions",
-            "skill_aware.consolidate_threshold": config.skill_aware.enabled
-            and config.skill_aware.consolidate_threshold > 0,
         }
         if not has and (named := [name for name, on in needed.items() if on]):
             raise ConfigError(
@@ -90,7 +79,7 @@ class Loop:
 def step_sizes(config: OptimizeConfig, train: int) -> tuple[int, int]:
     """Steps of all epochs on so many training items, and the items of a step; the last step of an epoch may have fewer."""
     size = config.batch_size * config.accumulation
-    return config.epochs * math.ceil(train / size), size
+    return config.epochs * -(-train // size), size
 
 
 def optimize(
@@ -115,11 +104,11 @@ def optimize(
         watch: its methods are called at every stage and step.
 
     Raises:
-        DataError: no training or selection items, or the first document is over its token budget.
+        DataError: no training or selection items.
         BudgetError, EndpointError, EnvError: see `Calls`; the same call continues the run.
     """
     loop = Loop(task, config, calls, optimizer, seed, watch or Watch(), getattr(optimizer, "writer", None))
-    check(task, document, config)
+    check(task)
     first = loop.selection.evaluate(document)
     state = OptimizeState(document, first, document, first.score)
     loop.watch.begin(state, loop.steps)
@@ -131,16 +120,15 @@ def optimize(
             loop.watch.step(record, state)
         state, end = end_epoch(loop, state, epoch)
         ends += [end.row()] if end is not None else []
-    state = judge_last(loop, state)
-    test_first, test_best = test_rollouts(task, config, calls, document, state.best)
+    test_first, test_best = test_rollouts(task, calls, document, state.best)
     return Optimized(state, document, first, rows, test_first, test_best, ends)
 
 
-def check(task: OptimizeTask, document: str, config: OptimizeConfig) -> None:
+def check(task: OptimizeTask) -> None:
     """Check that this can be optimized.
 
     Raises:
-        DataError: a split is empty, two items of one share an id, or the document is too long.
+        DataError: a split is empty, or two items of one share an id.
     """
     for name, items in (("training", task.train), ("selection", task.selection), ("test", task.test)):
         if not items and name != "test":
@@ -148,15 +136,13 @@ def check(task: OptimizeTask, document: str, config: OptimizeConfig) -> None:
         names = Counter(str(item.get("id", "")) for item in items)
         if twice := next((each for each, count in names.items() if count > 1), None):
             raise DataError(f"Two {name} items of {task.name!r} have the id {twice!r}. Ids must be unique.")
-    if (problem := too_long(document, config)) is not None:
-        raise DataError(f"The first document is too long: {problem}. Shorten it or raise the bound.")
 
 
 def test_rollouts(
-    task: OptimizeTask, config: OptimizeConfig, calls: Calls, first: str, best: str
+    task: OptimizeTask, calls: Calls, first: str, best: str
 ) -> tuple[list[RolloutResult], list[RolloutResult]] | tuple[None, None]:
-    """Test rollouts of the first and the best document; of one alone where they are the same, of none without `config.test`."""
-    if not config.test or not task.test:
+    """Test rollouts of the first and the best document; of one alone where they are the same, of none without test items."""
+    if not task.test:
         return None, None
     found = calls.roll_out("test", first, task.test)
     return found, found if best == first else calls.roll_out("test", best, task.test)
@@ -175,7 +161,7 @@ def optimize_step(
     """One step: from training items to the state behind it, and the record of what was made."""
     state = replace(state, step=state.step + 1)
     record = StepRecord(state.step, epoch, place, state.current)
-    context = length_bound(state.current, loop.config) | state.memory.context()
+    context = state.memory.context()
     view = StepView(state.step, epoch, state.current, (), loop.config.edit_budget, loop.seed + state.step, context)
     record.fallbacks = view.fallbacks
     for start in range(0, len(batch), loop.config.batch_size):
@@ -222,23 +208,12 @@ def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord
         return judge(loop, state, record, record.candidate)
 
 
-def length_bound(document: str, config: OptimizeConfig) -> dict[str, str]:
-    """A prompt's section on how long the document may become; none without a bound."""
-    if config.max_document_tokens is None:
-        return {}
-    text = (
-        f"The document has about {tokens_of(document)} tokens. With more than {config.max_document_tokens} it is rejected "
-        "unread: where there is no room, shorten or replace what is there."
-    )
-    return {"Length": text}
-
-
 def set_budget(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord, merged: Patch) -> int:
     """Most proposals of this step, recorded: by the schedule, by the model, or all there are."""
     config = loop.config
-    if config.lr_control_mode == "none" or not MODES[config.update_mode].ranks:
+    if config.lr_scheduler == "none" or not MODES[config.update_mode].ranks:
         return len(merged.edits)
-    if config.lr_control_mode == "autonomous" and loop.writer is not None:
+    if config.lr_scheduler == "autonomous" and loop.writer is not None:
         record.lr_decision = loop.writer.decide_budget(view, merged)
         record.edit_budget = record.lr_decision.budget
     else:
@@ -247,9 +222,7 @@ def set_budget(loop: Loop, state: OptimizeState, view: StepView, record: StepRec
 
 
 def remember(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeState:
-    """The state with notes for later steps: on lapses in the document, failures and rejected edits in the memory."""
-    if loop.config.skill_aware.enabled:
-        state = add_lapses(loop, state, record)
+    """The state with a note for later steps of the epoch: failures and rejected edits."""
     if not loop.config.step_buffer:
         return state
     rejected = record.selected.edits if record.selected and record.action.startswith("reject") else ()
@@ -261,30 +234,13 @@ def remember(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeSt
     return replace(state, memory=state.memory.with_note(note))
 
 
-def add_lapses(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeState:
-    """The state with the analysts' notes in the appendix of the present document, whatever the gate's decision on the candidate."""
-    notes = [note for raw in record.raw_patches for note in raw.appendix_notes]
-    document, most = add_notes(state.current, notes), loop.config.skill_aware.consolidate_threshold
-    present = notes_of(document)
-    record.lapse_notes, record.added_notes = len(notes), len(present) - len(notes_of(state.current))
-    if 0 < most < len(present) and document != state.current and loop.writer is not None:
-        document = set_notes(document, loop.writer.consolidate(present, record.fallbacks) or present)
-    if too_long(document, loop.config) is not None:
-        record.fallbacks["appendix_too_long"] += 1
-        return state
-    return replace(state, current=document)
-
-
 def judge(loop: Loop, state: OptimizeState, record: StepRecord | EpochRecord, candidate: str) -> OptimizeState:
     """Put a candidate before the gate; the state behind it. One that reads as the present document does is no candidate."""
     if reads_the_same(state.current, candidate):
         record.action, record.reason = "skip_no_change", "the candidate says what the document says"
         return state
-    if (problem := too_long(candidate, loop.config)) is not None:
-        record.action, record.reason = "reject_too_long", problem
-        return state
     gate, present = loop.config.gate, state.current_evaluation
-    found = loop.selection.evaluate(candidate, cannot_pass(gate, present), against=present)
+    found = loop.selection.evaluate(candidate, against=present)
     decision = decide(gate, present, found)
     record.evaluation, record.reason = found, decision.reason
     record.candidate_score = found.score if found.whole else None
@@ -306,8 +262,8 @@ def advance(
 
 def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> tuple[OptimizeState, EpochRecord | None]:
     """Compare this epoch's document with the last's: the state with new guidance and lessons, and the record where it was done."""
-    memory, config, before, writer = state.memory, loop.config, state.memory.epoch_document, loop.writer
-    last = epoch == config.epochs
+    memory, before, writer = state.memory, state.memory.epoch_document, loop.writer
+    last = epoch == loop.config.epochs
     compares = epoch > 1 and (
         loop.slow_update or (loop.meta_skill and not last)
     )  # in the last one for the guidance alone
@@ -315,57 +271,22 @@ def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> tuple[OptimizeSta
         return replace(state, memory=memory.after_epoch(state.current, None)), None
     record = EpochRecord(epoch, state.step, before, state.current)
     loop.watch.enter(state.step, COMPARISON)
-    documents, slow = (before, state.current), config.slow_update
-    record.pairs = compare(
-        lambda document, items: loop.calls.roll_out(COMPARISON, document, items),
-        documents,
-        sample_order(loop.task.train, loop.seed, epoch),
-        slow.samples,
-        slow.pair_policy,
-    )
-    if not record.pairs:
-        record.action = "no_pairs"
-    if record.pairs and loop.slow_update:
+    documents = before, state.current
+    items = sample_order(loop.task.train, loop.seed, epoch)[:COMPARED]
+    first = loop.calls.roll_out(COMPARISON, before, items)
+    second = first if before == state.current else loop.calls.roll_out(COMPARISON, state.current, items)
+    record.pairs = [*map(Pair, first, second)]
+    if loop.slow_update:
         record.guidance = writer.write_guidance(*documents, record.pairs, record.fallbacks)
         if record.guidance is not None:
-            record.candidate = with_block(record.after, SLOW_UPDATE, record.guidance)
-    if record.pairs and loop.meta_skill and not last:
+            record.candidate = with_guidance(record.after, record.guidance)
+    if loop.meta_skill and not last:
         record.meta_skill = writer.write_memory(*documents, memory.meta_skill, record.pairs, record.fallbacks)
-    if record.candidate is not None and slow.gate:
+    if record.candidate is not None:
         state = judge(loop, state, record, record.candidate)
-    elif record.candidate is not None and (problem := too_long(record.candidate, config)) is not None:
-        record.action, record.reason = "reject_too_long", problem
-    elif record.candidate is not None:
-        record.action, record.reason = "force_accept", "taken without an evaluation"
-        state = replace(state, current=record.candidate)
     state = replace(state, memory=memory.after_epoch(state.current, record.meta_skill))
     loop.watch.epoch(record, state)
     return state, record
-
-
-def judge_last(loop: Loop, state: OptimizeState) -> OptimizeState:
-    """Evaluate a last document that is not the best one: guidance and notes change it outside of the gate.
-
-    A document that was evaluated costs nothing here. It becomes the best one if it passes the gate against that and scores higher.
-    """
-    if state.current == state.best:
-        return state
-    gate, best = loop.config.gate, loop.selection.evaluate(state.best)
-    found = loop.selection.evaluate(state.current, cannot_pass(gate, best), against=best)
-    if not found.whole or not decide(gate, best, found).accepted or found.score <= state.best_score:
-        return state
-    return advance(state, state.current, found, accepted=True)[0]
-
-
-def tokens_of(document: str) -> int:
-    """About how many tokens a document has: one for every 4 bytes."""
-    return math.ceil(len(document.encode()) / BYTES_PER_TOKEN)
-
-
-def too_long(document: str, config: OptimizeConfig) -> str | None:
-    """By how much a document exceeds its token budget, in words; None where it fits."""
-    tokens, most = tokens_of(document), config.max_document_tokens
-    return None if most is None or tokens <= most else f"about {tokens} tokens, optimize.max_document_tokens is {most}"
 
 
 @contextmanager

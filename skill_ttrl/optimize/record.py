@@ -78,7 +78,7 @@ class StepRecord:
     edit_budget: int | None = None
     """Most edits of this step; None where nothing bounds them."""
     lr_decision: BudgetDecision | None = None
-    """The model's, under `lr_control_mode: autonomous`."""
+    """The model's, under `lr_scheduler: autonomous`."""
     selected: Patch | None = None
     candidate: str | None = None
     report: Sequence[Mapping[str, Any]] = ()
@@ -87,12 +87,8 @@ class StepRecord:
     candidate_score: float | None = None
     """Under the gate's metric; None where the candidate was not evaluated, or abandoned."""
     action: str = "skip_no_patches"
-    """`accept_new_best`, `accept`, `reject`, `reject_too_long`, or `skip_` and what was missing: `no_patches`, `no_budget`, `no_rewrite`, `no_change`."""
+    """`accept_new_best`, `accept`, `reject`, or `skip_` and what was missing: `no_patches`, `no_budget`, `no_rewrite`, `no_change`."""
     reason: str = ""
-    lapse_notes: int = 0
-    """Notes that analysts wrote on lapses of the agent."""
-    added_notes: int = 0
-    """Of those, the ones that the appendix did not have."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by stage."""
     fallbacks: Counter[str] = field(default_factory=Counter)
@@ -132,8 +128,6 @@ class StepRecord:
             }
         if self.lr_decision is not None:
             row["lr_decision"] = self.lr_decision.to_dict()
-        if self.lapse_notes:
-            row |= {"n_execution_lapse_notes": self.lapse_notes, "n_appendix_notes_added": self.added_notes}
         return row | {
             "action": self.action,
             "reason": self.reason,
@@ -165,7 +159,7 @@ class EpochRecord:
     candidate: str | None = None
     """The document with the new guidance."""
     action: str = "no_content"
-    """`force_accept`, one of the gate's, `no_pairs` (nothing to compare) or `no_content` (no guidance was written)."""
+    """One of the gate's, or `no_content` (no guidance was written)."""
     reason: str = ""
     evaluation: Evaluation | None = None
     candidate_score: float | None = None
@@ -179,8 +173,8 @@ class EpochRecord:
             "action": self.action,
             "reason": self.reason,
             "changes": count_changes(self.pairs),
-            "prev_hard": compute_score([pair.before for pair in self.pairs])[0] if self.pairs else None,
-            "curr_hard": compute_score([pair.after for pair in self.pairs])[0] if self.pairs else None,
+            "prev_hard": compute_score([pair.before for pair in self.pairs])[0],
+            "curr_hard": compute_score([pair.after for pair in self.pairs])[0],
             "slow_update_content": self.guidance,
             "fallbacks": dict(self.fallbacks),
         }

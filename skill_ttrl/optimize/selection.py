@@ -1,14 +1,13 @@
 """Scores of documents on the selection items, and the decision on a candidate: strict, as the paper's, or by a paired test.
 
-Each document is evaluated once, and no further than the decision needs: scores are cached by the content of the document. With `early_stop` a candidate is rolled out chunk by chunk, first on the items that
-the present document does worst on, and abandoned once no result of the remaining items could make it pass: the decision is that of a
-whole evaluation.
+Each document is evaluated once, and no further than the decision needs: scores are cached by the content of the document, and a
+candidate is rolled out chunk by chunk, first on the items that the present document does worst on, and abandoned once no result of the
+remaining items could make it pass: the decision is that of a whole evaluation.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from skill_ttrl.config import OptimizeGateConfig
@@ -16,23 +15,10 @@ from skill_ttrl.optimize.calls import Calls, Item
 from skill_ttrl.optimize.scores import compute_score, select_gate_score, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
 
-LEADING_WORDS = frozenset(
-    {"always", "avoid", "before", "ensure", "exactly", "first", "must", "never", "only", "required", "shall", "verify"}
-)
-"""Words that begin or bind an instruction."""
-
-_WORD = re.compile(r"[^\W\d_]+")
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-
-
-def density(document: str) -> float:
-    """Share of the document's words that are leading words, from 0 to 1; 0 of an empty document."""
-    words = [word.casefold() for word in _WORD.findall(_COMMENT.sub(" ", document))]
-    return sum(word in LEADING_WORDS for word in words) / len(words) if words else 0.0
-
-
-CannotPass = Callable[[Sequence[float], int], bool]
-"""(scores so far, items left) → True if the document cannot pass any more."""
+CHUNK = 8
+"""Items that are rolled out before the evaluation looks whether the candidate can still pass."""
+ALPHA = 0.05
+"""One-sided error of a decision under `better`."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +32,8 @@ class Evaluation:
     """Items of a whole evaluation."""
     cached: bool = False
     """True if it had been evaluated before."""
-    bonus: float = 0.0
-    """Added to the mean for the document's wording (`gate.semantic_density`)."""
     score: float = 0.0
-    """Mean under the gate's metric, with the bonus."""
+    """Mean under the gate's metric."""
 
     @property
     def whole(self) -> bool:
@@ -77,38 +61,40 @@ class Selection:
     _known: dict[str, dict[int, RolloutResult]] = field(default_factory=dict)
     """Results by document and place of the item."""
 
-    def evaluate(
-        self, document: str, cannot_pass: CannotPass | None = None, *, against: Evaluation | None = None
-    ) -> Evaluation:
+    def evaluate(self, document: str, *, against: Evaluation | None = None) -> Evaluation:
         """Roll out `document` on the items, or take what it scored before.
 
         Args:
             document: the text.
-            cannot_pass: ends the evaluation early; None: every item is rolled out.
-            against: a whole evaluation; items that it scored low on come first.
+            against: the whole evaluation that it has to pass: items that scored low there come first, and the evaluation ends once no
+                result of the others can make it pass. None, or `calls.early_stop` False: every item is rolled out.
         """
         found = self._known.setdefault(skill_hash(document), {})
-        order = list(range(len(self.items)))
+        left = [place for place in range(len(self.items)) if place not in found]
         if against is not None:
-            order.sort(key=lambda place: against.scores[place])
-        size = self.gate.chunk if cannot_pass is not None else len(order)
+            left.sort(key=lambda place: against.scores[place])
+        threshold = (
+            _mean(against.scores)
+            if against is not None and self.calls.early_stop and self.gate.rule != "none"
+            else None
+        )
+        size = len(left) if threshold is None else CHUNK
         before = len(found)
-        left = [place for place in order if place not in found]
-        while left and not (cannot_pass and found and cannot_pass([*map(self._score, found.values())], len(left))):
+        while left and not (found and threshold is not None and self._best_mean(found, left) <= threshold):
             chunk, left = left[:size], left[size:]
             results = self.calls.roll_out("selection", document, [self.items[place] for place in chunk])
             found |= dict(zip(chunk, results, strict=True))
         results = [found[place] for place in sorted(found)]
-        scores, cached = tuple(map(self._score, results)), len(found) == before > 0
-        bonus = self.gate.semantic_density * density(document) if self.gate.semantic_density else 0.0
         mean = select_gate_score(*compute_score(results), self.gate.metric, self.gate.mixed_weight)
-        return Evaluation(tuple(results), scores, len(self.items), cached, bonus, mean + bonus)
+        scores, cached = tuple(map(self._score, results)), len(found) == before > 0
+        return Evaluation(tuple(results), scores, len(self.items), cached, mean)
+
+    def _best_mean(self, found: Mapping[int, RolloutResult], left: Sequence[int]) -> float:
+        """The mean if each remaining item gives 1, the most it can."""
+        return (sum(map(self._score, found.values())) + len(left)) / len(self.items)
 
     def _score(self, result: RolloutResult) -> float:
         return select_gate_score(result.hard, result.soft, self.gate.metric, self.gate.mixed_weight)
-
-
-_CLOSE = 2e-9
 
 
 @dataclass(frozen=True)
@@ -120,39 +106,21 @@ class Decision:
     """Why, in words."""
 
 
-def cannot_pass(gate: OptimizeGateConfig, current: Evaluation) -> CannotPass | None:
-    """The rule that ends an evaluation early; None where all items are needed."""
-    if not gate.enabled or not gate.early_stop:
-        return None
-    margin = -gate.min_effect if gate.rule == "not_worse" else gate.min_effect
-    threshold = _mean(current.scores) + current.bonus + margin if current.scores else 0.0
-    if gate.rule == "better" and gate.min_effect:
-        threshold -= _CLOSE  # a gain of just the least effect may pass
-
-    def hopeless(scores: Sequence[float], left: int) -> bool:
-        # Each remaining item gives 1 at most, and the bonus its weight at most. A paired test asks for more than this.
-        return (sum(scores) + left) / (len(scores) + left) + gate.semantic_density <= threshold
-
-    return hopeless
-
-
 def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation) -> Decision:
     """Accept `candidate` in the place of `current`, or not."""
-    if not gate.enabled:
+    if gate.rule == "none":
         return Decision(True, "the gate is off")
     if not candidate.whole:
         return Decision(
             False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could no longer pass"
         )
-    if gate.rule != "strict":
+    if gate.rule == "better":
         from skill_ttrl.optimize import paired  # numpy, which the strict rule needs not load
 
-        rule = paired.PairedRule(gate.rule, gate.min_effect, gate.alpha)
-        found = paired.decide(current.scores, candidate.scores, rule)
+        found = paired.decide(current.scores, candidate.scores, paired.PairedRule("better", alpha=ALPHA))
         return Decision(found.accept, found.reason)
-    before, after = _mean(current.scores) + current.bonus, _mean(candidate.scores) + candidate.bonus
-    accepted = after > before + gate.min_effect
-    return Decision(accepted, f"{after:.4f} {'>' if accepted else '<='} {before + gate.min_effect:.4f}")
+    before, after = _mean(current.scores), _mean(candidate.scores)
+    return Decision(after > before, f"{after:.4f} {'>' if after > before else '<='} {before:.4f}")
 
 
 def _mean(scores: Sequence[float]) -> float:

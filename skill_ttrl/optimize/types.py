@@ -106,8 +106,6 @@ class RawPatch:
     source_type: SourceType = "failure"
     batch_size: int = 0
     """Rollouts that the analyst saw."""
-    appendix_notes: list[str] = field(default_factory=list)
-    """Reminders of rules that the agent did not follow (skill-aware reflection)."""
     failure_summary: list[dict[str, Any]] = field(default_factory=list)
     """Kinds of failures as the analyst named them: `failure_type`, `count`, `description`."""
 
@@ -123,7 +121,6 @@ class RawPatch:
             patch=Patch.from_dict(inner),
             source_type="success" if d.get("source_type") == "success" else "failure",
             batch_size=_count(d.get("batch_size")) or 0,
-            appendix_notes=[note for note in _listed(d.get("appendix_notes") or []) if isinstance(note, str)],
             failure_summary=[
                 dict(each) for each in _listed(d.get("failure_summary") or []) if isinstance(each, Mapping)
             ],
@@ -132,8 +129,7 @@ class RawPatch:
     def to_dict(self) -> dict[str, Any]:
         """The patch with its metadata as JSON; what an analyst did not add is left out."""
         own = {"patch": self.patch.to_dict(), "source_type": self.source_type, "batch_size": self.batch_size}
-        added = {"appendix_notes": self.appendix_notes, "failure_summary": self.failure_summary}
-        return {**own, **{name: value for name, value in added.items() if value}}
+        return own | ({"failure_summary": self.failure_summary} if self.failure_summary else {})
 
 
 @dataclass
@@ -208,7 +204,7 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class BudgetDecision:
-    """How many proposals a model wants applied (`lr_control_mode: autonomous`)."""
+    """How many proposals a model wants applied (`lr_scheduler: autonomous`)."""
 
     budget: int
     """Between 0 and the number of proposals."""

@@ -23,9 +23,8 @@ from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, 
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, annotate_budget_error, track_usage, when_spent
 from skill_ttrl.optimize.calls import JOURNAL, Calls, ChatFn, EndpointChat, Journal
-from skill_ttrl.optimize.engines import ENGINES, sizes_of
-from skill_ttrl.optimize.loop import check, tokens_of
-from skill_ttrl.optimize.optimizers import check_optimizer, check_prompts, prompt_texts
+from skill_ttrl.optimize.engines import ENGINES, check_optimizer, check_prompts, prompt_texts, sizes_of
+from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.scores import content_hash, graded
 from skill_ttrl.progress import Progress, SilentProgress
@@ -118,7 +117,7 @@ def prepare(
 
     Raises:
         ConfigError: nothing to act is named, or a name or a key is wrong.
-        DataError: a task has two roles or no true answer, there are none, or the first document is over its token budget.
+        DataError: a task has two roles or no true answer, or there are none.
         SkillTTRLError: no such policy; tasks cannot be read.
     """
     own = [] if document is None else [f"optimize.document={json.dumps(str(document))}"]
@@ -135,7 +134,7 @@ def prepare(
     tasks = find_tasks(config, progress or SilentProgress())
     check_answers(tasks)
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
-    check(OptimizeTask(items[TRAIN], items[SELECTION], items[TEST], config.env.id), first, config.optimize)
+    check(OptimizeTask(items[TRAIN], items[SELECTION], items[TEST], config.env.id))
     return Prepared(config, replace(target, config=config), tasks, first, text)
 
 
@@ -221,7 +220,6 @@ def check_start(
         "epochs": options.epochs,
         "steps": steps,
         "step_items": step_items,
-        "document_tokens": tokens_of(run.document),
     }
 
 
@@ -257,7 +255,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
             rollouts,
             Journal(folder.path / JOURNAL),
             seed=config.seed,
-            reuse_rollouts=options.temperature == 0 if options.reuse_rollouts is None else options.reuse_rollouts,
+            reuse_rollouts=options.temperature == 0,
             workers=options.workers,
             progress=progress,
         )

@@ -53,7 +53,7 @@ def config(argv: list[str], **command: Any) -> dict[str, Any]:
             "epochs": 1,
             "batch_size": 4,
             "selection": {"tasks": 8},
-            "slow_update": {"enabled": False},
+            "slow_update": False,
             "meta_skill": False,
         },
     }

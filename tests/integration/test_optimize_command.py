@@ -158,13 +158,12 @@ def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
     (tmp_path / "prompts" / "rankin.md").write_text("Rank.")
     with server(format_models.clean) as there:
         good = settings(there.url)
-        optimize_run(good, output=other, overrides=["optimize.epochs=1", "optimize.test=false"])
+        optimize_run(good, output=other, overrides=["optimize.epochs=1", "optimize.test_tasks=0"])
         asked = len(there.asked)
         for key, changes, output, resume in (
             ("gepaa", ["optimize.engine=gepaa"], run, "auto"),
             ("Did you mean 'ranking'", [f"optimize.prompts={tmp_path / 'prompts'}"], run, "auto"),
             ("also a train", ["optimize.selection.tasks=null", "optimize.selection.split=train"], run, "auto"),
-            ("too long", [f"optimize.document={__file__}", "optimize.max_document_tokens=20"], run, "auto"),
             ("NO_KEY", ["endpoints.optimizer.api_key_env=NO_KEY"], run, "auto"),
             ("batch_size", ["optimize.batch_size=4"], other, "auto"),
             ("--output", [], other, "never"),
@@ -179,5 +178,5 @@ def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
         assert found["items"] == {"train": 14, "selection": 6, "test": 6}
         assert (found["epochs"], found["steps"], found["step_items"]) == (2, 4, 8)
         assert not run.exists() and len(there.asked) == asked
-        changed = prepare(good, overrides=["optimize.epochs=1", "optimize.test=false"])
+        changed = prepare(good, overrides=["optimize.epochs=1", "optimize.test_tasks=0"])
         assert check_start(changed, output=other)["continues"]

@@ -16,7 +16,7 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, SkillBankError
 from skill_ttrl.optimize.calls import Calls, EndpointChat
 from skill_ttrl.optimize.documents import apply_patch_outside
-from skill_ttrl.optimize.optimizers import make_optimizer
+from skill_ttrl.optimize.engines import make_optimizer
 from skill_ttrl.optimize.schedule import budget_of
 from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
@@ -88,6 +88,10 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any], *, 
         raise ConfigError(
             "optimize.every edits the bank by results on the training tasks, and this run evaluates on the same tasks. Set data.eval to others, "
             "or remove it."
+        )
+    if config.lr_scheduler in ("autonomous", "none"):
+        raise ConfigError(
+            f"optimize.every needs a schedule, and optimize.lr_scheduler is {config.lr_scheduler}. Set it to cosine."
         )
     endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
     asks = config.optimizer == "openai" or endpoints.optimizer is not None

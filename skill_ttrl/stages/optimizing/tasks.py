@@ -35,7 +35,7 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
 
     Training tasks are those of `data.train`, or the environment's own. Selection tasks are what `optimize.selection` names, by default a
     share of the training tasks. Test tasks are those of `data.eval`, else `optimize.test_tasks` of the training tasks, else the environment's
-    own; none where only `data.train` names tasks.
+    own; none where only `data.train` names tasks, or with `optimize.test_tasks: 0`.
 
     Raises:
         DataError: a task has two roles, or too few are there to hold some out.
@@ -52,15 +52,15 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
             "optimize.selection.split names a split of the environment's own tasks, but data.train replaces them. Set optimize.selection.data or "
             "optimize.selection.tasks."
         )
-    if asked.test and asked.test_tasks and data.eval is not None:
+    if asked.test_tasks and data.eval is not None:
         raise ConfigError("optimize.test_tasks and data.eval both name test tasks: set only one.")
-    if asked.test and asked.test_tasks:
+    if asked.test_tasks:
         train, test = hold_out(train, asked.test_tasks, derive_seed(config.seed, TEST), TEST)
-    elif asked.test and data.eval is not None:
+    elif asked.test_tasks is None and data.eval is not None:
         test = source_tasks(config, env_id, pinned_source(data.eval), TEST, None, progress)
-    elif asked.test and data.train is None:
+    elif asked.test_tasks is None and data.train is None:
         test = source_tasks(config, env_id, None, config.env.eval_split, config.env.eval_tasks, progress)
-    elif asked.test:
+    elif asked.test_tasks is None:
         progress.notice(
             "Without data.eval nothing is tested at the end, and the selection score of the best document is optimistic."
         )
@@ -135,7 +135,7 @@ def check_answers(roles: Mapping[str, Sequence[Task]]) -> None:
         env_id = next(task.env_id for tasks in roles.values() for task in tasks)
         raise DataError(
             f"{' and '.join(found)} have no true answer, and {env_id} needs one. Give each record its answer (data.train.answer_field names its "
-            "column), or remove such records; test tasks are optional (optimize.test=false)."
+            "column), or remove such records; test tasks are optional (optimize.test_tasks=0)."
         )
 
 

@@ -1,38 +1,40 @@
-"""The gate of the text optimizer by its rules, and that an abandoned candidate is one that would have been rejected."""
+"""An evaluation that ends early decides as a whole one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeGateConfig
-from skill_ttrl.optimize.selection import Evaluation, cannot_pass, decide
+from skill_ttrl.optimize.calls import Calls, Item
+from skill_ttrl.optimize.selection import Selection, decide
 from skill_ttrl.optimize.types import RolloutResult
 
-
-def evaluation(scores: list[float]) -> Evaluation:
-    return Evaluation(tuple(RolloutResult(str(n), int(s), s) for n, s in enumerate(scores)), tuple(scores), len(scores))
+PAIRS = st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 2), min_size=1, max_size=40)
 
 
-PAIRS = st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 2), min_size=1, max_size=16)
-RULES: list[dict[str, Any]] = [
-    {"rule": "strict"},
-    {"rule": "strict", "min_effect": 0.25},
-    {"rule": "better", "alpha": 0.2},
-    {"rule": "better", "alpha": 0.2, "min_effect": 0.25},
-    {"rule": "not_worse", "alpha": 0.2, "min_effect": 0.25},
-]
+@pytest.mark.parametrize("rule", ["strict", "better", "none"])
+@given(PAIRS)
+def test_ending_early_changes_no_decision(rule: Any, pairs: list[tuple[float, float]]) -> None:
+    gate = OptimizeGateConfig(rule=rule, metric="soft")
+    rolled: list[int] = []
 
+    def roll_out(document: str, items: Sequence[Item], **_: Any) -> list[RolloutResult]:
+        rolled.extend(item["id"] for item in items)
+        return [RolloutResult(str(item["id"]), soft=pairs[item["id"]][document == "new"]) for item in items]
 
-@given(PAIRS, st.sampled_from(RULES), st.integers(0, 16))
-def test_what_cannot_pass_would_be_rejected(
-    pairs: list[tuple[float, float]], settings: dict[str, Any], seen: int
-) -> None:
-    gate = OptimizeGateConfig(**settings)
-    before, after = evaluation([one for one, _ in pairs]), evaluation([other for _, other in pairs])
-    hopeless, seen = cannot_pass(gate, before), min(seen, len(pairs))
-    assert hopeless is not None
-    if seen and hopeless(after.scores[:seen], len(pairs) - seen):
-        assert not decide(gate, before, after).accepted
+    decisions = []
+    for early_stop in (False, True):
+        selection = Selection(
+            [{"id": place} for place in range(len(pairs))], Calls(None, roll_out, early_stop=early_stop), gate
+        )
+        before = selection.evaluate("old")
+        rolled.clear()
+        candidate = selection.evaluate("new", against=before)
+        decisions.append(decide(gate, before, candidate).accepted)
+        assert candidate.whole == (len(rolled) == len(pairs)) and (candidate.whole or early_stop)
+    assert decisions[0] == decisions[1]

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.errors import DataError
 from skill_ttrl.optimize.calls import Calls, Item, Journal, Reply
-from skill_ttrl.optimize.documents import SLOW_UPDATE, block, notes_of, split
+from skill_ttrl.optimize.documents import guidance_of, split
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
@@ -21,12 +20,9 @@ from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import Templates
 
 RULES = ("red", "green", "blue", "grey")
-OFF: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
+OFF: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": False}
 ALL: dict[str, Any] = {
-    "epochs": 3, "accumulation": 2, "batch_size": 3, "lr_control_mode": "autonomous",
-    "slow_update": {"samples": 4, "pair_policy": "changed"},
-    "skill_aware": {"enabled": True, "consolidate_threshold": 2},
-    "gate": {"chunk": 2, "semantic_density": 0.05},
+    "epochs": 3, "accumulation": 2, "batch_size": 3, "lr_scheduler": "autonomous",
 }  # fmt: skip
 
 
@@ -94,7 +90,6 @@ class World:
             "learning_rate": 1,
             "slow_update_content": f"guidance {number}",
             "meta_skill_content": f"lesson {number}",
-            "appendix_notes": [f"mind rule {number}"],
         }
 
     def of(self, stage: str) -> list[str]:
@@ -163,31 +158,27 @@ def test_lessons_of_an_epoch_are_shown_to_the_optimizer_and_never_to_the_agent()
     assert {"analyst_success"} <= set(lessons) and not any("lesson" in document for document, _ in world.rollouts)
 
 
-def test_guidance_is_taken_unmeasured_or_behind_the_gate() -> None:
-    def guided(gate: bool, text: str) -> tuple[Optimized, Watching, Calls]:
+def test_guidance_has_to_pass_the_gate() -> None:
+    def guided(text: str) -> tuple[Optimized, Watching, Calls]:
         world = World(analyst_error=useless, slow_update={"slow_update_content": text})
-        return run(world, **{**OFF, "slow_update": {"enabled": True, "gate": gate}})
+        return run(world, **{**OFF, "slow_update": True})
 
-    found, watch, _ = guided(True, "nothing of use")
-    assert [record.action for record in watch.epochs] == ["reject"] and block(found.state.current, SLOW_UPDATE) == ""
-    found, watch, calls = guided(False, "nothing of use")
-    assert [record.action for record in watch.epochs] == ["force_accept"]
-    assert block(found.state.current, SLOW_UPDATE) == "nothing of use" and found.state.best == ""
+    found, watch, calls = guided("nothing of use")
+    assert [record.action for record in watch.epochs] == ["reject"] and guidance_of(found.state.current) == ""
     assert calls.counts["comparison"].done == 12  # the document had not changed: rolled out once
-    assert [(row["action"], row["slow_update_content"]) for row in found.ends] == [("force_accept", "nothing of use")]
-    found, watch, _ = guided(True, "")
+    assert [(row["action"], row["slow_update_content"]) for row in found.ends] == [("reject", "nothing of use")]
+    found, watch, _ = guided("")
     assert found.ends[0]["fallbacks"] == {"slow_update": 1} and watch.epochs[0].action == "no_content"
-    for gate in (True, False):
-        found, watch, _ = guided(gate, "red and green")
-        assert block(found.state.best, SLOW_UPDATE) == "red and green" and found.state.best_score == 0.5
+    found, watch, _ = guided("red and green")
+    assert guidance_of(found.state.best) == "red and green" and found.state.best_score == 0.5
 
 
 def test_the_edits_of_steps_cannot_touch_the_guidance() -> None:
     edit = {"op": "replace", "target": "be brief", "content": "be long"}
     world = World(analyst_success={"edits": [edit]}, slow_update={"slow_update_content": "be brief"})
-    settings = {**OFF, "slow_update": {"enabled": True, "gate": False}, "epochs": 3}
+    settings = {**OFF, "slow_update": True, "epochs": 3, "gate": {"rule": "none"}}
     found, watch, _ = run(world, "red green blue grey", **settings)
-    assert block(found.state.current, SLOW_UPDATE) == "be brief"
+    assert guidance_of(found.state.current) == "be brief"
     statuses = [[report["status"] for report in record.report] for record in watch.steps]
     assert statuses[0] == ["skipped_replace_target_not_found"] and statuses[-1] == ["skipped_protected_region"]
 
@@ -200,7 +191,7 @@ def test_the_model_sets_the_edit_budget(answer: Any, applied: int, fallbacks: in
     world = World(
         lr_autonomous=answer, merge_failure=lambda _: {"edits": [{"op": "append", "content": c} for c in RULES]}
     )
-    found, watch, _ = run(world, **OFF, lr_control_mode="autonomous", epochs=1)
+    found, watch, _ = run(world, **OFF, lr_scheduler="autonomous", epochs=1)
     assert len(watch.steps[0].report) == watch.steps[0].edit_budget == applied
     assert sum(row["fallbacks"].get("lr_autonomous", 0) for row in found.rows) == fallbacks
     assert found.rows[0]["lr_decision"]["learning_rate"] == applied
@@ -237,26 +228,14 @@ def test_whole_documents_are_merged_into_one() -> None:
 
     world = World(analyst_error=write, analyst_success=write, merge_failure=write, merge_final=write)
     found, watch, _ = run(
-        world, "<!-- APPENDIX_START -->\n- note\n<!-- APPENDIX_END -->", **OFF, update_mode="full_rewrite"
+        world, "<!-- SLOW_UPDATE_START -->\nnote\n<!-- SLOW_UPDATE_END -->", **OFF, update_mode="full_rewrite_minibatch"
     )
-    assert found.state.best_score == 1.0 and notes_of(found.state.best) == ["note"]
+    assert found.state.best_score == 1.0 and guidance_of(found.state.best) == "note"
     assert split(found.state.best).body.split() == list(RULES)
     assert not world.of("ranking") and watch.steps[0].edit_budget is None
 
 
-def test_lapses_become_notes_whatever_the_gate_says() -> None:
-    lapse = {"edits": [], "appendix_notes": ["Follow the red rule.", "follow  the red rule", "Mind the blue one."]}
-    world = World(analyst_error=lapse, analyst_success={"edits": [], "appendix_notes": ["from a success"]})
-    found, watch, _ = run(world, **OFF, skill_aware={"enabled": True, "appendix_source": "failure_only"}, epochs=1)
-    assert watch.steps[0].action == "skip_no_patches"
-    assert notes_of(found.state.current) == ["Follow the red rule.", "Mind the blue one."]
-    assert found.rows[0]["n_appendix_notes_added"] == 2 and found.rows[1]["n_appendix_notes_added"] == 0
-    asked = {stage: "appendix_notes" in system for stage, system, _ in world.requests}
-    assert asked == {"analyst_error": True, "analyst_success": False}
-    assert found.state.best_score == 0.5  # the notes name two rules, and the last document is measured
-
-
-@pytest.mark.parametrize("settings", [ALL, {**ALL, "update_mode": "full_rewrite", "lr_control_mode": "none"}])
+@pytest.mark.parametrize("settings", [ALL, {**ALL, "update_mode": "full_rewrite_minibatch", "lr_scheduler": "none"}])
 def test_killed_anywhere_with_all_features_on_a_run_goes_on_exactly(tmp_path: Path, settings: dict[str, Any]) -> None:
     whole = World()
     expected, _, _ = run(whole, journal=tmp_path / "whole", **settings)
@@ -269,7 +248,6 @@ def test_killed_anywhere_with_all_features_on_a_run_goes_on_exactly(tmp_path: Pa
             "meta_skill",
             "lr_autonomous",
             "ranking",
-            "appendix_consolidate",
             "merge_failure",
         }
     for limit in range(3, total, max(1, total // 6)):
@@ -284,13 +262,7 @@ def test_killed_anywhere_with_all_features_on_a_run_goes_on_exactly(tmp_path: Pa
         assert dying.requests + rest.requests == whole.requests and dying.rollouts + rest.rollouts == whole.rollouts
 
 
-def test_a_document_over_its_bound_is_rejected_unevaluated_and_one_that_says_the_same_is_none() -> None:
-    world = World()
-    _, watch, calls = run(world, **OFF, max_document_tokens=1)
-    assert {record.action for record in watch.steps} == {"reject_too_long"} and calls.counts["selection"].done == 4
-    assert all("## Length" in user for user in world.of("analyst_error"))
-    with pytest.raises(DataError, match="max_document_tokens is 1"):
-        run(World(), "too long", max_document_tokens=1)
+def test_a_document_that_says_the_same_is_no_candidate() -> None:
     stated = {"edits": [{"op": "append", "content": "-  mind the COLOUR"}], "selected_indices": [0]}
     world = World(analyst_error=stated, merge_failure=stated)
     found, watch, _ = run(world, "- Mind the colour.\n", **OFF)

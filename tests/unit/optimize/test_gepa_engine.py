@@ -15,13 +15,13 @@ from skill_ttrl.optimize.scores import compute_score
 from tests.rule_optimizer import ScriptedOptimizer
 from tests.rule_runs import RuleRun
 
-FEW: dict[str, Any] = {"engine_options": {"iterations": 4}, "test": False}
+FEW: dict[str, Any] = {"epochs": 1}
 
 
 def test_the_outcome_is_what_passed_our_gate() -> None:
     run = RuleRun("gepa", 1, (20, 10, 6))
-    found = run(engine_options={"iterations": 12, "minibatch_size": 4})
-    assert len(found.rows) == 12 and found.rows[-1]["step"] == 12 and found.rows[5]["epoch"] == 2
+    found = run(epochs=2)
+    assert len(found.rows) == 14 and found.rows[-1]["step"] == 14 and found.rows[7]["epoch"] == 2
     accepted = [row for row in found.rows if str(row["action"]).startswith("accept")]
     assert all("candidate_hash" in row for row in accepted)
     assert accepted and found.state.best_score == max(row["candidate_gate_score"] for row in accepted)
@@ -30,14 +30,14 @@ def test_the_outcome_is_what_passed_our_gate() -> None:
     assert {*run.calls.counts} == {"rollout", "selection", "gepa_reflect", "test"}
     selections = [each for each in run.target.calls if each[1].startswith("val")]
     assert len(selections) == len(set(selections)) and len(selections) % 10 == 0  # a document is evaluated once
-    same = RuleRun("gepa", 1, (20, 10, 6))(engine_options={"iterations": 12, "minibatch_size": 4})
+    same = RuleRun("gepa", 1, (20, 10, 6))(epochs=2)
     assert same.state == found.state
 
 
 def test_a_budget_that_ends_with_a_request_is_not_swallowed_by_gepa() -> None:
     run = RuleRun("gepa", 2, (9, 8, 3), optimizer=ScriptedOptimizer(2, before=stop_at(2)))
     with pytest.raises(BudgetError):
-        run(engine_options={"iterations": 9})
+        run(epochs=3)
     assert run.requests == 2 and len(run.trace.states) == 3  # the first document and two iterations
 
 
@@ -47,7 +47,7 @@ def test_requests_without_an_answer_leave_their_iteration_out_and_are_not_put_tw
             super().__call__(system, user, max_tokens=max_tokens, stage=stage)
             raise EndpointError("no answer", "malformed")
 
-    run = RuleRun("gepa", 0, (9, 4, 0), optimizer=Deaf())
+    run = RuleRun("gepa", 0, (12, 4, 0), optimizer=Deaf())
     found = run(**FEW)
     assert [row["action"] for row in found.rows] == ["skip_no_patches"] * 4 and run.requests == 4
     assert run.calls.counts["gepa_reflect"].failed == 4 and found.state.best == ""

@@ -12,7 +12,7 @@ import pytest
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, ConfigError, ExtensionError
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.optimizers import check_optimizer, make_optimizer
+from skill_ttrl.optimize.engines import check_optimizer, make_optimizer
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
 

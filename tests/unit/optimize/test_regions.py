@@ -1,4 +1,4 @@
-"""Protected blocks: no document and no patch can change, open or close one."""
+"""The protected block: no document and no patch can change, open or close it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.optimize.documents import (
-    APPENDIX,
-    KINDS,
-    SLOW_UPDATE,
+    END,
+    START,
     apply_patch_outside,
     apply_patch_with_report,
     split,
     strip_markers,
-    with_block,
     with_body,
+    with_guidance,
 )
 from skill_ttrl.optimize.types import Edit, Patch
 
-MARKERS = [f"<!-- {kind}_{side} -->" for kind in KINDS for side in ("START", "END")]
-PIECES = [*MARKERS, "<!-- SLOW_UPDATE_", "START -->", "<!-- ", "rule", "\n", "\n\n", " ", "- note"]
+PIECES = [START, END, "<!-- SLOW_UPDATE_", "START -->", "<!-- ", "rule", "\n", "\n\n", " ", "- note"]
 
 texts = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 plain = st.lists(st.sampled_from(["rule a", "rule b", "\n", "\n\n\n", "  ", "- x"]), max_size=6).map("".join)
@@ -33,35 +31,30 @@ def edits(draw: st.DrawFn, document: str) -> Edit:
     return Edit(draw(st.sampled_from(["append", "insert_after", "replace", "delete", "?"])), draw(texts), target)
 
 
-def blocks_of(document: str) -> dict[str, str]:
-    found = {}
-    for kind in KINDS:
-        start, end = f"<!-- {kind}_START -->", f"<!-- {kind}_END -->"
-        assert document.count(start) == document.count(end) <= 1
-        if start in document:
-            found[kind] = document[document.index(start) : document.index(end) + len(end)]
-    return found
+def block_of(document: str) -> str | None:
+    assert document.count(START) == document.count(END) <= 1
+    return document[document.index(START) : document.index(END) + len(END)] if START in document else None
 
 
-@given(texts, texts, texts, st.data())
-def test_no_patch_changes_a_block(body: str, guidance: str, notes: str, data: st.DataObject) -> None:
-    document = with_block(with_block(body, SLOW_UPDATE, guidance), APPENDIX, notes)
-    before = blocks_of(document)
-    assert before.keys() == {*KINDS}
+@given(texts, texts, st.data())
+def test_no_patch_changes_the_block(body: str, guidance: str, data: st.DataObject) -> None:
+    document = with_guidance(body, guidance)
+    before = block_of(document)
+    assert before is not None
     patch = Patch(data.draw(st.lists(edits(document), max_size=4)))
     after, reports = apply_patch_outside(document, patch)
-    assert blocks_of(after) == before
+    assert block_of(after) == before
     assert len(reports) == len(patch.edits)
     assert not any(report["status"] in ("applied_append", "error") for report in reports)
-    assert blocks_of(with_body(after, data.draw(texts))) == before
+    assert block_of(with_body(after, data.draw(texts))) == before
 
 
 @given(texts)
-def test_a_document_has_at_most_one_block_of_a_kind_once_normal(document: str) -> None:
+def test_a_document_has_at_most_one_block_once_normal(document: str) -> None:
     normal = split(document).text()
-    blocks_of(normal)
+    block_of(normal)
     assert split(normal).text() == normal
-    assert split(normal).blocks == split(document).blocks
+    assert split(normal).guidance == split(document).guidance
     assert strip_markers("".join(document.split())) == strip_markers(strip_markers("".join(document.split())))
 
 

@@ -73,7 +73,7 @@ def test_settings_have_the_same_keys_and_defaults() -> None:
         ({"lr_scheduler": "cosin"}, "lr_scheduler.*Did you mean 'cosine'", True),
         ({"gate_mixed_weight": 1.5}, "gate_mixed_weight", True),
         ({"num_epochs": 0}, "num_epochs", False),
-        ({"batch_size": "8"}, "batch_size must be a whole number", False),
+        ({"batch_size": "8"}, "batch_size: must be a valid integer", False),
         ({"gate_mixed_weight": float("nan")}, "gate_mixed_weight", False),
         ({"out_root": ""}, "out_root", False),
         ({"batch_size": 0, "lr_scheduler": "cosin"}, "batch_size.*; lr_scheduler", True),

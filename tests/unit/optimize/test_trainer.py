@@ -112,7 +112,7 @@ def config_of(kind: Callable[..., Any], root: Path, **changes: Any) -> Any:
 
 def ours(root: Path, *clients: Scripted, env: SkillEnv | None = None, **changes: Any) -> dict[str, Any]:
     target, optimizer = clients if len(clients) == 2 else (*clients, *clients)
-    how = {name: changes.pop(name) for name in ("initial_skill", "prompt_overrides", "settings") if name in changes}
+    how = {name: changes.pop(name) for name in ("initial_skill", "prompt_overrides") if name in changes}
     return SkillOptTrainer(
         config=config_of(SkillOptConfig, root, **changes),
         env=env or Colours(),
@@ -223,7 +223,6 @@ def test_a_folder_is_continued_only_by_its_own_run(tmp_path: Path, whole: tuple[
         ({"initial_skill": "else"}, "initial_skill"),
         ({"env": Colours((18, 8, 6))}, "selection"),
         ({"prompt_overrides": {"ranking": "mine"}}, "prompts"),
-        ({"settings": {"gate": {"early_stop": True}}}, "settings.gate"),
     ]
     for changes, said in others:
         with pytest.raises(RunFolderError, match=said):
@@ -237,15 +236,6 @@ def test_a_folder_is_continued_only_by_its_own_run(tmp_path: Path, whole: tuple[
 # --- settings of ours, and bad input ---
 
 
-def test_further_settings_save_rollouts_and_decide_the_same(tmp_path: Path, whole: tuple[Path, Scripted]) -> None:
-    root, client = whole
-    saving = Scripted()
-    ours(tmp_path, saving, settings={"gate": {"early_stop": True, "chunk": 1}, "reuse_rollouts": True})
-    assert (tmp_path / "best_skill.md").read_bytes() == (root / "best_skill.md").read_bytes()
-    actions = [[row["action"] for row in read(each, "history.json")] for each in (root, tmp_path)]
-    assert actions[0] == actions[1] and saving.calls.count("rollout") < 0.85 * client.calls.count("rollout")
-
-
 def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     heard: set[str] = set()
 
@@ -257,25 +247,8 @@ def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     text = "Costs $5, $$, ${x}.\n\n{}\n"
     ours(tmp_path, Listening(), num_epochs=1, prompt_overrides={"analyst_error": text, "analyst_success": text})
     assert heard == {text}
-    heard.clear()
-    (tmp_path / "analyst_error.md").write_text("From a folder.")
-    ours(tmp_path / "folder", Listening(), num_epochs=1, failure_only=True, settings={"prompts": str(tmp_path)})
-    assert heard == {"From a folder."}
     with pytest.raises(ConfigError, match=r"analyst_eror.*Did you mean 'analyst_error'"):
         ours(tmp_path, Scripted(), prompt_overrides={"analyst_eror": ""})
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"gate": {"early": True}}, "gate.early"),
-        ({"edit_budget": 3}, "edit_budget in SkillOptConfig"),
-        ({"document": "a.md", "place": "bank"}, "document, place"),
-    ],
-)
-def test_settings_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ours(tmp_path, Scripted(), settings=settings)
 
 
 class Breaks(Colours):

@@ -73,4 +73,4 @@ def test_tasks_without_a_true_answer_are_refused_where_nothing_else_tells(env: s
     assert text.startswith(
         "2 of 4 training tasks (first 't.jsonl1' ('t.jsonl 1?')) and 2 of 2 test tasks (first 'e.jsonl0'"
     )
-    assert "no true answer" in text and "optimize.test=false" in text
+    assert "no true answer" in text and "optimize.test_tasks=0" in text

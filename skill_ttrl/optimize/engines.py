@@ -1,4 +1,4 @@
-"""Optimizers by name (`optimize.optimizer`)."""
+"""Engines (`optimize.engine`: how a document is trained) and optimizers (`optimize.optimizer`: who proposes edits) by name, and their prompts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import make_induction
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
+from skill_ttrl.optimize.loop import optimize, step_sizes
+from skill_ttrl.optimize.record import Optimized, OptimizeTask
 from skill_ttrl.optimize.types import Edit, Optimizer, Patch, RawPatch, StepView
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry, naming
@@ -135,3 +137,38 @@ def check_prompts(prompts: str | None) -> None:
                 raise ConfigError(
                     f"optimize.prompts: {prompts} has no such prompt: {name!r}.{did_you_mean(name, prompt_names())}"
                 )
+
+
+Engine = Callable[..., Optimized]
+"""Trains a document: called as `run_skillopt`, it raises as `loop.optimize`, and the same call continues the run.
+
+Everything it requests goes through `calls`, and everything it draws at random comes from `seed`.
+"""
+ENGINES: Registry[Engine] = Registry("engine", key="optimize.engine")
+
+
+@ENGINES.register("skillopt")
+def run_skillopt(
+    task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, templates: Templates, **how: Any
+) -> Optimized:
+    """Train a document with the loop of SkillOpt and the optimizer that `optimize.optimizer` names; `how` holds `seed` and `watch`."""
+    return optimize(task, document, config, calls, make_optimizer(config.optimizer, calls, config, templates), **how)
+
+
+@ENGINES.register("gepa")
+def run_gepa(
+    task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, templates: Templates, **how: Any
+) -> Optimized:
+    """Train a document with GEPA; needs the extra `gepa`. Its request for a new document is its own: `templates` are not used."""
+    from skill_ttrl.optimize import gepa
+
+    return gepa.optimize(task, document, config, calls, **how)
+
+
+def sizes_of(config: OptimizeConfig, train: int) -> tuple[int, int] | None:
+    """Steps of an optimization on so many training items, and the items of a step; None for an engine of the user's own."""
+    if config.engine == "gepa":
+        from skill_ttrl.optimize.gepa import MINIBATCH, iterations_of
+
+        return iterations_of(config, train), MINIBATCH
+    return step_sizes(config, train) if config.engine == "skillopt" else None

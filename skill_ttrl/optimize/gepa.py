@@ -16,16 +16,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import Field, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.config.section import Section, explain_problem
-from skill_ttrl.errors import ConfigError, MissingDependencyError
+from skill_ttrl.errors import MissingDependencyError
 from skill_ttrl.optimize.calls import Calls, ChatRequest, Item
 from skill_ttrl.optimize.documents import reads_the_same
-from skill_ttrl.optimize.loop import advance, check, test_rollouts, too_long
+from skill_ttrl.optimize.loop import advance, check, test_rollouts
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.scores import select_gate_score
 from skill_ttrl.optimize.selection import Selection, decide
@@ -38,38 +35,17 @@ if TYPE_CHECKING:
     from gepa.core.state import GEPAState
 
 COMPONENT, TRAIN, SELECTION = "document", "rollout", "selection"
+MINIBATCH = 3
+"""Training items of an iteration; GEPA's own default."""
 FIELD_CHARS = 2000
 """Longest field of a rollout that the model is shown."""
 Row = tuple[str, Item]
 """(role, item): GEPA hands an item on without its split."""
 
 
-class GepaOptions(Section):
-    """`optimize.engine_options` of this engine."""
-
-    minibatch_size: int = Field(default=3, ge=1)
-    """Training items an iteration; GEPA's own default."""
-    iterations: int | None = Field(default=None, ge=1)
-    """Most iterations; None: until the training items have been drawn `epochs` times."""
-    candidate_selection: Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"] = "pareto"
-    """How a parent is drawn."""
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> GepaOptions:
-        """Options by name.
-
-        Raises:
-            ConfigError: an unknown name, or a value out of its range.
-        """
-        try:
-            return cls.model_validate(dict(options))
-        except ValidationError as error:
-            said = (f"{each['loc'][0]}: {' '.join(explain_problem(each, cls))}" for each in error.errors())
-            raise ConfigError(f"optimize.engine_options of the engine gepa: {' '.join(said)}") from None
-
-    def iterations_of(self, epochs: int, train: int) -> int:
-        """Iterations on so many training items."""
-        return self.iterations or epochs * math.ceil(train / self.minibatch_size)
+def iterations_of(config: OptimizeConfig, train: int) -> int:
+    """Iterations until so many training items have been drawn `epochs` times."""
+    return config.epochs * math.ceil(train / MINIBATCH)
 
 
 def optimize(
@@ -86,7 +62,7 @@ def optimize(
     Args:
         task: items to train on, to decide by, and to report on.
         document: the first document.
-        config: `gate`, `epochs`, `max_document_tokens`, `test` and `engine_options` (`GepaOptions`) count.
+        config: `gate` and `epochs` count.
         calls: rollouts and requests, with their journal.
         seed: of GEPA's draws.
         watch: its `step` is called after every iteration.
@@ -99,9 +75,8 @@ def optimize(
         from gepa.api import optimize as evolve
     except ImportError:
         raise MissingDependencyError.for_extra("The engine gepa", "gepa") from None
-    options = GepaOptions.of(config.engine_options)
-    check(task, document, config)
-    run = _Run(task, config, options, calls, Selection(task.selection, calls, config.gate), watch or Watch())
+    check(task)
+    run = _Run(task, config, calls, Selection(task.selection, calls, config.gate), watch or Watch())
     run.begin(document)
     evolve(
         seed_candidate={COMPONENT: document},
@@ -109,8 +84,8 @@ def optimize(
         valset=[(SELECTION, item) for item in task.selection],
         adapter=run,
         reflection_lm=run.reflect,
-        candidate_selection_strategy=options.candidate_selection,
-        reflection_minibatch_size=options.minibatch_size,
+        candidate_selection_strategy="pareto",
+        reflection_minibatch_size=MINIBATCH,
         stop_callbacks=run.stop,
         logger=run,
         track_best_outputs=False,
@@ -118,9 +93,7 @@ def optimize(
     )
     if run.problem is not None:
         raise run.problem
-    return Optimized(
-        run.state, document, run.first, run.rows, *test_rollouts(task, config, calls, document, run.state.best)
-    )
+    return Optimized(run.state, document, run.first, run.rows, *test_rollouts(task, calls, document, run.state.best))
 
 
 class _NoAnswer(Exception):
@@ -133,7 +106,6 @@ class _Run:
 
     task: OptimizeTask
     config: OptimizeConfig
-    options: GepaOptions
     calls: Calls
     selection: Selection
     watch: Watch
@@ -153,7 +125,7 @@ class _Run:
         """Evaluate the first document."""
         self.first = self.selection.evaluate(document)
         self.state = OptimizeState(document, self.first, document, self.first.score)
-        self.iterations = self.options.iterations_of(self.config.epochs, len(self.task.train))
+        self.iterations = iterations_of(self.config, len(self.task.train))
         self.watch.begin(self.state, self.iterations)
 
     def stop(self, gepa_state: GEPAState[Any, Any]) -> bool:
@@ -165,7 +137,7 @@ class _Run:
         done = gepa_state.i + 1
         if self.problem is not None or done >= self.iterations:
             return True
-        epoch, place = divmod(done, math.ceil(len(self.task.train) / self.options.minibatch_size))
+        epoch, place = divmod(done, math.ceil(len(self.task.train) / MINIBATCH))
         self.record = StepRecord(done + 1, epoch + 1, place, self.state.current)
         self.state = replace(self.state, step=done + 1)
         self.watch.enter(done + 1, "rollout")
@@ -176,14 +148,10 @@ class _Run:
         record = self.record
         different = {str(item["id"]): item for item in items}  # gepa fills up a batch with repetitions
         assert record is not None
-        problem = too_long(document, self.config)
-        if problem is not None:
-            record.action = "reject_too_long"
-        elif record.rollouts and reads_the_same(record.before, document):
-            problem, record.action = "the candidate says what its parent says", "skip_no_change"
-        if problem is not None:
-            record.reason, record.candidate = problem, document
-            return [RolloutResult(str(item["id"]), fail_reason=problem) for item in items]
+        if record.rollouts and reads_the_same(record.before, document):
+            record.action, record.reason = "skip_no_change", "the candidate says what its parent says"
+            record.candidate = document
+            return [RolloutResult(str(item["id"]), fail_reason=record.reason) for item in items]
         found = self.calls.roll_out("rollout", document, [*different.values()])
         results = dict(zip(different, found, strict=True))
         if record.rollouts:
