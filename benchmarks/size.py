@@ -14,7 +14,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parent.parent
 TOTALS = ROOT / "size.toml"
@@ -43,12 +43,13 @@ def code_lines(source: str) -> int:
 
 
 def settings(section: Any = None) -> int:
-    """Keys of a config that hold a value. A free mapping counts as one."""
+    """Keys of a config that hold a value. A mapping by names counts as one."""
     from skill_ttrl.config import Section, SkillTTRLConfig
 
     total = 0
     for field in (section or SkillTTRLConfig).model_fields.values():
-        kinds = [field.annotation, *get_args(field.annotation)]
+        mapping = get_origin(field.annotation) is dict
+        kinds = [] if mapping else [field.annotation, *get_args(field.annotation)]
         inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
         total += settings(inner) if inner else 1
     return total

@@ -63,7 +63,7 @@ def distill(
     teacher: Annotated[
         str | None,
         typer.Option(
-            help="`heuristic` (statistics of the episodes, no language model), `openai` (the model of endpoints.teacher), or your own as "
+            help="`heuristic` (statistics of the episodes, no language model), `openai` (the model of endpoints), or your own as "
             "`module:attribute`. Default: the config's, else `heuristic`."
         ),
     ] = None,
@@ -112,7 +112,7 @@ def merge(
     config: Annotated[
         str | None,
         config_option(
-            "Its section `skills` names the merger (`heuristic`, `openai` with endpoints.merger, or your own as `module:attribute`), and how "
+            "Its section `skills` names the merger (`heuristic`, `openai` with endpoints, or your own as `module:attribute`), and how "
             "failed calls are handled."
         ),
     ] = None,

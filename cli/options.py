@@ -11,7 +11,9 @@ import typer
 from skill_ttrl.errors import ConfigError, RunFolderError
 
 ENV_RULE = "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), or `module:EnvId-v0` of your own"
-POLICIES = "a run, a checkpoint, a model folder, a hub model (OWNER/NAME), `openai:MODEL` (`endpoints.policy`) or `command:PROGRAM`"
+POLICIES = (
+    "a run, a checkpoint, a model folder, a hub model (OWNER/NAME), `openai:MODEL` (`endpoints`) or `command:PROGRAM`"
+)
 SCRIPTED = (
     "a scripted agent: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, one of the environment (`rule`, `careful` and "
     "`brief` of `webshop`), or your own as `module:attribute`"

@@ -114,7 +114,8 @@ def _words(annotation: Any) -> str:
 
 
 def _section(field: FieldInfo) -> type[Section] | None:
-    kinds = [field.annotation, *get_args(field.annotation)]
+    mapping = get_origin(field.annotation) is dict  # by names: one setting
+    kinds = [] if mapping else [field.annotation, *get_args(field.annotation)]
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
 
 

@@ -122,9 +122,7 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
         elif key == "skills.shared" and value and stated["skills"].get("bank"):
             found[key] = f"write skills to the bank {stated['skills']['bank']}, outside of the run"
         elif key == "collect.agent" and str(value).startswith("openai:"):
-            found[key] = (
-                f"send prompts to your default openai address, or that of endpoints.policy, for the model {value[7:]}"
-            )
+            found[key] = f"send prompts to your default openai address, or that of endpoints, for the model {value[7:]}"
         elif key == "collect.agent" and str(value).startswith("command:"):
             found[key] = f"run the program {value[8:].strip()}"
         elif key == "run.report_to" and value in _SENDING_TRACKERS:
@@ -134,11 +132,27 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
                 found[key] = f"import the Python code {_imported(key, value)}"
             elif _ADDRESS.match(clean_address(value)) and not _is_path(key):
                 found[key] = f"talk to the server {value}"
-    for role, endpoint in (stated.get("endpoints") or {}).items():
-        if isinstance(endpoint, Mapping):
-            address = endpoint.get("base_url") or f"your default {endpoint.get('provider', 'openai')} address"
-            found[f"endpoints.{role}.base_url"] = f"send prompts to {address}, for the model {endpoint.get('model')}"
+    found |= _remote_models(stated.get("endpoints") or {})
     return found
+
+
+def _remote_models(endpoints: Mapping[str, Any]) -> dict[str, str]:
+    """Where prompts would go and to which models, by the setting of the address."""
+    shared = {name: endpoints[name] for name in ("provider", "model", "base_url", "extra_body") if endpoints.get(name)}
+    places = {"endpoints": shared} | {
+        f"endpoints.roles.{role}": own for role, own in endpoints.get("roles", {}).items()
+    }
+    addresses: dict[str, str] = {}
+    models: dict[str, list[str]] = {}
+    for place, own in places.items():
+        if own.keys() - {"provider"}:
+            whole, at = {**shared, **own}, place if "base_url" in own or "base_url" not in shared else "endpoints"
+            addresses[at] = whole.get("base_url") or f"your default {whole.get('provider', 'openai')} address"
+            models.setdefault(at, []).append(str(whole.get("model")))
+    return {
+        f"{at}.base_url": f"send prompts to {address}, for the model {' and '.join(models[at])}"
+        for at, address in addresses.items()
+    }
 
 
 def sign(file: Path, text: str, stated: Mapping[str, Any]) -> None:

@@ -28,8 +28,8 @@ CONTROL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
 DEFAULTS: dict[str, Any] = {
     "collect.agent": "command:sh -c 'touch {folder}/pwned'",
     "rollout.backend": "openai",
-    "endpoints.policy": {"model": "m", "base_url": "{sink}/v1", "api_key_env": "SECRET"},
-    "endpoints.policy.base_url": "{sink}/v1", "rl.reward": "hostile_module:reward",
+    "endpoints.roles.policy": {"model": "m", "base_url": "{sink}/v1", "api_key_env": "SECRET"},
+    "endpoints.base_url": "{sink}/v1", "rl.reward": "hostile_module:reward",
     "rl.algorithm": {"type": "hostile_module:f"}, "rl.loss": {"type": "hostile_module:f"},
     "vote.strategy": "hostile_module:f", "scale.address": "ray://127.0.0.1:6379", "run.report_to": "wandb",
     "model.attn_implementation": "evil/kernel", "model.trust_remote_code": True,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from skill_ttrl.config import EndpointConfig, EndpointsConfig
+from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.skills.querying import LLMEndpoints, OnFailure
 from tests.faulty_server import FaultyServer
 
@@ -33,8 +33,7 @@ def models(
     server: FaultyServer, on_failure: OnFailure = "stop", prompts: str | None = None, **more: Any
 ) -> LLMEndpoints:
     fields: dict[str, Any] = {"model": "scripted", "base_url": server.url, "max_retries": 0, "timeout": 5.0} | more
-    endpoint = EndpointConfig(**fields)
-    return LLMEndpoints(EndpointsConfig(merger=endpoint, teacher=endpoint), on_failure, prompts)
+    return LLMEndpoints(EndpointsConfig(**fields), on_failure, prompts)
 
 
 def asked(server: FaultyServer) -> list[tuple[str, str]]:

@@ -19,8 +19,6 @@ from skill_ttrl.llm.openai.client import Client
 from skill_ttrl.llm.openai.ledger import asked_in
 from skill_ttrl.types import Message, first_problem
 
-AZURE_VERSION = "2024-12-01-preview"
-"""Version of Azure's interface where neither the caller nor the environment names one."""
 SENT_PER_RETRY = 3
 """skillrl's SDK sends each of its `retries` attempts up to three times."""
 NEW_LIMIT, OLD_LIMIT = "max_completion_tokens", "max_tokens"
@@ -93,21 +91,20 @@ class OpenAIChatClient(BaseLLMClient):
         timeout: float = 120.0,
     ) -> None:
         self.model, self.default_temperature, self.timeout = model, default_temperature, timeout
-        self._key = api_key
+        self._key, self._api_version = api_key, api_version
         self._lock = threading.Lock()
-        self._clients: dict[tuple[Role, int, str], Client] = {}
+        self._clients: dict[tuple[Role, int], Client] = {}
         self._limit_field = NEW_LIMIT
         try:
             self._config = EndpointConfig(
                 model=model,
                 provider="azure" if azure_endpoint else "openai",
                 base_url=azure_endpoint or base_url,
-                api_version=api_version or (AZURE_VERSION if azure_endpoint else None),
                 temperature=default_temperature,
                 timeout=timeout,
                 max_concurrency=64,  # the caller's threads are the bound
             )
-            self._client("optimizer", 3, NEW_LIMIT)  # a missing key is found now
+            self._client("optimizer", 3)  # a missing key is found now
         except ValidationError as error:
             raise ConfigError(f"OpenAIChatClient({model!r}): {first_problem(error)}") from None
         except ConfigError as error:
@@ -136,10 +133,11 @@ class OpenAIChatClient(BaseLLMClient):
         role: Role = "policy" if stage == "rollout" else "optimizer"
 
         def answer(limit_field: str) -> tuple[str, dict[str, Any]]:
-            client = self._client(role, retries, limit_field)
-            asking = client.chat(messages, temperature=temperature, max_tokens=max_completion_tokens, extra=kwargs)
+            limit = {NEW_LIMIT: None, limit_field: max_completion_tokens}
             with asked_in(stage or "other"):
-                reply = wait_for(asking)
+                reply = wait_for(
+                    self._client(role, retries).chat(messages, temperature=temperature, extra={**limit, **kwargs})
+                )
             used = {"prompt_tokens": reply.usage.prompt, "completion_tokens": reply.usage.answer}
             total = {"total_tokens": reply.usage.prompt + reply.usage.answer}
             return reply.text.strip(), {**used, **total, "calls": 1, "stage": stage}
@@ -161,12 +159,10 @@ class OpenAIChatClient(BaseLLMClient):
         for client in clients.values():
             client.shut()
 
-    def _client(self, role: Role, retries: int, limit_field: str) -> Client:
+    def _client(self, role: Role, retries: int) -> Client:
         """This project's client for a role: what a request is for stands in the ledger."""
-        key = role, retries, limit_field
         with self._lock:
-            if key not in self._clients:
-                further = SENT_PER_RETRY * max(1, retries) - 1
-                changes = {"max_retries": further, "token_limit_field": limit_field}
-                self._clients[key] = Client(self._config.model_copy(update=changes), role, key=self._key)
-            return self._clients[key]
+            if (role, retries) not in self._clients:
+                config = self._config.model_copy(update={"max_retries": SENT_PER_RETRY * max(1, retries) - 1})
+                self._clients[role, retries] = Client(config, role, key=self._key, api_version=self._api_version)
+            return self._clients[role, retries]

@@ -67,7 +67,7 @@ SYSTEMS = (
 )
 EXPECTED = "a config of the first Skill-TTRL (YAML) or of SkillRL in Rust (JSON)"
 ALGORITHM, SCALE = "rl.algorithm.type", "rl.algorithm.scale_rewards"
-BELONGING = {"model.lora.": "model.lora.r", "endpoints.merger.": "endpoints.merger.model"}
+BELONGING = {"model.lora.": "model.lora.r", "endpoints.roles.merger.": "endpoints.roles.merger.model"}
 """Settings of a section that is there only where one of them is set."""
 
 

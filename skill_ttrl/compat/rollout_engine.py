@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import EndpointConfig, ModelConfig, SkillTTRLConfig
+from skill_ttrl.config import ModelConfig, SkillTTRLConfig
 from skill_ttrl.llm.backend import Request, Sampling, refuse_error, wait_for
 from skill_ttrl.llm.backends import REMOTE, make_backend
 from skill_ttrl.llm.context import BackendContext
@@ -44,7 +44,7 @@ class RolloutEngine:
         config = SkillTTRLConfig(model=ModelConfig(path=model_path))
         config.rollout.backend, config.rollout.max_new_tokens = engine, max_new_tokens
         if engine == REMOTE:
-            config.endpoints.policy = EndpointConfig(model=model_path)
+            config.endpoints.model = model_path
         load = partial(load_model, config.model, device=device, seed=seed)
         self.backend = make_backend(BackendContext.of(config, load, device))
         self.sampling = Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)

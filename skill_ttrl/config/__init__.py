@@ -2,7 +2,7 @@
 
 from skill_ttrl.config.command import CommandConfig, split_command
 from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
-from skill_ttrl.config.endpoints import EndpointConfig, EndpointsConfig, Role
+from skill_ttrl.config.endpoints import ROLES, EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
 from skill_ttrl.config.model import BUILTIN, BuiltinConfig, LoraConfig, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, OptimizeSelectionConfig
@@ -26,6 +26,7 @@ from skill_ttrl.config.vllm import VLLMConfig
 
 __all__ = [
     "BUILTIN",
+    "ROLES",
     "AgentConfig",
     "CollectConfig",
     "CommandConfig",

@@ -6,52 +6,46 @@ It holds no secrets: a key is named by the environment variable that holds it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from skill_ttrl.config.section import Section
 
 
 class EndpointConfig(Section):
-    """One language model on a server with an OpenAI-compatible API."""
+    """A language model on a server with an OpenAI-compatible API, and how it is asked."""
 
-    model: str
+    model: str = ""
     """Name of the model on the server; on Azure, of the deployment."""
     provider: Literal["openai", "azure"] = "openai"
     base_url: str | None = None
     """None: `OPENAI_BASE_URL`, else OpenAI's own; on Azure `AZURE_OPENAI_ENDPOINT`."""
-    api_version: str | None = None
-    """Azure's; None: `OPENAI_API_VERSION`."""
     api_key_env: str | None = None
     """Environment variable that holds the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. Never the key itself."""
     server_type: Literal["openai", "vllm"] = "openai"
     """Extensions of the API that a policy's server supports. `vllm`: `top_k`, assistant prefixes, stop texts that stay in the answer,
     and choices (`agent.structured_actions`)."""
     logprobs: bool = False
-    """Request the log-prob of each token, if the server offers it."""
-    structured: Literal["json_schema", "json_object", "none"] = "json_schema"
-    """How to request a JSON answer; `none`: only in the prompt."""
+    """Request the log-prob of each token of a policy, if the server offers it."""
     max_tokens: int = Field(default=2048, ge=1)
     """Longest answer of a merger or teacher, in tokens. For a policy, `rollout.max_new_tokens` applies."""
-    token_limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
-    """Name of this limit in a request; older servers only know `max_tokens`."""
     temperature: float | None = Field(default=None, ge=0)
     """Temperature of a merger or teacher; None: the server's default. For a policy, `rollout.temperature` applies."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of each request, e.g. `{reasoning_effort: low}`. No secrets: it is saved with the run."""
+    """Further fields of each request, e.g. `{reasoning_effort: low}`, in place of those of the same name; one that is null is not sent. No
+    secrets: it is saved with the run."""
     timeout: float = Field(default=120, gt=0)
     """Seconds for one attempt."""
     max_concurrency: int = Field(default=8, ge=1)
-    """Most concurrent requests."""
+    """Most concurrent requests of a role."""
     max_retries: int = Field(default=6, ge=0)
     """Retries after 408, 409, 429, 5xx, a dropped connection, a timeout or an unreadable answer. The `openai` package sets the pauses: as
     long as `retry-after` asks for, otherwise doubling from half a second."""
     price_in: float | None = Field(default=None, ge=0)
     """Price per million prompt tokens, in any currency. None: 0 if `price_out` is set, otherwise the cost is unknown."""
-    price_cached: float | None = Field(default=None, ge=0)
-    """Price per million prompt tokens that the server had cached; None: `price_in`."""
     price_out: float | None = Field(default=None, ge=0)
     """Price per million completion tokens. None: 0 if `price_in` is set, otherwise the cost is unknown."""
 
@@ -74,21 +68,19 @@ class EndpointConfig(Section):
 
 
 Role = Literal["policy", "teacher", "merger", "embeddings", "optimizer"]
+ROLES: tuple[Role, ...] = get_args(Role)
 
 
-class EndpointsConfig(Section):
-    """Remote language models by role, and the total budget of a run for them."""
+class EndpointsConfig(EndpointConfig):
+    """Remote language models, and the total budget of a run for them. What stands here holds for every role, but `model` not for
+    `embeddings`.
+    """
 
-    policy: EndpointConfig | None = None
-    """The policy, for `rollout.backend: openai`."""
-    teacher: EndpointConfig | None = None
-    """Writes skills, for `distill.teacher: openai` and `evolve.teacher: openai`."""
-    merger: EndpointConfig | None = None
-    """Merges what winners wrote, for `skills.merger: openai`."""
-    embeddings: EndpointConfig | None = None
-    """Embeds texts, for `skills.embedder: openai`."""
-    optimizer: EndpointConfig | None = None
-    """Reflects on rollouts, merges and ranks edits, for `skillttrl optimize`."""
+    roles: dict[Role, EndpointConfig] = Field(default_factory=dict)
+    """Settings of single roles, in place of those above: `{teacher: {model: o3, api_key_env: MY_KEY}}`. `policy`: for `rollout.backend: openai`.
+    `teacher` writes skills, for `distill.teacher: openai` and `evolve.teacher: openai`. `merger` merges what winners wrote, for
+    `skills.merger: openai`. `embeddings` embeds texts, for `skills.embedder: openai`. `optimizer` reflects on rollouts, merges and ranks
+    edits, for `skillttrl optimize`."""
     max_cost: float | None = Field(default=None, gt=0)
     """Largest total cost of the run at the prices above. A request that could exceed it is not sent, and the run ends as if it were
     interrupted. None: unlimited."""
@@ -97,19 +89,37 @@ class EndpointsConfig(Section):
     max_requests: int | None = Field(default=None, ge=1)
     """Largest number of requests, retries included, enforced in the same way."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _roles_are_under_roles(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and (role := next((each for each in ROLES if each in given), None)):
+            raise ValueError(
+                f"settings of one role belong under roles: endpoints.roles.{role}.model=NAME, or "
+                f"endpoints: {{roles: {{{role}: {{model: NAME}}}}}}; those of all roles directly under endpoints"
+            )
+        return given
+
     @model_validator(mode="after")
     def _cost_can_be_known(self) -> EndpointsConfig:
-        named = [each for role in get_args(Role) if (each := self.of(role))]
+        named = [each for role in ROLES if (each := self.of(role))]
         if self.max_cost is not None and named and not any(each.price_in or each.price_out for each in named):
             raise ValueError(
                 "max_cost has no effect without prices: set price_in and price_out of the models, or use max_total_tokens or max_requests instead"
             )
         return self
 
+    @field_serializer("roles")
+    def _only_what_differs(self, roles: dict[Role, EndpointConfig]) -> dict[str, Any]:
+        return {role: own.model_dump(mode="json", exclude_unset=True) for role, own in roles.items()}
+
     def of(self, role: Role) -> EndpointConfig | None:
-        """The model of one role."""
-        found: EndpointConfig | None = getattr(self, role)
-        return found
+        """The model of one role; None where none is named."""
+        shared = {name: getattr(self, name) for name in EndpointConfig.model_fields}
+        own = self.roles[role].model_dump(exclude_unset=True) if role in self.roles else {}
+        if role == "embeddings":
+            shared["model"] = ""  # a model that chats embeds nothing
+        found = EndpointConfig.model_validate(shared | own)
+        return found if found.model else None
 
 
 def plain_address(address: str) -> str:

@@ -42,7 +42,7 @@ class OptimizeConfig(Section):
     engine: str = "skillopt"
     """`skillopt` (the stages below), `gepa`, or `module:attribute` of your own."""
     optimizer: str = "openai"
-    """The optimizer that reflects, merges and ranks: `openai` (a language model, `endpoints.optimizer`), `induce` (no language model: rules by
+    """The optimizer that reflects, merges and ranks: `openai` (a language model, `endpoints`), `induce` (no language model: rules by
     elimination, in a grammar of yours), or `module:attribute` of your own."""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the optimizer. induce: `grammar` (`module:attribute`)."""

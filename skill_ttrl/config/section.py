@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -64,16 +64,17 @@ def explain_problem(
 
 def section_at(root: type[BaseModel], place: Sequence[str | int]) -> type[BaseModel] | None:
     """The section that the keys lead to from `root`; None where they lead elsewhere."""
-    section = root
+    section, named = root, False
     for part in place:
-        if isinstance(part, int):  # in a list of sections
+        if isinstance(part, int) or named:  # in a list of sections, or a mapping of them by name
+            named = False
             continue
         field = section.model_fields.get(str(part))
         candidates = (field.annotation, *get_args(field.annotation)) if field else ()
         inner = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if not inner:
             return None
-        section = inner[0]
+        section, named = inner[0], field is not None and get_origin(field.annotation) is dict
     return section
 
 

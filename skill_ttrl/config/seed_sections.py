@@ -59,7 +59,7 @@ class SeedSections:
 
     @property
     def merger(self) -> SeedSection:
-        """Alias of settings in `endpoints.merger`; setting the model makes it `skills.merger` too."""
+        """Alias of settings in `endpoints.roles.merger`; setting the model makes it `skills.merger` too."""
         return SeedSection(self, "merger")  # type: ignore[arg-type]
 
     @property
@@ -87,8 +87,10 @@ def _set(config: BaseModel, path: str, value: Any) -> None:
     node: Any = config
     for at, name in enumerate(above):
         inner = getattr(node, name)
-        if isinstance(inner, dict):
-            setattr(node, name, {**inner, last: value})
+        if isinstance(inner, dict):  # options, or sections by name
+            key, *rest = (*above[at + 1 :], last)
+            own = inner[key].model_dump(exclude_unset=True) if rest and key in inner else {}
+            setattr(node, name, {**inner, key: {**own, rest[0]: value} if rest else value})
             return
         if inner is None:
             section = section_at(type(config), above[: at + 1])

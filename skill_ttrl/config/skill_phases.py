@@ -46,7 +46,7 @@ class DistillConfig(Section):
 
     teacher: str = "heuristic"
     """Teacher that writes the skills: `heuristic` (what winners did and losers did not; no language model), `openai`
-    (`endpoints.teacher`), or `module:attribute` of your own."""
+    (`endpoints`), or `module:attribute` of your own."""
     max_general: int = Field(default=12, ge=0)
     """Most general principles (SkillRL: 8-12, WebShop 10-15)."""
     max_specific: int = Field(default=6, ge=0)
@@ -71,7 +71,7 @@ class DemonstrationsConfig(Section):
     `collect.epsilon`)."""
     rationale: Literal["none", "skill", "next_subgoal", "openai"] = "none"
     """Content of `<think>`. `none`: no tag. `skill`: the title of the skill that the step follows. `next_subgoal`: the next action of the
-    episode that handles an object of the task. `openai`: a text written by `endpoints.teacher`."""
+    episode that handles an object of the task. `openai`: a text written by the teacher of `endpoints`."""
     no_skill_fraction: float = Field(default=0.2, ge=0, le=1)
     """Share of the episodes whose prompts have no skills, so that the policy learns what skills add."""
     random_skill_fraction: float = Field(default=0.1, ge=0, le=1)

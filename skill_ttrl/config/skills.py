@@ -62,7 +62,7 @@ class SkillsConfig(Section):
     """Cosine of the embedder's vectors, BM25, or their weighted sum. `template`: SkillRL's way without a query: prompts show all skills of
     the task's type, `prompt_top_k` general ones and the first five mistakes, up to `prompt_max_tokens`; queries use BM25."""
     embedder: str = "sentence-transformers"
-    """`sentence-transformers`, `hash` (words and their spelling, not their meaning; nothing to download), `openai` (`endpoints.embeddings`), or
+    """`sentence-transformers`, `hash` (words and their spelling, not their meaning; nothing to download), `openai` (`endpoints`), or
     `module:attribute` of your own."""
     embedder_model: str = "sentence-transformers/all-MiniLM-L6-v2"
     """Hugging Face id or folder, for `sentence-transformers`."""
@@ -97,7 +97,7 @@ class SkillsConfig(Section):
     update: Literal["merge", "none"] = "merge"
     """`merge`: after each step the winners' operations change the bank."""
     merger: str = "heuristic"
-    """`heuristic` (no language model), `openai` (`endpoints.merger`), or `module:attribute` of your own."""
+    """`heuristic` (no language model), `openai` (`endpoints`), or `module:attribute` of your own."""
     on_failure: Literal["stop", "skip", "heuristic"] = "stop"
     """What to do if a language model that merges gives no usable answer: stop the run, skip that part of the update, or let the heuristic
     do it. The last two are reported and counted."""

@@ -105,7 +105,7 @@ class BackendFacts:
     blocking: bool = False
     """`generate` blocks the event loop; concurrent requests are batched into one call."""
     remote: bool = False
-    """Samples from what is not a model here, such as the one behind `endpoints.policy`: the section `model` is not used, and no weights are
+    """Samples from what is not a model here, such as the one of `endpoints`: the section `model` is not used, and no weights are
     loaded."""
     log_probs: bool = True
     """Gives the log-prob each token was sampled with. One that does not cannot be trained with."""

@@ -30,7 +30,7 @@ BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
 
 
 def is_remote(source: object) -> bool:
-    """True if `source` is the model behind `endpoints.policy`: `openai` or `openai:MODEL`."""
+    """True if `source` is the policy of `endpoints`: `openai` or `openai:MODEL`."""
     return str(source).partition(":")[0] == REMOTE
 
 

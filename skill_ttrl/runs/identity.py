@@ -9,9 +9,9 @@ import platform
 import uuid
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from skill_ttrl.config import Role, SkillTTRLConfig
+from skill_ttrl.config import ROLES, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.storage.jsonl import parse_json
@@ -19,9 +19,8 @@ from skill_ttrl.storage.jsonl import parse_json
 SCHEMA_VERSION = 2
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
 _ADDRESS_AND_LIMITS = (
-    *("base_url", "api_version"),  # a server may move; its model's name says who answers
-    *("api_key_env", "timeout", "max_concurrency", "max_retries"),
-    *("price_in", "price_cached", "price_out"),
+    "base_url",  # a server may move; its model's name says who answers
+    *("api_key_env", "timeout", "max_concurrency", "max_retries", "price_in", "price_out"),
 )
 NO_EFFECT_ON_RESULTS = (
     "name",
@@ -50,7 +49,11 @@ NO_EFFECT_ON_RESULTS = (
     "endpoints.max_cost",
     "endpoints.max_total_tokens",
     "endpoints.max_requests",
-    *(f"endpoints.{role}.{key}" for role in get_args(Role) for key in _ADDRESS_AND_LIMITS),
+    *(
+        f"{place}.{key}"
+        for place in ("endpoints", *(f"endpoints.roles.{role}" for role in ROLES))
+        for key in _ADDRESS_AND_LIMITS
+    ),
 )
 """Config keys (or sections) in which a resumed run may differ from its start: they change what is kept, memory, how many
 processes train, where episodes run, where a server is or how long it is waited for."""

@@ -154,7 +154,7 @@ def run(
         bank: folder of the new bank; with `merge`, of one that the skills are added to.
         teacher: name of the teacher; None: the config's, else `heuristic`.
         merge: add to a bank that is there.
-        config: `distill` (how many skills), `endpoints.teacher` (the language model) and `skills.on_failure`. Of its `skills` section a new bank takes what is set there; apart from that it is
+        config: `distill` (how many skills), `endpoints` (the language model) and `skills.on_failure`. Of its `skills` section a new bank takes what is set there; apart from that it is
             as `SkillBank(path)` makes it, found by the built-in embedder (`hash`), which needs no download.
         progress: reports how far the reading is.
         gate: with `merge`, the test that the skills have to pass (`distill_into`).

@@ -158,7 +158,7 @@ def optimize_run(
         output: the run's folder; None: `runs/NAME-optimize`.
         overrides: see `prepare`.
         resume: `auto` continues a folder that holds this very optimization; `never` refuses it.
-        chat: the optimizer's model (`skill_ttrl.optimize.calls.ChatFn`); None: `endpoints.optimizer`.
+        chat: the optimizer's model (`skill_ttrl.optimize.calls.ChatFn`); None: that of the role `optimizer` (`endpoints`).
         progress: receives steps, stages and scores.
 
     Raises:
@@ -224,8 +224,8 @@ def check_start(
 
 
 def asks_endpoint(config: SkillTTRLConfig) -> bool:
-    """True if `endpoints.optimizer` is used, where no other model is given."""
-    return config.endpoints.optimizer is not None or (config.optimize or OptimizeConfig()).optimizer == REMOTE
+    """True if the remote model of the role `optimizer` is used, where no other model is given."""
+    return "optimizer" in config.endpoints.roles or (config.optimize or OptimizeConfig()).optimizer == REMOTE
 
 
 def place_of(config: SkillTTRLConfig) -> PlaceDocument:

@@ -43,7 +43,7 @@ def serving(**options: Any) -> FaultyServer:
 
 def config(server: FaultyServer, *more: str) -> SkillTTRLConfig:
     endpoint = {"model": "scripted", "base_url": server.url, "max_retries": "0", "timeout": "5"}
-    return load_config({}, [*(f"endpoints.teacher.{name}={value}" for name, value in endpoint.items()), *more])
+    return load_config({}, [*(f"endpoints.roles.teacher.{name}={value}" for name, value in endpoint.items()), *more])
 
 
 def episode(number: int, won: bool, kind: str) -> Trajectory:
@@ -77,7 +77,7 @@ def learnt(episodes: Path, bank: Path, asked_of: SkillTTRLConfig) -> tuple[Disti
 
 def test_a_bank_holds_what_the_teacher_wrote_with_evidence_and_cost(episodes: Path, tmp_path: Path) -> None:
     with serving() as server:
-        found, skills = learnt(episodes, tmp_path / "bank", config(server, "endpoints.teacher.price_in=2000000"))
+        found, skills = learnt(episodes, tmp_path / "bank", config(server, "endpoints.roles.teacher.price_in=2000000"))
         questions = asked(server)
     assert {(skill.tier, skill.task_type, skill.text) for skill in skills} == {
         ("general", "", "Principle of all."),
@@ -96,7 +96,7 @@ def test_a_bank_holds_what_the_teacher_wrote_with_evidence_and_cost(episodes: Pa
 
 @pytest.mark.parametrize("options", [{"faults": ("500",)}, {"faults": ("malformed content",)}, {"faults": ("slow",)}])
 def test_without_an_answer_nothing_is_written(options: dict[str, Any], episodes: Path, tmp_path: Path) -> None:
-    late = ["endpoints.teacher.timeout=0.2"] if "slow" in options["faults"] else []
+    late = ["endpoints.roles.teacher.timeout=0.2"] if "slow" in options["faults"] else []
     with (
         serving(rate=1.0, **options) as server,
         pytest.raises(EndpointError, match=r"The bank was not changed\..*on_failure=skip"),
@@ -137,7 +137,7 @@ def test_what_was_answered_is_not_asked_again(episodes: Path, tmp_path: Path) ->
 
 def test_where_the_budget_ends_nothing_is_written(episodes: Path, tmp_path: Path) -> None:
     with serving() as server:
-        alone = ["endpoints.max_total_tokens=1", "endpoints.teacher.max_concurrency=1", "skills.on_failure=skip"]
+        alone = ["endpoints.max_total_tokens=1", "endpoints.roles.teacher.max_concurrency=1", "skills.on_failure=skip"]
         with pytest.raises(BudgetError, match=r"budget is spent.*The bank was not changed"):
             run(episodes, tmp_path / "bank", teacher="openai", config=config(server, *alone))
     assert not (tmp_path / "bank").exists()
@@ -181,10 +181,10 @@ def test_a_teacher_of_the_user_s_prompts_is_asked_with_them(episodes: Path, tmp_
 
 def test_the_command_says_what_was_found_and_what_it_cost(episodes: Path, tmp_path: Path) -> None:
     with serving() as server:
-        named = [f"endpoints.teacher.{name}" for name in (f"base_url={server.url}", "model=m", "price_out=1")]
+        named = [f"endpoints.roles.teacher.{name}" for name in (f"base_url={server.url}", "model=m", "price_out=1")]
         sets = [word for each in named for word in ("--set", each)]
         words = ["distill", "--trajectories", episodes, "-o", tmp_path / "bank", "--teacher", "openai", *sets]
         done = skillttrl(*words)
     assert done.code == 0 and "cost" in done.out and "4 new skills" in done.out, done
-    refused(skillttrl(*words[:3], "-o", tmp_path / "b", "--teacher", "openai"), 2, "endpoints.teacher")
+    refused(skillttrl(*words[:3], "-o", tmp_path / "b", "--teacher", "openai"), 2, "endpoints.roles.teacher")
     assert not (tmp_path / "b").exists()

@@ -147,7 +147,7 @@ def test_a_teacher_s_skills_are_in_later_prompts_and_its_failures_are_said(doors
     skill = {"title": "Open", "text": "Open the door that is named.", "tier": "general", "support": [1]}
     with scripted({"new_skills": [skill]}, "I would rather chat.") as server:
         told = {"model": "scripted", "base_url": server.url, "max_retries": "0", "timeout": "5"}
-        settings = [f"endpoints.teacher.{name}={value}" for name, value in told.items()]
+        settings = [f"endpoints.roles.teacher.{name}={value}" for name, value in told.items()]
         settings += ["evolve.teacher=openai", "evolve.every=1", "rl.steps=2", "skills.update=merge"]
         config = load_config(doors, [*settings, "skills.on_failure=skip"])
         summary = train.run(config, tmp_path / "run")

@@ -47,7 +47,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndpointConfig]
 
 
 def test_the_schemas_are_taken_and_what_fits_them_is_read(served: EndpointConfig, tmp_path: Path) -> None:
-    models = LLMEndpoints(EndpointsConfig(merger=served, teacher=served), "skip")
+    models = LLMEndpoints(EndpointsConfig(roles={"merger": served, "teacher": served}), "skip")
     outputs = [OutputParser().parse("<skill_ops><generate>Tens first.</generate></skill_ops>")]
     bank = Snapshot.of(1, [Skill("sk-old", "Old", "Units first.")])
     with track_usage(tmp_path / "usage.jsonl", EndpointsConfig()):
@@ -60,7 +60,7 @@ def test_the_schemas_are_taken_and_what_fits_them_is_read(served: EndpointConfig
 def test_the_schema_of_a_teacher_s_skills_is_taken_and_what_fits_it_is_read(
     served: EndpointConfig, tmp_path: Path
 ) -> None:
-    teacher = make_teacher("openai", models=LLMEndpoints(EndpointsConfig(teacher=served), "skip"))
+    teacher = make_teacher("openai", models=LLMEndpoints(EndpointsConfig(roles={"teacher": served}), "skip"))
     step = Step("a room", "look", 0.0, False, False)
     cases = [Case(f"t{place}", "look", f"kind{place // 2}", place % 2 == 0, (step,)) for place in range(2 * ASKED)]
     with track_usage(tmp_path / "usage.jsonl", EndpointsConfig()):

@@ -52,7 +52,7 @@ def serving(**options: Any) -> Iterator[FaultyServer]:
 
 def asking(server: FaultyServer, *more: str, role: str = "merger") -> list[str]:
     endpoint = {"model": "scripted", "base_url": server.url, "max_retries": "0", "timeout": "5"}
-    return [*(f"endpoints.{role}.{name}={value}" for name, value in endpoint.items()), *more]
+    return [*(f"endpoints.roles.{role}.{name}={value}" for name, value in endpoint.items()), *more]
 
 
 def merged_run(server: FaultyServer, folder: Path, *more: str, resume: Any = None) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def sets(settings: Sequence[str]) -> list[str]:
 def test_the_command_asks_and_says_what_it_cost(records: Path, tmp_path: Path) -> None:
     bank = tmp_path / "bank"
     with serving() as server:
-        asked = ["merge", records, "--bank", bank, *sets(asking(server, "endpoints.merger.price_in=2000000"))]
+        asked = ["merge", records, "--bank", bank, *sets(asking(server, "endpoints.roles.merger.price_in=2000000"))]
         dry = skillttrl(*asked, "--set", "skills.merger=openai", "--dry-run")
         assert dry.code == 0 and "1 requests" in dry.out and "cost" in dry.out and not bank.exists()
         assert len(server.asked) == 1
@@ -162,5 +162,5 @@ def test_a_model_that_fails_leaves_no_bank_behind(records: Path, tmp_path: Path)
         refused(skillttrl(*asked), EndpointError.exit_code, "skills.on_failure")
         budget = [*asked, "--set", "endpoints.max_total_tokens=1", "--set", "skills.on_failure=skip"]
         refused(skillttrl(*budget), BudgetError.exit_code, "budget is spent")
-    refused(skillttrl("merge", records, "--bank", bank, "--set", "skills.merger=openai"), 2, "endpoints.merger")
+    refused(skillttrl("merge", records, "--bank", bank, "--set", "skills.merger=openai"), 2, "endpoints.roles.merger")
     assert not bank.exists()

@@ -113,7 +113,7 @@ def test_what_does_not_pass_is_an_error_with_its_kind(fault: str, kind: str, tmp
     with FaultyServer([fault], rate=1.0) as server, pytest.raises(EndpointError) as caught:
         ask(client(server, ledger, max_retries=2), lambda asked: asked.chat(ASK))
     assert caught.value.kind == kind and len(server.asked) == 3
-    assert "endpoints.policy: 'm' at 127.0.0.1" in str(caught.value)
+    assert "endpoints.roles.policy: 'm' at 127.0.0.1" in str(caught.value)
     assert set(outcomes(ledger)) == {kind} and ledger.totals().attempts == 3
     assert ", 3 times" in str(caught.value)
 
@@ -193,10 +193,9 @@ def test_a_turn_that_says_nothing_is_not_sent() -> None:
 
 def test_a_field_that_is_null_in_extra_body_is_not_sent() -> None:
     with FaultyServer([]) as server:
-        asked = client(
-            server, extra_body={"seed": None, "temperature": None, "top_k": 5}, token_limit_field="max_tokens"
-        )
-        ask(asked, lambda asked: asked.chat(ASK, temperature=1.0, top_p=0.9, seed=3, max_tokens=7, stop=["x"]))
+        fields = {"seed": None, "temperature": None, "top_k": 5, "max_completion_tokens": None, "max_tokens": 7}
+        asked = client(server, extra_body=fields)
+        ask(asked, lambda asked: asked.chat(ASK, temperature=1.0, top_p=0.9, seed=3, stop=["x"]))
         assert server.asked[0]["body"] == {
             "model": "m",
             "messages": [{"role": "user", "content": "How many?"}],
@@ -227,7 +226,10 @@ def test_json_that_never_fits_is_an_error_that_was_counted(fault: str, tmp_path:
         FaultyServer([fault], rate=1.0, answer=lambda body, draw: '{"title": "cut') as server,
         pytest.raises(EndpointError, match=r"no Titled in 3 answers: .* Try another") as caught,
     ):
-        ask(client(server, ledger, structured="none"), lambda asked: asked.json(ASK, Titled, repairs=2))
+        ask(
+            client(server, ledger, extra_body={"response_format": None}),
+            lambda asked: asked.json(ASK, Titled, repairs=2),
+        )
     assert caught.value.kind == "malformed" and len(server.asked) == 3
     assert "JSON schema" in server.asked[0]["body"]["messages"][-1]["content"]
     assert set(outcomes(ledger)) == {{"malformed content": "malformed", "tool call": "tool_call"}.get(fault, fault)}
@@ -321,13 +323,15 @@ def test_a_closed_client_says_so_and_starts_nothing() -> None:
     with FaultyServer([]) as server:
         asked = client(server)
         assert len({wait_for(asked.chat(ASK)).text[:4] for _ in range(3)}) == 1  # an event loop each time
-        assert any(each.name == "endpoints.policy" for each in threading.enumerate())
+        assert any(each.name == "endpoints.roles.policy" for each in threading.enumerate())
         sent = len(server.asked)
         asked.shut()
         asked.shut()
-        with pytest.raises(RuntimeError, match=r"endpoints\.policy is closed"):
+        with pytest.raises(RuntimeError, match=r"endpoints\.roles\.policy is closed"):
             wait_for(asked.chat(ASK))
-    assert len(server.asked) == sent and not any(each.name == "endpoints.policy" for each in threading.enumerate())
+    assert len(server.asked) == sent and not any(
+        each.name == "endpoints.roles.policy" for each in threading.enumerate()
+    )
 
 
 def test_vectors_that_were_paid_for_are_counted_also_where_another_batch_fails(tmp_path: Path) -> None:

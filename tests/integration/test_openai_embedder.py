@@ -32,7 +32,13 @@ def endpoint(server: FaultyServer, **fields: Any) -> str:
 
 
 def settings(server: FaultyServer, *more: str) -> list[str]:
-    return ["skills.embedder=openai", f"endpoints.embeddings={endpoint(server)}", "phases=[rl]", "rl.steps=4", *more]
+    return [
+        "skills.embedder=openai",
+        f"endpoints.roles.embeddings={endpoint(server)}",
+        "phases=[rl]",
+        "rl.steps=4",
+        *more,
+    ]
 
 
 def test_vectors_have_length_one_and_the_same_text_has_the_same_bits() -> None:

@@ -70,8 +70,16 @@ def client(engine: Engine, url: str | None = None, ledger: Ledger | None = None,
 
 
 def backend(engine: Engine, *more: str) -> Backend:
-    settings = [f"endpoints.policy.model={json.dumps(engine.name)}", f"endpoints.policy.base_url={engine.address}/v1"]
-    settings += ["rollout.backend=openai", "endpoints.policy.server_type=vllm", "endpoints.policy.logprobs=true", *more]
+    settings = [
+        f"endpoints.roles.policy.model={json.dumps(engine.name)}",
+        f"endpoints.roles.policy.base_url={engine.address}/v1",
+    ]
+    settings += [
+        "rollout.backend=openai",
+        "endpoints.roles.policy.server_type=vllm",
+        "endpoints.roles.policy.logprobs=true",
+        *more,
+    ]
     return make_backend(BackendContext.of(load_config({}, settings), lambda: pytest.fail("a model was loaded")))
 
 
@@ -150,7 +158,7 @@ def test_a_json_answer_fits_its_schema_also_from_random_weights(engine: Engine) 
 def test_the_command_measures_a_real_engine_through_faults(engine: Engine, tmp_path: Path) -> None:
     data = problems(tmp_path / "sums.jsonl", "12+34", "5+6", "70+1")
     with FaultyServer(["503", "drop in the answer", "truncated JSON", "one of n"], upstream=engine.address) as server:
-        settings = [f"endpoints.policy.base_url={server.url}", "eval.samples=8"]
+        settings = [f"endpoints.roles.policy.base_url={server.url}", "eval.samples=8"]
         settings += ["rollout.max_new_tokens=24", "model.path=/no/such/model"]
         chosen = [word for each in settings for word in ("--set", each)]
         done = skillttrl(

@@ -38,7 +38,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settings(url: str, **endpoints: Any) -> dict[str, Any]:
     endpoint = {"model": "scripted", "base_url": url, "max_retries": 0, **endpoints}
-    return {**SMALL, "endpoints": {"policy": endpoint, "optimizer": endpoint}}
+    return {**SMALL, "endpoints": {**endpoint, "roles": {"optimizer": {}}}}
 
 
 def server(answer: Any = format_models.answer) -> FaultyServer:
@@ -135,7 +135,7 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="Did you mean 'openai'"):
             optimize_run(good, policy="opnai:model", output=run)
         with pytest.raises(EndpointError):
-            optimize_run(good, output=run, overrides=["endpoints.policy.base_url=http://127.0.0.1:9/v1"])
+            optimize_run(good, output=run, overrides=["endpoints.base_url=http://127.0.0.1:9/v1"])
         assert not list(run.glob("steps")) and not (run / "summary.json").exists()
         there.delivered.clear()
         with pytest.raises(BudgetError, match=r"same command"):
@@ -164,7 +164,7 @@ def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
             ("gepaa", ["optimize.engine=gepaa"], run, "auto"),
             ("Did you mean 'ranking'", [f"optimize.prompts={tmp_path / 'prompts'}"], run, "auto"),
             ("also a train", ["optimize.selection.tasks=null", "optimize.selection.split=train"], run, "auto"),
-            ("NO_KEY", ["endpoints.optimizer.api_key_env=NO_KEY"], run, "auto"),
+            ("NO_KEY", ["endpoints.roles.optimizer.api_key_env=NO_KEY"], run, "auto"),
             ("batch_size", ["optimize.batch_size=4"], other, "auto"),
             ("--output", [], other, "never"),
         ):

@@ -121,7 +121,7 @@ def checkpoint_state(run: Path) -> Any:
     [
         (["skills=null"], "optimize.every edits the run's skill bank"),
         (["data.eval=null"], "evaluates on the same tasks"),
-        (["optimize.optimizer=openai"], "endpoints.optimizer"),
+        (["optimize.optimizer=openai"], "endpoints.roles.optimizer"),
     ],
 )
 def test_a_run_that_cannot_edit_its_bank_says_so_before_it_begins(
@@ -136,7 +136,7 @@ def test_a_language_model_edits_the_bank(both: Path, tmp_path: Path) -> None:
     edit = {"op": "append", "content": "## Ask\n\nAsk for a rule before you answer."}
     with scripted({"reasoning": "They guess.", "edits": [edit]}) as server:
         told = {"model": "scripted", "base_url": server.url, "max_retries": "0", "timeout": "5"}
-        settings = [f"endpoints.optimizer.{name}={value}" for name, value in told.items()]
+        settings = [f"endpoints.roles.optimizer.{name}={value}" for name, value in told.items()]
         settings += ["optimize.optimizer=openai", "optimize.optimizer_options={}", "rl.steps=2"]
         train.run(load_config(both, settings), tmp_path / "run")
         requests = asked(server)

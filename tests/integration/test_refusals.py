@@ -85,7 +85,7 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     (["requires=the moon"], 2, "the moon"),
     (["rl.prompts_per_step=1000"], 2, "rl.prompts_per_step"),
     (["data.max_prompt_tokens=60"], 2, "data.max_prompt_tokens"),
-    ([SKILLS, "skills.merger=openai", "endpoints.merger.model=m"], 2, "OPENAI_API_KEY"),
+    ([SKILLS, "skills.merger=openai", "endpoints.roles.merger.model=m"], 2, "OPENAI_API_KEY"),
     ([SKILLS, "skills.bank=./none"], 4, "skills.bank"),
     (["env={id: alfworld, kwargs: {data: ./none}}", "data.train=null", "data.eval=null"], 3, "none"),
     (["data.eval={path: 'synthetic:add', split: train, limit: 4}"], 3, "data.eval"),

@@ -79,9 +79,13 @@ POWERS = [
     ("vllm={mode: server, servers: ['http://evil.example']}", "vllm.servers", "http://evil.example"),
     ("vllm.weight_transfer_dir=/home/me", "vllm.weight_transfer_dir", "write weights to the folder /home/me"),
     ("run.report_to=wandb", "run.report_to", "with your login"),
-    ("endpoints.policy.model=m", "endpoints.policy.base_url", "your default openai address"),
-    (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.base_url", "send prompts to http://evil.example/v1"),
-    (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.api_key_env", "AWS_SECRET_ACCESS_KEY"),
+    ("endpoints.roles.policy.model=m", "endpoints.roles.policy.base_url", "your default openai address"),
+    *(
+        (f"{place}={ENDPOINT}", f"{place}.base_url", "send prompts to http://evil.example/v1")
+        for place in ("endpoints", "endpoints.roles.teacher")
+    ),
+    ("endpoints={base_url: 'http://evil.example', roles: {policy: {model: m}}}", "endpoints.base_url", "evil.example"),
+    (f"endpoints.roles.teacher={ENDPOINT}", "endpoints.roles.teacher.api_key_env", "AWS_SECRET_ACCESS_KEY"),
 ]
 
 
@@ -162,11 +166,11 @@ def test_a_forged_or_damaged_signature_is_none(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_the_user_sets_is_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of(tmp_path / "run", f"endpoints.policy={ENDPOINT}", "env.id=evilmod:Evil-v0")
+    run = run_of(tmp_path / "run", f"endpoints.roles.policy={ENDPOINT}", "env.id=evilmod:Evil-v0")
     become_another(monkeypatch, tmp_path)
-    assert load_config(run, ["endpoints.policy=null", "env.id=mine:Mine-v0"]).env.id == "mine:Mine-v0"
+    assert load_config(run, ["endpoints.roles.policy={}", "env.id=mine:Mine-v0"]).env.id == "mine:Mine-v0"
     with pytest.raises(TrustError, match=r"evil\.example") as caught:
-        load_config(run, ["endpoints.policy.api_key_env=MY_KEY", "env.id=math"])
+        load_config(run, ["endpoints.roles.policy.api_key_env=MY_KEY", "env.id=math"])
     assert "evilmod" not in str(caught.value) and "MY_KEY" not in str(caught.value)
 
 

@@ -1,6 +1,6 @@
 """The `openai` backend: a policy at a remote endpoint that speaks OpenAI's protocol. Its weights are not trained.
 
-It works on text only. Request options that the protocol lacks are sent as vLLM's extensions with `endpoints.policy.server_type: vllm`,
+It works on text only. Request options that the protocol lacks are sent as vLLM's extensions with `endpoints.roles.policy.server_type: vllm`,
 and otherwise handled as docs/endpoints.md states. A failed request becomes a completion with the reason in `error`; a server
 that would refuse every request ends the run.
 """
@@ -71,7 +71,7 @@ class TextBackend:
 
 
 class OpenAIBackend(TextBackend):
-    """Samples from `endpoints.policy`. No model of its own is loaded.
+    """Samples from the role `policy` of `endpoints`. No model of its own is loaded.
 
     Raises:
         ConfigError: there is no such endpoint, its key is missing, it is to be trained, or `rollout.top_k` cannot be said to it.
@@ -97,7 +97,7 @@ class OpenAIBackend(TextBackend):
         """
         if sampling.top_k and not self._vllm:
             raise ConfigError(
-                f"OpenAI's protocol has no top_k (rollout.top_k={sampling.top_k}). Set it to 0, or endpoints.policy.server_type=vllm "
+                f"OpenAI's protocol has no top_k (rollout.top_k={sampling.top_k}). Set it to 0, or endpoints.roles.policy.server_type=vllm "
                 "for a server that supports it."
             )
         if not self._vllm:
@@ -154,7 +154,7 @@ class OpenAIBackend(TextBackend):
             error = f"The server ignored structured_outputs: it wrote {choice.text[:60]!r}."
         text = choice.refusal or choice.text  # a refusal is what the model said
         if error is not None:
-            who = f"endpoints.policy: {self.config.model!r} at {self.client.host}"
+            who = f"endpoints.roles.policy: {self.config.model!r} at {self.client.host}"
             return Completion("", (), (), "error", self.policy_version, error=f"{who}: {error}")
         reason: FinishReason = "length" if choice.finish_reason == "length" else "stop"
         if reason == "stop" and not self._vllm:

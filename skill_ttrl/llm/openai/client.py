@@ -96,6 +96,7 @@ class Client:
         role: what it is asked for, in the ledger and in messages.
         ledger: where requests are recorded; None: the ledger of the caller's context when they begin (`ledger.track_usage`).
         key: a key that was handed in; None: that of the environment.
+        api_version: of Azure's interface; None: `OPENAI_API_VERSION`.
 
     Raises:
         ConfigError: a key or an address is missing.
@@ -103,14 +104,20 @@ class Client:
     """
 
     def __init__(
-        self, config: EndpointConfig, role: Role, ledger: Ledger | None = None, *, key: str | None = None
+        self,
+        config: EndpointConfig,
+        role: Role,
+        ledger: Ledger | None = None,
+        *,
+        key: str | None = None,
+        api_version: str | None = None,
     ) -> None:
         self.config, self.role = config, role
-        self._address = find_address(config, role, key)
+        self._address = find_address(config, role, key, api_version)
         self._sdk = _connect(self._address, config, role)
         self._ledger = ledger
         self._slots = asyncio.Semaphore(config.max_concurrency)
-        self._loop = BackgroundEventLoop(f"endpoints.{role}")
+        self._loop = BackgroundEventLoop(f"endpoints.roles.{role}")
 
     @property
     def host(self) -> str:
@@ -127,7 +134,9 @@ class Client:
         return await self._loop.run(self._answers(_said(messages), how))
 
     async def json(self, messages: Sequence[Message], schema: type[M], *, repairs: int = 1) -> M:
-        """One answer that fits `schema`, asked for as `config.structured` says, and again up to `repairs` times where it does not.
+        """One answer that fits `schema`, requested again up to `repairs` times where it does not.
+
+        `extra_body` may name another `response_format` than the schema, or null for a server that knows none.
 
         What form the answer is to have is added to the conversation; a repeated request names what was wrong with the answer.
 
@@ -136,9 +145,9 @@ class Client:
                 where there was none.
             BudgetError: the budget is spent.
         """
-        form = response_format(self.config, schema)
+        form = response_format(schema)
         asked = [*messages]
-        if form is None or form["type"] == "json_object":  # nothing else tells the model
+        if "response_format" in self.config.extra_body:  # nothing else tells the model
             asked.append(Message("user", instruction(schema)))
         problem = ""
 
@@ -171,7 +180,7 @@ class Client:
         begins = f" Its last answer starts with: {reply.text[:120]!r}." if reply.text else ""
         raise EndpointError(
             self._message(f"returned no {schema.__name__} in {repairs + 1} answers: {problem}{begins}")
-            + f" Try another endpoints.{self.role}.structured (it is {self.config.structured!r}) or another model.",
+            + f" Try another model, or endpoints.roles.{self.role}.extra_body={{response_format: {{type: json_object}}}}.",
             "malformed",
         )
 
@@ -204,7 +213,7 @@ class Client:
             **body,
             "temperature": config.temperature if temperature is None else temperature,
             "top_p": how.get("top_p"),
-            config.token_limit_field: how.get("max_tokens") or config.max_tokens,
+            "max_completion_tokens": how.get("max_tokens") or config.max_tokens,
             "stop": list(how.get("stop", ())) or None,
             "logprobs": wanted or None,
         }
@@ -303,17 +312,16 @@ class Client:
             limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if isinstance(body.get(name), int)]
             if not limits:
                 raise ConfigError(
-                    f"endpoints.{self.role}.extra_body removes the limit of an answer ({config.token_limit_field}) from "
-                    "requests, so a budget cannot be enforced. Keep the limit, or set no budget."
+                    f"endpoints.roles.{self.role}.extra_body removes the limit of an answer (max_completion_tokens) from requests, so a budget "
+                    "cannot be enforced. Name another limit there (max_tokens), or set no budget."
                 )
             answer = max(limits) * max(
                 [1, *(body[name] for name in ("n", "best_of") if isinstance(body.get(name), int))]
             )
-        dearest = max(config.price_in or 0.0, config.price_cached or 0.0)
-        return Spend(prompt + answer, (prompt * dearest + answer * (config.price_out or 0.0)) / 1e6)
+        return Spend(prompt + answer, (prompt * (config.price_in or 0.0) + answer * (config.price_out or 0.0)) / 1e6)
 
     def _message(self, text: str) -> str:
-        return f"endpoints.{self.role}: {self.config.model!r} at {self.host} {one_line(text)}"
+        return f"endpoints.roles.{self.role}: {self.config.model!r} at {self.host} {one_line(text)}"
 
 
 def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = None) -> Client:
@@ -326,8 +334,8 @@ def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = Non
     own = config.of(role)
     if own is None:
         raise ConfigError(
-            f"{role} needs a language model, but the config has no endpoints.{role}. Set at least endpoints.{role}.model, and "
-            f"endpoints.{role}.base_url unless it is OpenAI's own."
+            f"{role} needs a language model, but the config names none. Set at least endpoints.roles.{role}.model, and "
+            f"endpoints.roles.{role}.base_url unless it is OpenAI's own; without `roles.{role}` they hold for all roles."
         )
     return Client(own, role, ledger)
 
@@ -348,7 +356,7 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
     try:
         import openai
     except ImportError:
-        raise MissingDependencyError.for_extra(f"endpoints.{role}", "openai") from None
+        raise MissingDependencyError.for_extra(f"endpoints.roles.{role}", "openai") from None
     # The package of the SDK's client, already imported by it: httpx, later httpx2.
     http: Any = sys.modules[openai.DefaultAsyncHttpxClient.__bases__[0].__module__.partition(".")[0]]
 
@@ -403,7 +411,7 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
         )
     except Exception as error:  # whatever a proxy or a certificate of the environment makes of it
         raise ConfigError(
-            f"endpoints.{role}: the proxy or certificate settings of the environment do not work ({type(error).__name__}). "
+            f"endpoints.roles.{role}: the proxy or certificate settings of the environment do not work ({type(error).__name__}). "
             "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY must be http://HOST:PORT, SSL_CERT_FILE an existing file; NO_PROXY lists "
             "servers to reach without the proxy."
         ) from None

@@ -311,7 +311,9 @@ class Ledger:
             if most.tokens:
                 said.append(f"The next request could take {most.tokens:,} tokens and cost {most.cost:.4g}.")
                 if role != "embeddings":
-                    remedy += f", or start a new run with a lower {LONGEST.get(role, f'endpoints.{role}.max_tokens')}"
+                    remedy += (
+                        f", or start a new run with a lower {LONGEST.get(role, f'endpoints.roles.{role}.max_tokens')}"
+                    )
             said.append(f"{remedy}.")
         if self.unsettled:
             said.append(f"{self.unsettled:,} paid answers of unfinished work are saved and are not requested again.")
@@ -456,9 +458,7 @@ def cost_of(tokens: Tokens, config: EndpointConfig | None) -> float | None:
     """The cost of an answer by the config's prices; None where it has none. No tokens cost nothing."""
     if config is None or not config.priced:
         return None if tokens.prompt or tokens.answer else 0.0
-    price_in, price_out = config.price_in or 0.0, config.price_out or 0.0
-    cached = price_in if config.price_cached is None else config.price_cached
-    return ((tokens.prompt - tokens.cached) * price_in + tokens.cached * cached + tokens.answer * price_out) / 1e6
+    return (tokens.prompt * (config.price_in or 0.0) + tokens.answer * (config.price_out or 0.0)) / 1e6
 
 
 def current_ledger() -> Ledger:

@@ -23,6 +23,8 @@ from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types.thoughts import json_content
 
 OPENAI = "https://api.openai.com/v1"
+AZURE_VERSION = "2024-12-01-preview"
+"""Version of Azure's interface where neither the caller nor `OPENAI_API_VERSION` names one."""
 NO_KEY = "none"
 """Sent where a server of one's own asks for no key."""
 HIDDEN = "[key]"
@@ -50,28 +52,21 @@ class Address:
         return text.replace(self.key, HIDDEN) if len(self.key) >= SHORTEST_KEY else text
 
 
-def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> Address:
-    """The address of a role's model; `key` comes before that of the environment.
+def find_address(config: EndpointConfig, role: Role, key: str | None = None, api_version: str | None = None) -> Address:
+    """The address of a role's model; `key` and `api_version` come before those of the environment.
 
     Raises:
-        ConfigError: a key, an address or a version is missing; the message names the variable that would hold it.
+        ConfigError: a key or an address is missing; the message names the variable that would hold it.
     """
     azure = config.provider == "azure"
     variable = "AZURE_OPENAI_ENDPOINT" if azure else "OPENAI_BASE_URL"
     base_url = config.base_url or _address_in(variable) or ("" if azure else OPENAI)
     if not base_url:
         raise ConfigError(
-            f"endpoints.{role} uses Azure but has no address. Set endpoints.{role}.base_url=https://NAME.openai.azure.com, "
+            f"endpoints.roles.{role} uses Azure but has no address. Set endpoints.roles.{role}.base_url=https://NAME.openai.azure.com, "
             f"or the environment variable {variable}."
         )
-    version = None
-    if azure:
-        version = config.api_version or os.environ.get("OPENAI_API_VERSION", "").strip()
-        if not version:
-            raise ConfigError(
-                f"endpoints.{role} uses Azure but has no version. Set endpoints.{role}.api_version, e.g. 2024-10-21, or the "
-                "environment variable OPENAI_API_VERSION."
-            )
+    version = api_version or os.environ.get("OPENAI_API_VERSION", "").strip() or AZURE_VERSION if azure else None
     key_variable = config.api_key_env or ("AZURE_OPENAI_API_KEY" if azure else "OPENAI_API_KEY")
     own = found_key(base_url) if config.api_key_env is None and not azure else ""
     key = (key or own or os.environ.get(key_variable, "")).strip()
@@ -79,8 +74,8 @@ def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> 
     if not key:
         if azure or config.api_key_env is not None or host == urlsplit(OPENAI).netloc:
             raise ConfigError(
-                f"endpoints.{role} ({config.model!r} at {host}) needs a key, but the environment variable {key_variable} is not set. "
-                f"Set it, or name another with endpoints.{role}.api_key_env."
+                f"endpoints.roles.{role} ({config.model!r} at {host}) needs a key, but the environment variable {key_variable} is not set. "
+                f"Set it, or name another with endpoints.roles.{role}.api_key_env."
             )
         key = NO_KEY
     if not (key.isascii() and key.isprintable()) or " " in key:
@@ -109,10 +104,7 @@ EMPTY_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_no
 FATAL_KINDS = frozenset({"unauthorized", "forbidden", "not_found", "quota", "unreachable", "redirected"})
 """Kinds of failure that would affect every request, not only this one."""
 
-_CHECK = (
-    "Check that {here} suits this server: token_limit_field, structured, logprobs, extra_body (a field that is null there is not "
-    "sent), and the length of the prompt."
-)
+_CHECK = "Check that {here} suits this server: logprobs, extra_body (a field that is null there is not sent), and the length of the prompt."
 _LATER = "Try again later, or raise {here}.max_retries ({config.max_retries})."
 _KEY = "Check the key in the environment variable {address.key_variable}, and that it has access to this model."
 _MESSAGES = {
@@ -172,11 +164,11 @@ def failure_of(
         remedy = "No key was sent: set the environment variable {address.key_variable}, or {here}.api_key_env."
     what = "the deployment's name and the version" if config.provider == "azure" else "the model's name"
     text = [
-        f"endpoints.{role}: {config.model!r} at {address.host} {found}{f' ({status})' if status else ''}"
+        f"endpoints.roles.{role}: {config.model!r} at {address.host} {found}{f' ({status})' if status else ''}"
         f"{f', {attempts} times' if attempts > 1 else ''}: {said.rstrip('.')}.",
         f"It names the field {parameter!r}." if parameter else "",
         f"It requests a pause of {short(pause)} s." if pause.isdigit() and kind != "quota" else "",
-        remedy.format(here=f"endpoints.{role}", config=config, address=address, what=what),
+        remedy.format(here=f"endpoints.roles.{role}", config=config, address=address, what=what),
     ]
     return EndpointError(" ".join(filter(None, text)), kind)
 
@@ -399,12 +391,8 @@ LONGEST_PROBLEM = 800
 _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
 
 
-def response_format(config: EndpointConfig, schema: type[BaseModel]) -> dict[str, Any] | None:
-    """The field of a request that asks for the schema; None where the prompt alone asks."""
-    if config.structured == "none":
-        return None
-    if config.structured == "json_object":
-        return {"type": "json_object"}
+def response_format(schema: type[BaseModel]) -> dict[str, Any]:
+    """The field of a request that asks for the schema."""
     return {
         "type": "json_schema",
         "json_schema": {"name": schema.__name__, "strict": True, "schema": strict_schema(schema)},

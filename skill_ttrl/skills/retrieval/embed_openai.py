@@ -1,4 +1,4 @@
-"""Embedder for `skills.embedder: openai`: the remote endpoint `endpoints.embeddings` turns texts into vectors.
+"""Embedder for `skills.embedder: openai`: the remote model of `endpoints.roles.embeddings` turns texts into vectors.
 
 An embedder is made from a model's name alone, and a bank's folder stores that name for later searches. So the name encodes
 the endpoint as JSON: its address and request settings, without a key (`with_endpoint`). A server may return different bits
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import ValidationError
 
-from skill_ttrl.config import EndpointConfig, EndpointsConfig, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import EndpointConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import wait_for
-from skill_ttrl.llm.openai.client import BATCH_TEXTS, make_client
+from skill_ttrl.llm.openai.client import BATCH_TEXTS, Client
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Vectors, normalised
 from skill_ttrl.skills.settings import DEFAULT_MODEL
 
@@ -25,19 +25,19 @@ PROBE = "dimension"
 
 
 def with_endpoint(config: SkillTTRLConfig) -> SkillsConfig | None:
-    """The skills section with `endpoints.embeddings` in place of the embedder's model, where that is what embeds.
+    """The skills section with `endpoints.roles.embeddings` in place of the embedder's model, where that is what embeds.
 
     Raises:
-        ConfigError: `skills.embedder` is openai, and the config has no `endpoints.embeddings`.
+        ConfigError: `skills.embedder` is openai, and the config names no model in `endpoints.roles.embeddings`.
     """
     skills = config.skills
     if skills is None or skills.embedder != NAME or not skills.embeds:
         return skills
-    own = config.endpoints.embeddings
+    own = config.endpoints.of("embeddings")
     if own is None:
         raise ConfigError(
-            "skills.embedder=openai needs endpoints.embeddings, which the config lacks. Set at least endpoints.embeddings.model, "
-            "and endpoints.embeddings.base_url unless it is OpenAI's own."
+            "skills.embedder=openai needs a model of its own. Set endpoints.roles.embeddings.model, and endpoints.roles.embeddings.base_url "
+            "unless endpoints names the server."
         )
     return skills.model_copy(update={"embedder_model": own.model_dump_json(exclude_defaults=True)})
 
@@ -57,7 +57,7 @@ class OpenAIEmbedder:
 
     def __init__(self, model: str, revision: str | None = None) -> None:
         config = _endpoint(model)
-        self._client = make_client(EndpointsConfig(embeddings=config), "embeddings")
+        self._client = Client(config, "embeddings")
         self._known: dict[str, list[float]] = {}
         self.dimension = len(self._vectors([PROBE])[0])
         self.name = f"{NAME}:{self._client.host}/{config.model}:{self.dimension}"
@@ -94,12 +94,15 @@ class OpenAIEmbedder:
 
 def _endpoint(model: str) -> EndpointConfig:
     if not model or model == DEFAULT_MODEL:
-        raise ConfigError("The embedder openai needs a model: set endpoints.embeddings.model.")
+        raise ConfigError("The embedder openai needs a model: set endpoints.roles.embeddings.model.")
     if not model.startswith("{"):
         return EndpointConfig(model=model)
     try:
-        return EndpointConfig.model_validate_json(model)
+        found = EndpointConfig.model_validate_json(model)
     except ValidationError as error:
         # What was found is not shown: somebody may have put a key there.
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise ConfigError(f"The bank's embedder names no endpoint: {problems}.") from None
+    if not found.model:
+        raise ConfigError("The bank's embedder names no model.")
+    return found

@@ -193,7 +193,7 @@ def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
     if isinstance(models, Check):
         return replace(models, found=found.scrubbed(models.found))
     if endpoint.provider == "openai" and models and endpoint.model not in [each.get("id") for each in models]:
-        advice = f"Set endpoints.{role}.model to a name that the server knows."
+        advice = f"Set endpoints.roles.{role}.model to a name that the server knows."
         return Check(name, "warn", f"{where} answers ({key}), but lists {found.scrubbed(_names(models))}", advice)
     return Check(name, "ok", f"{where} answers; {key}")
 

@@ -94,7 +94,7 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any], *, 
             f"optimize.every needs a schedule, and optimize.lr_scheduler is {config.lr_scheduler}. Set it to cosine."
         )
     endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
-    asks = config.optimizer == "openai" or endpoints.optimizer is not None
+    asks = config.optimizer == "openai" or "optimizer" in endpoints.roles
     chat = EndpointChat(endpoints) if asks else None
     calls = Calls(chat, _nothing, workers=config.workers)
     optimizer = make_optimizer(config.optimizer, calls, config, templates)

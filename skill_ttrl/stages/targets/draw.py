@@ -40,7 +40,7 @@ KEPT = ("seed", "env", "agent", "skills", "runtime")
 
 CONTROLS = "controls.json"
 """The file with the episodes of scripted agents on the problems of a folder."""
-DECISIVE = ("model", "provider", "base_url", "api", "server_type", "logprobs", "token_limit_field", "extra_body")
+DECISIVE = ("model", "provider", "base_url", "server_type", "logprobs", "extra_body")
 """Fields of an endpoint that samples depend on."""
 
 
@@ -257,7 +257,7 @@ def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
     whole = config.model_dump(mode="json")
     asked: dict[str, Any] = {}
     if backend_facts(config).remote:
-        policy = config.endpoints.policy
+        policy = config.endpoints.of("policy")
         asked = {"endpoints": {"policy": policy and policy.model_dump(mode="json", include=set(DECISIVE))}}
     if config.command is not None and config.rollout.backend == COMMAND:
         asked = {"command": config.command.model_dump(mode="json", include={"argv", "env", "cwd"})}

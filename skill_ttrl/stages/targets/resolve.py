@@ -181,7 +181,7 @@ class EvalTarget:
         if self.config.command is not None and self.config.rollout.backend == COMMAND:
             files = [f"{name} {digest}" for name, digest in file_digests(self.config.command).items()]
             return f"{COMMAND}:{shlex.join(self.config.command.argv)}" + (f" [{'; '.join(files)}]" if files else "")
-        policy = self.config.endpoints.policy
+        policy = self.config.endpoints.of("policy")
         if backend_facts(self.config).remote and policy is not None:
             return f"{REMOTE}:{policy.model}"
         if self.weights is None:
@@ -204,7 +204,7 @@ def resolve_target(
 
     Args:
         source: a run folder (its newest checkpoint), a checkpoint, a model's folder in Hugging Face format, a model on the hub
-            (`owner/name`), `openai` or `openai:MODEL` for the model behind `endpoints.policy`, or `command` or `command:PROGRAM
+            (`owner/name`), `openai` or `openai:MODEL` for the model of the role `policy` (`endpoints`), or `command` or `command:PROGRAM
             ARGUMENTS` for a program (section `command`).
         overrides: changes to the config.
         config: recipe, file or content of one with a plain model's template and lengths; None: the defaults. A run has its own.
@@ -274,7 +274,7 @@ def _not_loaded(
         words = (
             f"command.argv={json.dumps(split_command(name))}"
             if kind == COMMAND
-            else f"endpoints.policy.model={json.dumps(name)}"
+            else f"endpoints.roles.policy.model={json.dumps(name)}"
         )
         own.insert(0, words)
     asked = load_checked(base, [*now, *own])
@@ -282,7 +282,8 @@ def _not_loaded(
     if kind == COMMAND:
         said, section = None if asked.command is None else shlex.join(asked.command.argv), "command"
     else:
-        said, section = None if asked.endpoints.policy is None else asked.endpoints.policy.model, "endpoints.policy"
+        policy = asked.endpoints.of("policy")
+        said, section = None if policy is None else policy.model, "endpoints.roles.policy"
     if said is None:
         what = "'command:PROGRAM ARGUMENTS'" if kind == COMMAND else f"{REMOTE}:MODEL"
         raise ConfigError(

@@ -62,7 +62,7 @@ def test_the_first_skill_ttrl(first: Path) -> None:
     )
     assert (skills.stale_after_steps, skills.max_retrievals) == (40, 0)
     assert (skills.merger, skills.on_failure) == ("openai", "heuristic")
-    merger = config.endpoints.merger
+    merger = config.endpoints.of("merger")
     assert merger is not None and (merger.model, merger.max_tokens, merger.temperature) == ("gpt-4o", 2048, 0.3)
     assert config.rl.total_epochs == 40 and config.rl.warmup_ratio == 0.05 and config.rl.learning_rate == 1e-6
 
@@ -98,7 +98,7 @@ def test_skillrl_in_rust(rust: Path) -> None:
         evolve.max_failures_above_threshold,
         evolve.threshold,
     ) == (7, 9, 5, 0.4)
-    policy, teacher = config.endpoints.policy, config.endpoints.teacher
+    policy, teacher = config.endpoints.of("policy"), config.endpoints.of("teacher")
     assert (
         policy is not None
         and (policy.model, config.model.path) == ("m", "m")
@@ -129,7 +129,7 @@ def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> N
     assert [each.key for each in found.without_counterpart] == ["data.train_files"]
     config = found.config
     assert config.rollout.backend == "vllm" and config.rollout.temperature == 0.6 and config.rl.total_epochs == 80
-    assert config.skills is not None and config.skills.merger == "heuristic" and config.endpoints.merger is None
+    assert config.skills is not None and config.skills.merger == "heuristic" and config.endpoints.of("merger") is None
     assert config.model.lora is None and config.runtime.nproc is None and config.skills.fallback == "none"
     (tmp_path / "b.yaml").write_text("algorithm: {adv_estimator: gae}\n")
     assert convert(tmp_path / "b.yaml").config.rl.critic is not None

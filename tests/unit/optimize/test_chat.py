@@ -15,7 +15,7 @@ from tests.faulty_server import FaultyServer
 
 
 def optimizer(server: FaultyServer, **budget: Any) -> EndpointsConfig:
-    return EndpointsConfig.model_validate({"optimizer": {"model": "m", "base_url": server.url}, **budget})
+    return EndpointsConfig.model_validate({"roles": {"optimizer": {"model": "m", "base_url": server.url}}, **budget})
 
 
 def test_stages_that_ask_at_once_are_counted_apart(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
+from skill_ttrl.config.yaml_text import read_mapping
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.llm.openai.replies import NO_KEY, find_address
@@ -38,7 +39,6 @@ OWN = "http://127.0.0.1:8000/v1"
         ({}, {}, "OPENAI_API_KEY"),
         ({"base_url": OWN, "api_key_env": "MY_KEY"}, {}, "MY_KEY"),
         ({"provider": "azure"}, {}, "AZURE_OPENAI_ENDPOINT"),
-        ({"provider": "azure"}, {"AZURE_OPENAI_ENDPOINT": AZURE["AZURE_OPENAI_ENDPOINT"]}, "OPENAI_API_VERSION"),
         ({"provider": "azure"}, AZURE, "AZURE_OPENAI_API_KEY"),
     ],
 )
@@ -82,7 +82,7 @@ def test_an_address_in_the_environment_must_be_one_and_hold_no_password(monkeypa
 
 def test_no_repr_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    config = EndpointsConfig(policy=endpoint())
+    config = EndpointsConfig(roles={"policy": endpoint()})
     client = make_client(config, "policy")
     assert KEY not in f"{find_address(endpoint(), 'policy')!r} {client!r} {client!s} {config!r}"
     client.shut()
@@ -90,8 +90,8 @@ def test_no_repr_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingDependencyError, match=r"endpoints\.policy needs .*skill-ttrl\[openai\]"):
-        make_client(EndpointsConfig(policy=endpoint(base_url="http://127.0.0.1:1/v1")), "policy")
+    with pytest.raises(MissingDependencyError, match=r"endpoints\.roles\.policy needs .*skill-ttrl\[openai\]"):
+        make_client(EndpointsConfig(roles={"policy": endpoint(base_url="http://127.0.0.1:1/v1")}), "policy")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_key_that_is_put_into_the_config_is_refused_without_being_shown(field: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"endpoints\.policy\.{field}: .*environment variable") as caught:
-        load_config("quickstart", ["endpoints.policy.model=m", f"endpoints.policy.{field}={value}"])
+    with pytest.raises(ConfigError, match=rf"endpoints\.roles\.policy\.{field}: .*environment variable") as caught:
+        load_config("quickstart", ["endpoints.model=m", f"endpoints.roles.policy.{field}={value}"])
     assert KEY not in str(caught.value)
 
 
@@ -113,12 +113,40 @@ def test_a_key_that_is_put_into_the_config_is_refused_without_being_shown(field:
     "address", ["http://localhost:abc/v1", "http://localhost:99999/v1", "http://ho st/v1", "http://[::1"]
 )
 def test_an_address_that_nobody_could_ask_is_refused_with_the_config(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"endpoints\.policy\.base_url"):
-        load_config("quickstart", ["endpoints.policy.model=m", f"endpoints.policy.base_url={address}"])
+    with pytest.raises(ConfigError, match=r"endpoints\.roles\.policy\.base_url"):
+        load_config("quickstart", ["endpoints.model=m", f"endpoints.roles.policy.base_url={address}"])
+
+
+def test_a_role_takes_what_it_does_not_say_from_the_settings_of_all() -> None:
+    shared = {"model": "m", "base_url": OWN, "max_retries": 1, "extra_body": {"a": 1}}
+    roles = {"teacher": {"model": "o3", "base_url": None, "max_retries": 6}, "merger": {}}
+    config = load_config({"endpoints": {**shared, "roles": roles}})
+    assert config.endpoints.of("policy") == config.endpoints.of("merger") == endpoint(**shared)
+    assert config.endpoints.of("teacher") == endpoint(model="o3", extra_body={"a": 1})
+    assert config.endpoints.of("embeddings") is None, "a model that chats embeds nothing"
+    assert load_config({"endpoints": config.endpoints.model_dump(mode="json")}) == config
+    assert load_config(read_mapping(config.to_yaml(), "")) == load_config(config.stated()) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("endpoints.teacher.model=o3", r"endpoints\.roles\.teacher\.model=NAME"),
+        ("endpoints.roles.techer.model=o3", "Did you mean 'teacher'"),
+        ("endpoints.roles.teacher.modle=o3", r"endpoints\.roles\.teacher\.modle: unknown key.*Did you mean 'model'"),
+        ("endpoints.roles.teacher.timeout=soon", r"endpoints\.roles\.teacher\.timeout: must be a valid number"),
+        ("endpoints.roles.teacher=o3", r"endpoints\.roles\.teacher: expected a section"),
+    ],
+)
+def test_a_mistake_in_a_role_names_its_place(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config("quickstart", [override])
 
 
 @pytest.mark.parametrize("proxy", ["socks4://host:1", "http://host:port"])
 def test_a_proxy_that_cannot_be_used_is_said(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     with pytest.raises(ConfigError, match="proxy"):
-        make_client(EndpointsConfig(policy=endpoint(base_url="https://host.example/v1", api_key_env=None)), "policy")
+        make_client(
+            EndpointsConfig(roles={"policy": endpoint(base_url="https://host.example/v1", api_key_env=None)}), "policy"
+        )

@@ -61,8 +61,8 @@ def test_the_ledger_belongs_to_the_context_that_opened_it() -> None:
 
 
 def test_prices_are_per_million_tokens() -> None:
-    config = EndpointConfig(model="m", price_in=2.0, price_cached=0.5, price_out=8.0)
-    assert cost_of(Tokens(1_000_000, 400_000, 500_000), config) == pytest.approx(0.6 * 2 + 0.4 * 0.5 + 0.5 * 8)
+    config = EndpointConfig(model="m", price_in=2.0, price_out=8.0)
+    assert cost_of(Tokens(1_000_000, 400_000, 500_000), config) == pytest.approx(2 + 0.5 * 8)
     assert cost_of(Tokens(1_000_000, 400_000, 0), EndpointConfig(model="m", price_in=2.0)) == pytest.approx(2.0)
     assert cost_of(Tokens(5, 0, 5), EndpointConfig(model="m", price_in=0)) == 0.0
     assert cost_of(Tokens(5, 0, 5), EndpointConfig(model="m")) is None
@@ -104,19 +104,19 @@ def test_paid_answers_are_given_once_each_to_the_next_process_until_they_are_set
 
 
 def test_budgets_and_limits_may_change_when_a_run_goes_on_and_the_model_may_not() -> None:
-    base = {"endpoints": {"merger": {"model": "a", "price_out": 1.0}, "max_cost": 1.0}}
+    base = {"endpoints": {"roles": {"merger": {"model": "a", "price_out": 1.0}}, "max_cost": 1.0}}
     saved = load_config(base)
-    loose = ["endpoints.max_cost=2", "endpoints.merger.timeout=5", "endpoints.merger.price_in=3"]
-    loose += ["endpoints.merger.base_url=http://127.0.0.1:9/v1", "endpoints.merger.api_version=x"]
+    loose = ["endpoints.max_cost=2", "endpoints.roles.merger.timeout=5", "endpoints.roles.merger.price_in=3"]
+    loose += ["endpoints.base_url=http://127.0.0.1:9/v1"]
     assert config_differences(saved, load_config(base, loose)) == []
-    found = config_differences(saved, load_config(base, ["endpoints.merger.model=b"]))
-    assert found == ['endpoints.merger.model "a" there, "b" here']
+    found = config_differences(saved, load_config(base, ["endpoints.roles.merger.model=b"]))
+    assert found == ['endpoints.roles.merger.model "a" there, "b" here']
 
 
 def test_a_bound_on_costs_needs_a_price() -> None:
     with pytest.raises(ConfigError, match=r"endpoints: max_cost .*price_in"):
-        load_config("quickstart", ["endpoints.merger.model=m", "endpoints.max_cost=1"])
-    load_config("quickstart", ["endpoints.merger.model=m", "endpoints.max_cost=1", "endpoints.merger.price_in=0.4"])
+        load_config("quickstart", ["endpoints.model=m", "endpoints.max_cost=1"])
+    load_config("quickstart", ["endpoints.model=m", "endpoints.max_cost=1", "endpoints.roles.merger.price_in=0.4"])
 
 
 REQUEST = st.tuples(
@@ -207,7 +207,7 @@ def test_as_many_attempts_are_allowed_as_requests_are_left_and_many_threads_are_
 
 
 def test_bounds_hold_every_prompt_and_answer() -> None:
-    fields: dict[str, Any] = {"model": "m", "base_url": "http://127.0.0.1:9/v1", "price_in": 1.0, "price_cached": 4.0}
+    fields: dict[str, Any] = {"model": "m", "base_url": "http://127.0.0.1:9/v1", "price_in": 4.0}
     client = Client(EndpointConfig(**fields, price_out=2.0), "policy")
     body = {"messages": [{"role": "user", "content": "é" * 50}], "max_completion_tokens": 10, "max_tokens": 30, "n": 3}
     most = client._most(CHAT, body)

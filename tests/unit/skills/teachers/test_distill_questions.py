@@ -51,7 +51,7 @@ class Half:
 
 def test_teachers_are_found_by_name() -> None:
     assert {"heuristic", "openai"} <= set(TEACHERS)
-    with pytest.raises(ConfigError, match=r"endpoints\.teacher"):
+    with pytest.raises(ConfigError, match=r"endpoints\.roles\.teacher"):
         make_teacher("openai")
     with pytest.raises(ConfigError, match="without evolve"):
         make_teacher(f"{__name__}:Half")

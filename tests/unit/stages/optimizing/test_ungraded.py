@@ -66,7 +66,7 @@ def test_tasks_without_a_true_answer_are_refused_where_nothing_else_tells(env: s
     data = {"train": written("t.jsonl", ["1", None, "3", None]), "eval": written("e.jsonl", [None, None])}
     own = {"data": written("s.jsonl", ["1", "2"])}
     config = {"env": {"id": env}, "rollout": {"backend": "openai"}, "data": data, "optimize": {"selection": own}}
-    endpoints = {"policy": {"model": "m"}, "optimizer": {"model": "m"}}
+    endpoints = {"model": "m", "roles": {"optimizer": {}}}
     with pytest.raises(DataError) as caught:
         prepare({**config, "endpoints": endpoints}, policy="openai:m")
     text = str(caught.value)
