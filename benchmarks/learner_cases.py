@@ -248,8 +248,7 @@ def _shares(learner: Any, batch: Any, config: Any, ranks: Any) -> Row:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from skill_ttrl.rl.parallel.split import own_micro_batches
-    from skill_ttrl.rl.parallel.tensors import local
+    from skill_ttrl.rl.parallel.ranks import local, own_micro_batches
 
     def size(tensors: Any) -> float:
         parts = [local(each) for each in tensors if isinstance(each, torch.Tensor)]

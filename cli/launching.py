@@ -31,7 +31,7 @@ def serve_other_ranks() -> None:
 
     if rank() == 0:
         return
-    from skill_ttrl.rl.parallel.commands import serve
+    from skill_ttrl.rl.parallel.driver import serve
     from skill_ttrl.rl.parallel.ranks import join
 
     serve(join())
@@ -46,7 +46,7 @@ def driving_ranks() -> Iterator[None]:
     if not launched():
         yield
         return
-    from skill_ttrl.rl.parallel.commands import current_driver
+    from skill_ttrl.rl.parallel.driver import current_driver
     from skill_ttrl.rl.parallel.launch import following_launcher
     from skill_ttrl.rl.parallel.ranks import join
 

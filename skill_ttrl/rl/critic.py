@@ -24,9 +24,7 @@ from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate
 from skill_ttrl.rl.losses.contract import masked_mean
 from skill_ttrl.rl.optim import PolicyOptimizer
-from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
-from skill_ttrl.rl.parallel.split import own_micro_batches
-from skill_ttrl.rl.parallel.tensors import like, local
+from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, like, local, own_micro_batches
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.update_metrics import SkippedUpdate
 

@@ -37,7 +37,7 @@ from skill_ttrl.rl.update_metrics import TurnGradients, sampled_entropy
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 if TYPE_CHECKING:
-    from skill_ttrl.rl.parallel.learner import DriverLearner
+    from skill_ttrl.rl.parallel.driver import RanksLearner
 
 VOTED = "majority"
 """The reward that the votes decide."""
@@ -139,7 +139,7 @@ class UpdateRule:
 
     def __call__(
         self,
-        learner: LocalLearner | DriverLearner,
+        learner: LocalLearner | RanksLearner,
         groups: Sequence[Group],
         votes: Sequence[VoteResult],
         *,

@@ -28,8 +28,7 @@ from skill_ttrl.rl.losses import Denominators, LossInputs, aggregate, build_loss
 from skill_ttrl.rl.losses.ppo import bounded_log_ratio, ratio_metrics, with_selection
 from skill_ttrl.rl.optim import build_optimizer, learning_rate, shared_rows
 from skill_ttrl.rl.options import naming_own
-from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
-from skill_ttrl.rl.parallel.split import own_micro_batches
+from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, own_micro_batches
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.update_metrics import GradientTrace, SkippedUpdate, TurnGradients, UpdateMetrics, batch_metrics
 from skill_ttrl.types import derive_seed

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from skill_ttrl.errors import CheckpointError, ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import MARK, row_membership
-from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
-from skill_ttrl.rl.parallel.tensors import like, local, whole
+from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, like, local, whole
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.policy import Policy

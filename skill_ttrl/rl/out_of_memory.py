@@ -7,7 +7,7 @@ import traceback
 import torch
 
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory")
-_PLACES = (("/rl/parallel/backend.py", "sample"), ("/llm/", "sample"), ("/rl/", "update"))
+_PLACES = (("/llm/", "sample"), ("/rl/", "update"))
 """Part of a file's path, and the phase that its code computes; the innermost frame that is in one of them decides."""
 
 
@@ -22,5 +22,7 @@ def out_of_memory(error: BaseException) -> str | None:
     files = [frame.f_code.co_filename.replace("\\", "/") for frame, _ in traceback.walk_tb(error.__traceback__)]
     if any("/sft_learner.py" in file for file in files):
         return "sft"
+    if any(frame.f_code.co_name == "sample_share" for frame, _ in traceback.walk_tb(error.__traceback__)):
+        return "sample"  # it gathers sharded weights first
     found = (phase for file in reversed(files) for part, phase in _PLACES if part in file)
     return next(found, "update")

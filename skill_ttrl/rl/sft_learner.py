@@ -13,8 +13,7 @@ from skill_ttrl.config import SFTConfig
 from skill_ttrl.rl.losses import Denominators, aggregate
 from skill_ttrl.rl.optim import build_optimizer, learning_rate, shared_rows
 from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
-from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
-from skill_ttrl.rl.parallel.split import own_micro_batches
+from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, own_micro_batches
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.update_metrics import SkippedUpdate
 from skill_ttrl.types import derive_seed

@@ -12,7 +12,8 @@ from typing import Any
 
 from skill_ttrl.errors import ScaleError, SkillBankError, SkillTTRLError, TrainingError
 from skill_ttrl.rl.learn import VOTED
-from skill_ttrl.rl.parallel.commands import call
+from skill_ttrl.rl.parallel.driver import Replica
+from skill_ttrl.rl.policy import Policy
 from skill_ttrl.runs.stop_rules import collapse_signs
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
@@ -176,7 +177,7 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
 def give_back(run: Run, state: RLState) -> None:
     """Return to the weights of before RL, and save them, where the rule `collapse` ended it; again where a resumed run was killed before."""
     if run.config.rl.stops_collapse and stopped_by(run.log.rows(RL), run.config.rl, state.step) is not None:
-        run.components.driver.run(call, "policy", "return_to_reference")
+        run.components.driver.run(Replica.on_policy, Policy.return_to_reference)
         run.components.worker.update_weights(state.step)
         save(run, state)
 

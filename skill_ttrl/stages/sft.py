@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from skill_ttrl.config import SFTConfig
 from skill_ttrl.rl.pack import EncodedDemonstration
-from skill_ttrl.rl.parallel.learner import DriverLearner
+from skill_ttrl.rl.parallel.driver import sft_learner
 from skill_ttrl.stages.setup.encode import Encoded
 from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.run import Run
@@ -56,7 +56,7 @@ def fine_tune(
     parts = run.components
     done = max(0, run.resumed.steps_done(phase) - before)
     if done < config.steps:
-        state = PhaseState(phase, before + done, learner := DriverLearner(parts.driver, config))
+        state = PhaseState(phase, before + done, learner := sft_learner(parts.driver, config))
         if done:
             load_learner(run)
         run.progress.start(shown, config.steps, "step", done)

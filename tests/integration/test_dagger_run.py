@@ -95,7 +95,7 @@ def test_stopped_within_a_round_it_goes_on_as_if_it_had_not_been(
 
 HARNESS = """
 import json, os, signal, sys
-import skill_ttrl.rl.parallel.learner as learner, skill_ttrl.runs.checkpoint as checkpoint
+import skill_ttrl.rl.sft_learner as learner, skill_ttrl.runs.checkpoint as checkpoint
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.stages import dagger, train
@@ -104,7 +104,7 @@ config, folder, stops = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.arg
 PLACES = {
     "played": (dagger, "play_chunk"),
     "appended": (RunFolder, "append_jsonl"),
-    "learn": (learner.DriverLearner, "step"),
+    "learn": (learner.SFTLearner, "step"),
     "seal": (checkpoint, "_seal"),
 }
 

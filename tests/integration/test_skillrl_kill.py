@@ -31,6 +31,7 @@ import skill_ttrl.runs.checkpoint as checkpoint
 from skill_ttrl.cli.main import main
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.collecting.collection import EpisodeWriter
@@ -46,7 +47,7 @@ PLACES = {
     "distill": (gather, "distill_into"),
     "distilled": (SkillBank, "apply"),
     "demonstrate": (encode, "coverage"),
-    "sft": (sft.DriverLearner, "step"),
+    "sft": (SFTLearner, "step"),
     "rl": (LocalLearner, "update"),
     "evolve": (Evolver, "evolve"),
     "evolved": (SkillBank, "apply"),

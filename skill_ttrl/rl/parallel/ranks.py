@@ -2,7 +2,7 @@
 
 `torchrun`, or `skillttrl train --nproc`, starts the same command several times. Rank 0 is the driver: it owns the run folder,
 the skill bank and the ledger. The others hold a replica or a shard of the policy and carry out the driver's commands
-(`commands`). Everything that is not a tensor of the model goes over a group of its own (gloo), so that a rank can wait for hours
+(`driver`). Everything that is not a tensor of the model goes over a group of its own (gloo), so that a rank can wait for hours
 while the driver collects episodes.
 """
 
@@ -17,14 +17,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from skill_ttrl.errors import RankError, SkillTTRLError
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.forward.micro_batch import cut_micro_batches, split_over_ranks
 from skill_ttrl.rl.out_of_memory import out_of_memory
 from skill_ttrl.rl.parallel.environment import launched, local_rank, take_variables
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+
+    from skill_ttrl.rl.policy import Policy
 
 T = TypeVar("T")
 
@@ -226,3 +232,59 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         size += tensor.numel() * tensor.element_size()
     if bucket:
         yield bucket
+
+
+def own_micro_batches(
+    policy: Policy,
+    batch: RolloutBatch,
+    indices: Int[Tensor, " M"],
+    ranks: Ranks,
+    *,
+    sequences: int | None,
+    tokens: int | None = None,
+) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
+    """Items of each micro-batch that this rank computes, and whether they count.
+
+    Sharded weights take collectives in every forward pass, so there every rank has the same number of micro-batches: one with fewer
+    of its own computes the shortest item over again, which does not count.
+
+    Args:
+        policy: What computes them.
+        batch: What all ranks have.
+        indices: Items that all ranks compute together; the shares are balanced by tokens.
+        ranks: All of them call this at the same time.
+        sequences: Most items of a micro-batch; None: any number.
+        tokens: Most tokens of a micro-batch, see `cut_micro_batches`; None: any number.
+    """
+    share = indices
+    if ranks.several:
+        share = split_over_ranks(batch, indices, ranks.size, packed=policy.packs)[ranks.rank]
+    own = cut_micro_batches(batch, share, sequences=sequences, tokens=tokens, packed=policy.packs)
+    count = len(own) if policy.sharding is None else ranks.largest(len(own))
+    yield from ((rows, True) for rows in own)
+    if count > len(own):
+        shortest = indices[batch.lengths_N[indices].argmin()].unsqueeze(0)
+        yield from ((shortest, False) for _ in range(len(own), count))
+
+
+# Tensors that may be sharded over the ranks (`DTensor`) or plain: what the optimizer and checkpoints need of both.
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A sharded tensor as a plain one, gathered on every rank; a plain one as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor, which shares its memory; a plain one as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def like(value: Tensor, model: Tensor) -> Tensor:
+    """A plain tensor that every rank has, sharded as `model` is; as it is where `model` is plain or of another shape."""
+    if not isinstance(model, DTensor) or isinstance(value, DTensor) or value.shape != model.shape:
+        return value
+    # Every rank cuts out its own part: nothing is sent.
+    placed = value.to(model.device_mesh.device_type)
+    sharded: Tensor = distribute_tensor(placed, model.device_mesh, [Shard(0)], src_data_rank=None)
+    return sharded.to(model.to_local().device)

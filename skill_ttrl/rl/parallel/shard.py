@@ -23,8 +23,7 @@ from torch.distributed.fsdp import (
 from torch.utils._pytree import tree_map_only
 
 from skill_ttrl.errors import ModelError
-from skill_ttrl.rl.parallel.ranks import Ranks
-from skill_ttrl.rl.parallel.tensors import like, local
+from skill_ttrl.rl.parallel.ranks import Ranks, like, local
 
 T = TypeVar("T")
 

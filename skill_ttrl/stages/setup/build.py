@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from skill_ttrl.llm.models.load import LoadedModel
-    from skill_ttrl.rl.parallel.commands import Driver, Objects
+    from skill_ttrl.rl.parallel.driver import Driver, Replica
     from skill_ttrl.rl.parallel.shard import Sharding
     from skill_ttrl.rl.policy import Policy
 
@@ -76,7 +76,7 @@ def build(
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
     """
-    from skill_ttrl.rl.parallel.commands import Driver
+    from skill_ttrl.rl.parallel.driver import Driver
     from skill_ttrl.rl.parallel.ranks import ALONE
 
     driver = driver or Driver(ALONE)
@@ -120,12 +120,12 @@ def build_learner_policy(
     notice: Callable[[str], None],
     stopping: Callable[[], bool],
 ) -> PolicyBundle:
-    """Sampler and agent of a policy that learns, on all ranks of `driver`, whose objects get the policy (`make_replica`)."""
+    """Sampler and agent of a policy that learns, on all ranks of `driver`, whose replicas get the policy (`make_replica`)."""
     from skill_ttrl.llm.hf import HFBackend
-    from skill_ttrl.rl.parallel.backend import RanksBackend, on_model
+    from skill_ttrl.rl.parallel.driver import RanksBackend, Replica
 
     def over_ranks(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return driver.run(on_model, function, *args, **kwargs)
+        return driver.run(Replica.on_model, function, *args, **kwargs)
 
     parts = build_policy(
         config,
@@ -137,7 +137,7 @@ def build_learner_policy(
         over_ranks=over_ranks if driver.ranks.several else None,
     )
     assert parts.context.loaded is not None  # a sampler that lives elsewhere has not looked at it yet
-    if refused := driver.objects["policy"].packing_refused:
+    if refused := driver.replica.policy.packing_refused:
         notice(f"Sequences are padded, not packed (model.packing): {refused}.")
     if driver.ranks.several and type(parts.backend) is HFBackend:
         return replace(parts, backend=RanksBackend(driver, parts.backend))
@@ -197,11 +197,11 @@ def make_envs(config: SkillTTRLConfig, tasks: Sequence[Task]) -> EnvPool:
     return envs
 
 
-def make_replica(objects: Objects, config: SkillTTRLConfig, weights: Path | None) -> LoadedModel:
-    """Command: load the policy on every rank, whole or this rank's shard of it.
+def make_replica(replica: Replica, config: SkillTTRLConfig, weights: Path | None) -> LoadedModel:
+    """Load the policy, whole or this rank's shard of it; each rank calls it at the same time.
 
     Args:
-        objects: This rank's; gets `policy`, `accelerator`, `critic` where `rl.critic` names a model, and on the other ranks than the driver what samples, `backend`.
+        replica: This rank's; gets `policy`, `accelerator`, `critic` where `rl.critic` names a model, and on the other ranks than the driver what samples, `backend`.
         config: As the driver's run has it.
         weights: Checkpoint to take the policy from, in place of `model.path`.
 
@@ -210,32 +210,32 @@ def make_replica(objects: Objects, config: SkillTTRLConfig, weights: Path | None
     """
     from skill_ttrl.rl.device import autocast_dtype, make_accelerator
 
-    ranks = objects.ranks
+    ranks = replica.ranks
     accelerator = make_accelerator(config.runtime)
-    objects["accelerator"] = accelerator
-    loaded, objects["policy"] = _load(objects, config, accelerator, weights)
+    replica.accelerator = accelerator
+    loaded, replica.policy = _load(replica, config, accelerator, weights)
     if "rl" in config.phases and config.rl.critic is not None and config.rl.critic.model is not None:
         if config.rl.critic.model == COPY:
-            objects["policy"].check_copy()  # the copy is made when the phase begins
+            replica.policy.check_copy()  # the copy is made when the phase begins
         else:
-            objects["critic"] = _load_critic(objects, config, accelerator)
+            replica.critic = _load_critic(replica, config, accelerator)
     if not ranks.is_driver and backend_facts(config).is_learner:
         place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
         place["weights"] = weights
-        objects["backend"] = make_backend(BackendContext.of(config, lambda: loaded, **place, trains=True))
+        replica.backend = make_backend(BackendContext.of(config, lambda: loaded, **place, trains=True))
     return loaded
 
 
 def _load(
-    objects: Objects, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
+    replica: Replica, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
 ) -> tuple[LoadedModel, Policy]:
     """The weights that `config.model` or a checkpoint names, on every rank, whole or this rank's shard of them."""
     from skill_ttrl.rl.policy import Policy
 
-    ranks = objects.ranks
+    ranks = replica.ranks
     sharding: Sharding | None = None
     if strategy(config.runtime, ranks.size, on_gpu=accelerator.device.type == "cuda") == "fsdp":
-        loaded, sharding = _load_sharded(objects, config, accelerator, weights)
+        loaded, sharding = _load_sharded(replica, config, accelerator, weights)
     else:
         loaded = load_policy(config, accelerator, weights)
         ranks.copy_from_driver_([*loaded.model.parameters(), *loaded.model.buffers()])
@@ -244,7 +244,7 @@ def _load(
     return loaded, Policy(loaded.model, loaded.tokenizer, accelerator.device, sharding=sharding, **options)
 
 
-def _load_critic(objects: Objects, config: SkillTTRLConfig, accelerator: Accelerator) -> Policy:
+def _load_critic(replica: Replica, config: SkillTTRLConfig, accelerator: Accelerator) -> Policy:
     """The decoder that `rl.critic.model` names; a resumed run fills in what it learned.
 
     Raises:
@@ -253,8 +253,8 @@ def _load_critic(objects: Objects, config: SkillTTRLConfig, accelerator: Acceler
     critic = config.rl.critic
     assert critic is not None
     named = config.model.model_copy(update={"path": critic.model, "revision": critic.revision})
-    _, found = _load(objects, config.model_copy(update={"model": named}), accelerator, None)
-    if found.tokenizer.get_vocab() != objects["policy"].tokenizer.get_vocab():
+    _, found = _load(replica, config.model_copy(update={"model": named}), accelerator, None)
+    if found.tokenizer.get_vocab() != replica.policy.tokenizer.get_vocab():
         raise ModelError(
             f"rl.critic.model={critic.model} has a different vocabulary from the policy. Use a model of the same family, "
             "rl.critic.model=policy for a copy of the policy, or null for a head on it."
@@ -263,14 +263,14 @@ def _load_critic(objects: Objects, config: SkillTTRLConfig, accelerator: Acceler
 
 
 def _load_sharded(
-    objects: Objects, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
+    replica: Replica, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
 ) -> tuple[LoadedModel, Sharding]:
     """This rank's shard of the weights. They are read once: by the driver, or each piece of a sharded checkpoint where it belongs."""
     from skill_ttrl.llm.models.weights import is_sharded, read_shards, weights_of
     from skill_ttrl.rl.device import autocast_dtype
     from skill_ttrl.rl.parallel.shard import Sharding
 
-    ranks, runtime = objects.ranks, config.runtime
+    ranks, runtime = replica.ranks, config.runtime
     source = weights or Path(config.model.path)
     in_pieces = is_sharded(source) and config.model.lora is None  # adapters rename what they adapt
     loaded = load_policy(config, accelerator, weights, device="cpu", empty=in_pieces or not ranks.is_driver)

@@ -41,7 +41,7 @@ from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.types import Group, Task
 
 if TYPE_CHECKING:
-    from skill_ttrl.rl.parallel.commands import Driver
+    from skill_ttrl.rl.parallel.driver import Driver
 
 Parts = tuple[TrainingComponents, Meter]
 Weights = tuple[int, bytes]
@@ -122,9 +122,9 @@ class RayWorkers:
     def update_weights(self, policy_version: int) -> None:
         """Give them the learner's present weights. A batch that a worker has is sampled with those that were present when it came."""
         from skill_ttrl.llm.models.weights import each_trained_weight, pack_weights
-        from skill_ttrl.rl.parallel.backend import on_model
+        from skill_ttrl.rl.parallel.driver import Replica
 
-        self._weights = Shared((policy_version, pack_weights(self._driver.run(on_model, each_trained_weight))))
+        self._weights = Shared((policy_version, pack_weights(self._driver.run(Replica.on_model, each_trained_weight))))
 
     def generate_rollouts(
         self, batches: Sequence[Batch], bank: BankView | None, on_rollout_end: OnRolloutEnd
@@ -245,10 +245,10 @@ def _describe(components: TrainingComponents) -> dict[str, bytes]:
     """The policy's files without weights, but for adapters: a model is not made with theirs left out."""
     from skill_ttrl.llm.models.load import save_model
     from skill_ttrl.llm.models.weights import has_adapters, trained_weights
-    from skill_ttrl.rl.parallel.backend import on_model
+    from skill_ttrl.rl.parallel.driver import Replica
 
     policy = components.policy
-    adapters = components.driver.run(on_model, trained_weights) if has_adapters(policy.model) else {}
+    adapters = components.driver.run(Replica.on_model, trained_weights) if has_adapters(policy.model) else {}
     with tempfile.TemporaryDirectory(prefix="skillttrl-policy-") as folder:
         save_model(policy.model, policy.tokenizer, Path(folder), weights=adapters)
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}

@@ -27,7 +27,7 @@ from skill_ttrl.types import Group, Task, Trajectory, derive_seed
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from skill_ttrl.rl.parallel.commands import Driver
+    from skill_ttrl.rl.parallel.driver import Driver
     from skill_ttrl.rl.policy import Policy
     from skill_ttrl.stages.setup.rollout_workers import RayWorkers
 
@@ -168,7 +168,7 @@ class TrainingComponents:
 
     worker: RolloutWorker
     driver: Driver
-    """The ranks that learn, this process alone or several; its objects are this rank's."""
+    """The ranks that learn, this process alone or several; its replica is this rank's."""
     train_tasks: Sequence[Task]
     """Without true answers."""
     bank: RunBank | NoBank
@@ -183,14 +183,12 @@ class TrainingComponents:
     @property
     def policy(self) -> Policy:
         """The policy that learns, this rank's part of it; the sampler may live elsewhere."""
-        policy: Policy = self.driver.objects["policy"]
-        return policy
+        return self.driver.replica.policy
 
     @property
     def accelerator(self) -> Accelerator:
         """Where this rank computes, and how precisely."""
-        accelerator: Accelerator = self.driver.objects["accelerator"]
-        return accelerator
+        return self.driver.replica.accelerator
 
     @property
     def backend(self) -> Backend:

@@ -18,8 +18,10 @@ from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, Traini
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.hand_over import LEFT, PLACE
 from skill_ttrl.rl.learn import UpdateRecord, UpdateRule
-from skill_ttrl.rl.parallel.commands import Objects, call
-from skill_ttrl.rl.parallel.learner import DriverLearner, load_state, save_state
+from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.parallel.driver import LEARNER, RanksLearner, Replica, rl_learner
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.rl.update_metrics import dump_skipped
 from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
 from skill_ttrl.runs.model_card import model_card
@@ -45,7 +47,7 @@ class PhaseState:
     phase: str
     step: int
     """Steps of the phase that are done."""
-    learner: DriverLearner | None = None
+    learner: LocalLearner | SFTLearner | RanksLearner | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """The part that JSON can hold."""
@@ -56,7 +58,7 @@ class PhaseState:
 class RLState(PhaseState):
     """Learner, votes, evolution, gate and step."""
 
-    learner: DriverLearner
+    learner: LocalLearner | RanksLearner
     rule: UpdateRule
     votes: VoteManager
     greedy: GreedyBaseline
@@ -77,10 +79,10 @@ class RLState(PhaseState):
         referred = config.rl.kl_coef > 0 or config.rl.kl_in_reward
         if (referred and {"sft", "dagger"} & {*config.phases}) or config.rl.stops_collapse:
             # The cold start's policy: without its adapters it would be the bare base. And what `collapse` gives back.
-            parts.driver.run(call, "policy", "refresh_reference")
+            parts.driver.run(Replica.on_policy, Policy.refresh_reference)
         whole_episodes = config.agent.context_mode == "episode"
         longest = config.rollout.max_new_tokens * (config.agent.max_turns if whole_episodes else 1)
-        learner = DriverLearner(parts.driver, config.rl, total_steps=config.rl.steps, max_response_tokens=longest)
+        learner = rl_learner(parts.driver, config.rl, total_steps=config.rl.steps, max_response_tokens=longest)
         rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner, join=whole_episodes)
         if step:
             load_learner(run)
@@ -181,7 +183,7 @@ def save(run: Run, state: PhaseState) -> None:
         state.phase,
         state.step,
         # Every rank writes its part; the driver alone writes the rest, and gives the folder its name.
-        write=lambda folder: driver.run(save_state, folder, learner=state.learner is not None),
+        write=lambda folder: driver.run(Replica.save, folder, learner=state.learner is not None),
         state={**state.state_dict(), **run.components.bank.state_dict(), "warnings": run.warn.texts},
         keep=config.run.save_total_limit,
         card=model_card(config, phase=state.phase, step=state.step),
@@ -195,9 +197,9 @@ def load_learner(run: Run) -> None:
     run.components.driver.run(read_learner, run.resumed.checkpoint.path)
 
 
-def read_learner(objects: Objects, folder: Path) -> None:
-    """Command: restore this rank's learner from a checkpoint."""
-    load_state(objects, folder, load_tensors(folder)["learner"])
+def read_learner(replica: Replica, folder: Path) -> None:
+    """Restore this rank's learner from a checkpoint."""
+    replica.load_learner(folder, load_tensors(folder)[LEARNER])
 
 
 def save_if_due(run: Run, state: PhaseState, *, due: bool, failed: TrainingError | None = None) -> None:

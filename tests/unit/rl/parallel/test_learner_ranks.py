@@ -19,9 +19,8 @@ from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learn import at_high_entropy
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import EncodedDemonstration, pack, with_advantages
-from skill_ttrl.rl.parallel.ranks import Ranks, join
+from skill_ttrl.rl.parallel.ranks import Ranks, join, whole
 from skill_ttrl.rl.parallel.shard import Sharding
-from skill_ttrl.rl.parallel.tensors import whole
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory

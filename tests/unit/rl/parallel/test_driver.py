@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.llm.backend import Request
 from skill_ttrl.llm.hf import sample_seeds
-from skill_ttrl.rl.parallel.backend import shares
-from skill_ttrl.rl.parallel.split import even_cuts
+from skill_ttrl.rl.parallel.driver import even_cuts, shares
 
 
 @given(count=st.integers(0, 50), parts=st.integers(1, 7))
