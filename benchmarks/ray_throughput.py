@@ -61,9 +61,7 @@ def measure(workers: int, options: argparse.Namespace) -> Measured:
     """Play all episodes on so many workers; 0: in this process."""
     scale = None
     if workers:
-        scale = ScaleConfig(
-            engine="ray", address="local", workers=workers, cpus_per_worker=cores() / max(cores(), workers)
-        )
+        scale = ScaleConfig(address="local", workers=workers, cpus_per_worker=cores() / max(cores(), workers))
     kwargs = {
         "seconds": options.pause, "turns": options.steps, "tasks": options.episodes, "actions": ["wait", "look"],
     }  # fmt: skip

@@ -22,7 +22,7 @@ from skill_ttrl.stages import collect, train
 from skill_ttrl.stages.collecting.collection import TaskSelection
 from skill_ttrl.storage.jsonl import read_jsonl
 
-RAY = ["scale.engine=ray", "scale.address=local"]
+RAY = ["scale.address=local"]
 ARMS = {
     "one process": [],
     "Ray, 1 worker samples": [*RAY, "scale.workers=1"],

@@ -14,7 +14,7 @@ from statistics import median
 
 from async_training import timed_run
 
-RAY = ["scale.engine=ray", "scale.address=local", "scale.workers=4", "scale.cpus_per_worker=0.25"]
+RAY = ["scale.address=local", "scale.workers=4", "scale.cpus_per_worker=0.25"]
 ARMS = {
     "in turn: one environment after the other": ["rollout.mode=sync"],
     "at the same time: a thread each": ["rollout.mode=async"],

@@ -66,7 +66,7 @@ Overrides = Annotated[
     list[str] | None,
     set_option(
         "Override one config key, e.g. rollout.temperature=0.4. A scripted agent has only env.kwargs, e.g. "
-        "env.kwargs.max_steps=20, scale, e.g. scale.engine=ray, and rollout.rollout_timeout_s."
+        "env.kwargs.max_steps=20, scale, e.g. scale.address=local, and rollout.rollout_timeout_s."
     ),
 ]
 Epsilon = Annotated[

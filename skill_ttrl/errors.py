@@ -17,7 +17,7 @@
     ├── BudgetError      (RuntimeError)    7   the budget for such models is spent
     ├── TrainingError    (RuntimeError)    8   nothing can be learned: no update is finite, or too few groups differ in reward
     ├── RankError        (RuntimeError)    9   one of several processes that train together is gone
-    ├── ScaleError       (RuntimeError)    9   a Ray cluster that is not there or not fit, or workers that die again and again
+    ├── WorkerError      (RuntimeError)    9   worker processes that cannot start or die again and again, or a Ray cluster that is not there
     └── MissingDependencyError (ImportError) 5  a package that an extra installs
 
 The command line turns these into one line on stderr and the exit code (`EXIT_CODES`); anything else is a bug and keeps its traceback.
@@ -162,8 +162,8 @@ class RankError(SkillTTRLError, RuntimeError):
         self.exit_code, self.rank, self.out_of_memory = exit_code, rank, out_of_memory
 
 
-class ScaleError(SkillTTRLError, RuntimeError):
-    """A Ray cluster that is not there or does not fit this process, or workers of it that die again and again."""
+class WorkerError(SkillTTRLError, RuntimeError):
+    """Worker processes that cannot start or die again and again, or a Ray cluster that is not there or does not fit this process."""
 
     exit_code = 9
 

@@ -117,7 +117,7 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"download and run the kernel {value}"
         elif key == "skills.embedder_model" and _loads_files(stated["skills"]):
             found[key] = f"load the embedder {value}, whose files can name Python code to import"
-        elif key == "scale.address" and value not in ("auto", "local"):
+        elif key == "scale.address" and value not in (None, "auto", "local"):
             found[key] = f"run as part of the Ray cluster {value}, whose nodes can run code in this process"
         elif key == "skills.shared" and value and stated["skills"].get("bank"):
             found[key] = f"write skills to the bank {stated['skills']['bank']}, outside of the run"

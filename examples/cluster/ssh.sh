@@ -31,4 +31,4 @@ for host in $hosts; do
     ssh "$host" env RAY_AUTH_MODE=token ${ALFWORLD_DATA:+ALFWORLD_DATA="$ALFWORLD_DATA"} \
         ${WEBSHOP_DATA:+WEBSHOP_DATA="$WEBSHOP_DATA"} "$venv/bin/ray" start --address="$address" --disable-usage-stats
 done
-PATH="$venv/bin:$PATH" "$@" --set scale.engine=ray --set scale.address="$address"
+PATH="$venv/bin:$PATH" "$@" --set scale.address="$address"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.answers.grammar import Tree
-from skill_ttrl.errors import SkillTTRLError
+from skill_ttrl.errors import WorkerError
 
 Judged = dict[str, Any]
 """`{"key": text}`, or `{"gave_up": "timeout" | "memory" | "crashed" | "undecided", "why": text}`."""
@@ -38,10 +38,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class WorkerError(SkillTTRLError, RuntimeError):
-    """The process that compares expressions cannot be started."""
 
 
 class Pool:

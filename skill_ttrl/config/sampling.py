@@ -91,7 +91,7 @@ class RolloutConfig(Section):
     backend that works on tokens: `hf`, `vllm`, or `openai` with a vLLM server."""
     prompts_per_batch: int | None = Field(default=None, ge=1)
     """Prompts whose rollouts are sampled together, each batch with its own seed. Batches run one after another, or on the workers of a Ray
-    cluster (`scale.engine`). Fewer prompts take less memory. None: all prompts of a step or an evaluation. The number changes which samples
+    cluster (`scale.address`). Fewer prompts take less memory. None: all prompts of a step or an evaluation. The number changes which samples
     a seed gives."""
     max_batch_size: int = Field(default=1024, ge=1)
     """Most rows that the `hf` backend decodes at once; on a CPU, no more than 1 GiB of keys and values holds. The number changes which

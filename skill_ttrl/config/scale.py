@@ -19,11 +19,10 @@ class ScaleConfig(Section):
     ahead with weights handed over in flight.
     """
 
-    engine: Literal["local", "ray"] = "local"
-    """`local`: this machine. `ray`: workers on the nodes of a Ray cluster (extra `ray`), each with its own environments, agent and policy."""
-    address: str = AUTO
-    """The Ray cluster. `auto`: the one that this machine belongs to (`ray start`), or the one in `RAY_ADDRESS`. `local`: a temporary one on
-    this machine. Or `HOST:PORT` of a cluster's head, or `ray://HOST:PORT` of its client server."""
+    address: str | None = None
+    """A Ray cluster (extra `ray`) whose nodes get workers. `auto`: the one that this machine belongs to (`ray start`), or the one in
+    `RAY_ADDRESS`. `local`: a temporary one on this machine. Or `HOST:PORT` of a cluster's head, or `ray://HOST:PORT` of its client server.
+    None: this process, without Ray."""
     workers: int | Literal["auto"] = AUTO
     """Most workers. `auto`: as many as fit on the nodes, also when nodes join or leave."""
     cpus_per_worker: float = Field(default=1.0, gt=0, le=1024)
@@ -34,21 +33,18 @@ class ScaleConfig(Section):
     """The work of Ray workers in the phases `rl`, `vote_sft` and `dagger`. `rollouts`: each samples whole batches (`rollout.prompts_per_batch`)
     with `hf`, using its own policy, bank and environments. `environments`: each runs environments, and this process samples, with any
     backend. `auto`: `rollouts` with `hf`, otherwise `environments`."""
-    max_retries: int = Field(default=3, ge=0, le=1000)
-    """Times that episodes are restarted, with the same seed, after their worker has died. An error raised by their own code is not retried."""
 
     @field_validator("address")
     @classmethod
-    def _is_an_address(cls, address: str) -> str:
-        if address not in (AUTO, LOCAL) and not _ADDRESS.fullmatch(address):
+    def _is_an_address(cls, address: str | None) -> str | None:
+        if address not in (None, AUTO, LOCAL) and not _ADDRESS.fullmatch(str(address)):
             raise ValueError("must be auto, local, HOST:PORT or ray://HOST:PORT")
         return address
 
     @model_validator(mode="after")
-    def _cluster_needs_its_engine(self) -> ScaleConfig:
-        for name in ("address", "training"):
-            if self.engine == LOCAL and (value := getattr(self, name)) != AUTO:
-                raise ValueError(f"{name} {value} needs a Ray cluster, but engine is local; set scale.engine=ray")
+    def _training_needs_a_cluster(self) -> ScaleConfig:
+        if self.address is None and self.training != AUTO:
+            raise ValueError(f"training {self.training} needs a Ray cluster; set scale.address, such as auto or local")
         return self
 
     @field_validator("workers")

@@ -10,7 +10,7 @@ from typing import Any
 
 from skill_ttrl.agents.action_parser import ParsedAction
 from skill_ttrl.agents.agent import AgentInput
-from skill_ttrl.errors import ScaleError
+from skill_ttrl.errors import WorkerError
 from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironment
 from skill_ttrl.rollout.info import (
     admissible_actions,
@@ -202,7 +202,7 @@ class ActiveRollout:
             self.elapsed_s += time.monotonic() - began
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, ScaleError):  # there is nowhere to play, which is no episode's own failure
+        if isinstance(error, WorkerError):  # there is nowhere to play, which is no episode's own failure
             raise error
         self.stop_reason, self.error = "error", failure(error)
 

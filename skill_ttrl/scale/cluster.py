@@ -9,17 +9,18 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import skill_ttrl
 from skill_ttrl.config import ScaleConfig
 from skill_ttrl.config.scale import AUTO, LOCAL
 from skill_ttrl.cores import cores
-from skill_ttrl.errors import MissingDependencyError, ScaleError
+from skill_ttrl.errors import MissingDependencyError, WorkerError
 from skill_ttrl.progress import Progress
-from skill_ttrl.scale.crew import Hosts, MakeEnv, RayCrew, Setup, places
-from skill_ttrl.scale.pool import Pool
+from skill_ttrl.scale.crew import THREADS, Hosts, MakeEnv, RayCrew, make_host, places
+from skill_ttrl.workers import Notice, Pool, Setup
 
 CLIENT = "ray://"
 CONNECT_S = 5.0
@@ -36,22 +37,23 @@ def connected(settings: ScaleConfig) -> Iterator[None]:
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        ScaleError: there is no cluster, or it was started with other versions of Ray or Python.
+        WorkerError: there is no cluster, or it was started with other versions of Ray or Python.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
     try:
         import ray
     except ImportError:
-        raise MissingDependencyError.for_extra("scale.engine=ray", "ray") from None
+        raise MissingDependencyError.for_extra("scale.address", "ray") from None
     if ray.is_initialized():
         yield
         return
-    with _own_token(settings.address):
+    address = settings.address or AUTO
+    with _own_token(address):
         try:
             main = threading.current_thread() is threading.main_thread()
             before = signal.getsignal(signal.SIGTERM)
             try:
-                _connect(settings.address)
+                _connect(address)
             finally:
                 if main:  # `ray.init` replaces this process's handler
                     signal.signal(signal.SIGTERM, before)
@@ -70,16 +72,16 @@ def _connect(address: str) -> None:
     try:
         ray.init(address=address, **quiet, **own)
     except ConnectionError as error:
-        raise ScaleError(
+        raise WorkerError(
             f"There is no Ray cluster at scale.address={address} ({_first_line(error)}). {START}"
         ) from None
     except Exception as error:  # Ray raises the bare type where a node does not start in time
         if "ersion mismatch" in str(error):
-            raise ScaleError(
+            raise WorkerError(
                 f"The Ray cluster at scale.address={address} runs other versions than this process: "
                 f"{' '.join(str(error).split())} Install the same Ray and Python on every node and here."
             ) from None
-        raise ScaleError(
+        raise WorkerError(
             f"Cannot use the Ray cluster at scale.address={address}: {_first_line(error)}. {START}"
         ) from None
 
@@ -103,7 +105,7 @@ def _reach(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError, ValueError) as error:
-        raise ScaleError(f"Nothing answers at {name}={address} ({error}).{left} {START}") from None
+        raise WorkerError(f"Nothing answers at {name}={address} ({error}).{left} {START}") from None
 
 
 @contextmanager
@@ -137,7 +139,7 @@ def check_nodes(check: Check, settings: ScaleConfig) -> tuple[int, int]:
         Number of these nodes, and of the workers that they have room for, `scale.workers` at most.
 
     Raises:
-        ScaleError: a node has other versions or lacks something, or none has room for a worker; it lists all that is wrong.
+        WorkerError: a node has other versions or lacks something, or none has room for a worker; it lists all that is wrong.
     """
     import ray
 
@@ -145,13 +147,13 @@ def check_nodes(check: Check, settings: ScaleConfig) -> tuple[int, int]:
     fitting = [node for node in nodes if places([node], settings)]
     if not fitting:
         most = {name: max((node["Resources"].get(name, 0.0) for node in nodes), default=0.0) for name in ("CPU", "GPU")}
-        raise ScaleError(
+        raise WorkerError(
             f"No node has room for a worker of scale.cpus_per_worker={settings.cpus_per_worker:g} and scale.gpus_per_worker="
             f"{settings.gpus_per_worker:g}: the largest of {len(nodes)} has {most['CPU']:g} CPUs, and {most['GPU']:g} GPUs is the most."
         )
     if wrong := problems(_ask(fitting, check)):
         lines = "\n".join(f"  {line}" for line in wrong)
-        raise ScaleError(f"Nothing was run because the nodes of the Ray cluster are not ready:\n{lines}")
+        raise WorkerError(f"Nothing was run because the nodes of the Ray cluster are not ready:\n{lines}")
     room = places(fitting, settings)
     return len(fitting), room if settings.workers == AUTO else min(room, int(settings.workers))
 
@@ -207,7 +209,7 @@ def _ask(nodes: Sequence[Any], check: Check) -> list[tuple[str, str]]:
             found.append((name, reference.future().result()))  # not `ray.get`, which a signal breaks
         except ray.exceptions.RayError as error:
             said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-            raise ScaleError(f"{name} does not answer: {said.strip()}") from None
+            raise WorkerError(f"{name} does not answer: {said.strip()}") from None
     return found
 
 
@@ -219,53 +221,38 @@ def open_pool(setup: Setup, check: Check, settings: ScaleConfig, *, most: int, p
     """Workers on the nodes of a Ray cluster; they end with the block.
 
     Args:
-        setup: makes what a worker works with; called once in each. A module's own function, or a `partial` of one.
+        setup: makes what a worker works with; called once in each.
         check: called once on each node, before any worker starts; raises where the node lacks something.
         settings: the cluster, and what a worker takes.
         most: items that there will be at most.
-        progress: gets what workers print, and what becomes of them.
+        progress: gets what becomes of the workers.
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        ScaleError: there is no cluster, or its nodes are not ready; lists all that is wrong.
+        WorkerError: there is no cluster, or its nodes are not ready; lists all that is wrong.
     """
-    with _ready_cluster(check, settings, progress):
-        crew = RayCrew(setup, settings, most, lambda text: progress.notice(text, warning=True))
-        pool = Pool(crew, settings.max_retries, lambda text: progress.notice(text, warning=True))
-        try:
+    with _ready_cluster(check, settings, progress) as notice:
+        crew = RayCrew(setup, settings, notice, most=max(1, most))
+        with closing(Pool(crew, notice)) as pool:
             yield pool
-        finally:
-            pool.close()
 
 
 @contextmanager
 def open_hosts(make: MakeEnv, check: Check, settings: ScaleConfig, progress: Progress) -> Iterator[Hosts]:
-    """Processes on the nodes of a Ray cluster that hold environments; they end with the block.
-
-    Args:
-        make: makes an environment in a host.
-        check: as for `open_pool`.
-        settings: the cluster, and what a host takes.
-        progress: gets what becomes of the hosts.
-
-    Raises:
-        MissingDependencyError: Ray is not installed.
-        ScaleError: there is no cluster, or its nodes are not ready; lists all that is wrong.
-    """
-    with _ready_cluster(check, settings, progress):
-        hosts = Hosts(make, settings, lambda text: progress.notice(text, warning=True))
-        try:
+    """Workers that hold environments, each made by `make`; they end with the block. Arguments and errors as for `open_pool`."""
+    with _ready_cluster(check, settings, progress) as notice:
+        crew = RayCrew(partial(make_host, make), settings, notice, threads=THREADS)
+        with closing(Hosts(crew, notice)) as hosts:
             yield hosts
-        finally:
-            hosts.close()
 
 
 @contextmanager
-def _ready_cluster(check: Check, settings: ScaleConfig, progress: Progress) -> Iterator[None]:
+def _ready_cluster(check: Check, settings: ScaleConfig, progress: Progress) -> Iterator[Notice]:
+    """The cluster with all its nodes checked; gives what reports the workers' warnings."""
     progress.notice(f"Ray: connecting (scale.address={settings.address}); then each node is checked.")
     with connected(settings):
         count, room = check_nodes(check, settings)
         progress.notice(
             f"Ray: {count} node{'s' * (count != 1)} with room for {room} worker{'s' * (room != 1)}; they load now."
         )
-        yield
+        yield partial(progress.notice, warning=True)

@@ -18,7 +18,6 @@ import gymnasium
 
 from skill_ttrl.agents.scripted import FIRST, ScriptedAgent, check_adviser, make_scripted_agent
 from skill_ttrl.config import AgentConfig, CollectConfig, ScaleConfig, SkillTTRLConfig
-from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.cores import cores
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.envs.contract import close_env
@@ -93,9 +92,9 @@ def run(
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs must be at least 1, found {jobs}.")
     scale = scale or ScaleConfig()
-    if jobs is not None and scale.engine != LOCAL:
+    if jobs is not None and scale.address is not None:
         raise ConfigError(
-            f"--num-workers={jobs} sets processes on this machine. With scale.engine={scale.engine} set scale.workers instead."
+            f"--num-workers={jobs} sets processes on this machine. With scale.address={scale.address} set scale.workers instead."
         )
     collection = Collection(
         selection.made(selection.kwargs),
@@ -284,8 +283,9 @@ def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None, scal
     """Play what is left, in order."""
     left = writer.units[len(writer.outcomes) :]
     with ExitStack() as stack:
-        if scale.engine == LOCAL:
-            results = work(make, left, jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS)))
+        if scale.address is None:
+            jobs = jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS))
+            results = work(make, left, jobs, partial(writer.progress.notice, warning=True))
         else:
             results = stack.enter_context(_on_workers(make, left, scale, writer.progress))
         stop = stack.enter_context(StopSignal())
@@ -305,7 +305,7 @@ def _on_workers(
     """Yield the result of each unit, in order, played by workers of a Ray cluster that end with the block.
 
     Raises:
-        ScaleError: there is no cluster, or its nodes are not ready.
+        WorkerError: there is no cluster, or its nodes are not ready.
     """
     size = max(1, min(MOST_A_BATCH, len(units) // BATCHES))
     batches = [units[start : start + size] for start in range(0, len(units), size)]
@@ -320,7 +320,7 @@ def _check(make: partial[_Playing], tasks: Sequence[Task]) -> None:
 
 
 def _set_up(make: partial[_Playing], tasks: Sequence[Task]) -> tuple[Callable[[Sequence[Unit]], list[Played]], None]:
-    """`scale.worker.Setup`: plays batches. Checked again: the worker's node may have joined after the others were asked."""
+    """`workers.Setup`: plays batches. Checked again: the worker's node may have joined after the others were asked."""
     playing = make()
     playing.check(tasks)
     return lambda units: [playing(unit) for unit in units], None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from skill_ttrl.errors import ScaleError, SkillBankError, SkillTTRLError, TrainingError
+from skill_ttrl.errors import SkillBankError, SkillTTRLError, TrainingError, WorkerError
 from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rl.parallel.driver import Replica
 from skill_ttrl.rl.policy import Policy
@@ -64,7 +64,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
         for step in remaining_steps(run, state):
             clock = StepTimer(run.progress, shown(config), parts.accelerator)
             # Sample → vote → reward; with further tasks too where `rl.dynamic_sampling` asks for groups whose rewards differ.
-            with checkpoint_on_error(run, state, TrainingError, SkillBankError, ScaleError):
+            with checkpoint_on_error(run, state, TrainingError, SkillBankError, WorkerError):
                 found = sample_step(run, state, rewards, clock, step)
             groups, votes, chosen = found.groups, found.votes, found.chosen
             if state.gate is not None:  # it rolls out with the policy as it is, so before the sampler rests

@@ -71,4 +71,4 @@ def cluster(marks: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def scale(cluster: Any) -> ScaleConfig:
-    return ScaleConfig(engine="ray", address=cluster.address)
+    return ScaleConfig(address=cluster.address)

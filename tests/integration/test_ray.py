@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import ScaleConfig
-from skill_ttrl.errors import ScaleError
+from skill_ttrl.errors import WorkerError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.collect import run
 from skill_ttrl.stages.collecting.collection import TaskSelection
@@ -48,15 +48,13 @@ def collected(path: Path, env: str = DOORS, **words: Any) -> bytes:
     return path.read_bytes()
 
 
-def test_a_scripted_agent_writes_the_same_bytes_and_its_prints_are_shown_once(
-    tmp_path: Path, scale: ScaleConfig
-) -> None:
+def test_a_scripted_agent_writes_the_same_bytes(tmp_path: Path, scale: ScaleConfig) -> None:
     here = collected(tmp_path / "here.jsonl", agent="random", rollouts=3, jobs=1)
     heard = Heard()
     assert collected(tmp_path / "there.jsonl", agent="random", rollouts=3, scale=scale, progress=heard) == here
-    assert heard.done == list(range(1, 91)) and not heard.notices
+    assert heard.done == list(range(1, 91))
     run(TaskSelection(DOORS, "test"), agent="tests.doors:Quitter", scale=scale, progress=heard)
-    assert [text.partition(": ")[2] for text in heard.notices] == ["hm"]
+    assert not heard.notices  # what leaves Python is an episode's failure, and no worker's death
 
 
 def test_a_node_that_dies_loses_no_episode_and_doubles_none(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:
@@ -98,9 +96,8 @@ def test_a_worker_that_dies_loses_no_episode(
 
 
 def test_a_worker_that_always_dies_is_given_up_and_what_was_played_is_kept(tmp_path: Path, scale: ScaleConfig) -> None:
-    bounded = scale.model_copy(update={"max_retries": 1})
-    with pytest.raises(ScaleError, match=r"ended its worker 2 times in a row, .* its worker process has died"):
-        collected(tmp_path / "out.jsonl", agent="tests.doors:Deadly", scale=bounded)
+    with pytest.raises(WorkerError, match=r"ended its worker 4 times in a row, .* its worker process has died"):
+        collected(tmp_path / "out.jsonl", agent="tests.doors:Deadly", scale=scale)
 
 
 @pytest.fixture
@@ -111,7 +108,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def of_scale(scale: ScaleConfig) -> list[str]:
-    return [f"scale.{name}={value}" for name, value in scale.model_dump().items() if name in ("engine", "address")]
+    return [f"scale.{name}={value}" for name, value in scale.model_dump().items() if name == "address"]
 
 
 def test_a_policy_plays_the_same_episodes(tmp_path: Path, scale: ScaleConfig, recipe: Path) -> None:
@@ -163,7 +160,7 @@ def test_a_node_without_the_data_is_named_before_anything_runs_and_left_out_wher
     assert there == here
     assert any("cannot start and is skipped: The doors need data" in text for text in heard.notices), heard.notices
     with pytest.raises(
-        ScaleError,
+        WorkerError,
         match=r"(?s)Nothing was run[^:]*:\n  \S+ \([^)]*\): The doors need data\. Set \w+ to their folder\.$",
     ):
         collected(tmp_path / "out.jsonl", MORTAL, agent="random", scale=scale, kwargs=kwargs)
@@ -172,6 +169,16 @@ def test_a_node_without_the_data_is_named_before_anything_runs_and_left_out_wher
 
 
 def test_where_there_is_no_cluster_the_command_says_so(tmp_path: Path) -> None:
-    play = ("collect", "--env", DOORS, "--policy", "random", "-o", tmp_path / "out.jsonl", "--set", "scale.engine=ray")
-    nobody = skillttrl(*play, "--set", "scale.address=127.0.0.1:1")
+    play = (
+        "collect",
+        "--env",
+        DOORS,
+        "--policy",
+        "random",
+        "-o",
+        tmp_path / "out.jsonl",
+        "--set",
+        "scale.address=127.0.0.1:1",
+    )
+    nobody = skillttrl(*play)
     refused(nobody, 9, "Nothing answers at scale.address=127.0.0.1:1", "ray start --head", "scale.address=local")

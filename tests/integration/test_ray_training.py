@@ -43,11 +43,7 @@ class Heard(SilentProgress):
 
 
 def on(scale: ScaleConfig) -> list[str]:
-    return [
-        f"scale.{name}={value}"
-        for name, value in scale.model_dump().items()
-        if name in ("engine", "address", "training")
-    ]
+    return [f"scale.{name}={value}" for name, value in scale.model_dump().items() if name in ("address", "training")]
 
 
 def content(run: Path) -> dict[str, bytes]:

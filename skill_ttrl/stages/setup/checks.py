@@ -21,7 +21,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import check_adviser, make_scripted_agent
 from skill_ttrl.answers import conditions
 from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig
-from skill_ttrl.config.scale import AUTO, LOCAL
+from skill_ttrl.config.scale import AUTO
 from skill_ttrl.cores import free_memory
 from skill_ttrl.data.tasks import CHECK, find_family, longest_series
 from skill_ttrl.envs.contract import names_states
@@ -444,11 +444,11 @@ def shares_rollouts(config: SkillTTRLConfig) -> bool:
 
 def check_scale(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where a run names a cluster that no phase of it would use, or could not use."""
-    if config.scale.engine == LOCAL:
+    if config.scale.address is None:
         return
     if "collect" not in config.phases and not rolls_out_on_workers(config):
         raise ConfigError(
-            f"scale.engine={config.scale.engine} distributes the phases collect, {', '.join(ROLLING)}, and the commands collect, "
+            f"scale.address={config.scale.address} distributes the phases collect, {', '.join(ROLLING)}, and the commands collect, "
             f"evaluate and vote, but phases is {config.phases}. Leave it out. For several GPUs here: --nproc."
         )
     # False where nobody is asked, None where a policy is.
@@ -472,7 +472,7 @@ def _check_shared_rollouts(config: SkillTTRLConfig) -> None:
         1 < count <= rollout.prompts_per_batch and {"rl", "vote_sft"} & {*config.phases}
     ):
         raise ConfigError(
-            f"scale.engine={config.scale.engine} gives each worker one batch of prompts, but with "
+            f"scale.address={config.scale.address} gives each worker one batch of prompts, but with "
             f"rollout.prompts_per_batch={rollout.prompts_per_batch or 'null'} all {count} prompts of a step are one batch. Lower "
             f"it, for example to {max(1, count // 8)} (it changes which samples a seed gives), or set scale.training=environments."
         )
@@ -484,8 +484,8 @@ def check_shared_policy(config: SkillTTRLConfig) -> None:
     if remote or (config.skills is not None and config.skills.embedder == OPENAI):
         what = f"rollout.backend={config.rollout.backend}" if remote else f"skills.embedder={OPENAI}"
         raise ConfigError(
-            f"scale.engine={config.scale.engine} distributes policies that workers load. {what} calls a remote model, whose cost "
-            "one process must count: leave out scale.engine."
+            f"scale.address={config.scale.address} distributes policies that workers load. {what} calls a remote model, whose cost "
+            "one process must count: leave out scale.address."
         )
 
 

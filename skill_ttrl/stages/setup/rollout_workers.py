@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.answers.decide import EquivalenceResult
 from skill_ttrl.answers.equivalence import judged, take_over
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.hand_over import refuse_abandoned
@@ -27,7 +26,6 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.scale.cluster import open_hosts, open_pool
 from skill_ttrl.scale.crew import HostedEnv, Shared
-from skill_ttrl.scale.pool import Pool
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.retrieval.retriever import Retriever
@@ -39,6 +37,7 @@ from skill_ttrl.stages.setup.policy import build_policy, load_policy
 from skill_ttrl.stages.training.components import Batch, OnRolloutEnd, RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.types import Group, Task
+from skill_ttrl.workers import Pool
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.driver import Driver
@@ -83,7 +82,7 @@ def rolling_out_on_workers(
     """The components with workers of a Ray cluster that sample in their place, and end with the block.
 
     Raises:
-        ScaleError: there is no cluster, or its nodes are not ready.
+        WorkerError: there is no cluster, or its nodes are not ready.
         ModelError: the policy cannot be sent.
     """
     config = components.config
@@ -134,7 +133,7 @@ class RayWorkers:
         Rollouts are reported batch by batch, as soon as any worker has finished one.
 
         Raises:
-            ScaleError: a batch's workers die, more often than is retried.
+            WorkerError: a batch's workers die, more often than is retried.
             AbandonedError: the run has left these rollouts.
         """
 
@@ -163,7 +162,7 @@ class RayWorkers:
 
 @dataclass(frozen=True)
 class RolloutSetup:
-    """Makes in a worker what rolls out batches: `scale.worker.Setup`."""
+    """Makes in a worker what rolls out batches: `workers.Setup`."""
 
     config: SkillTTRLConfig
     policy: Mapping[str, bytes]
@@ -256,14 +255,14 @@ def _describe(components: TrainingComponents) -> dict[str, bytes]:
 
 @contextmanager
 def on_cluster(components: TrainingComponents, meter: Meter, progress: Progress) -> Iterator[Parts]:
-    """The parts of a run with workers that end with the block, where `scale.engine` asks for them; else as they are.
+    """The parts of a run with workers that end with the block, where `scale.address` asks for them; else as they are.
 
     Raises:
-        ScaleError: there is no cluster, or its nodes are not ready.
+        WorkerError: there is no cluster, or its nodes are not ready.
         SkillTTRLError: a worker cannot make the policy or the environment.
     """
     config = components.config
-    if config.scale.engine == LOCAL or not rolls_out_on_workers(config):
+    if config.scale.address is None or not rolls_out_on_workers(config):
         yield components, meter
     elif shares_rollouts(config):
         with rolling_out_on_workers(components, meter.eval_tasks, progress) as sharing:
@@ -283,7 +282,7 @@ def _hosting_environments(components: TrainingComponents, meter: Meter, progress
         hosts = stack.enter_context(open_hosts(make, check, config.scale, progress))
 
         def pool() -> EnvPool:
-            found = EnvPool(lambda: HostedEnv(hosts, config.scale.max_retries, expensive))
+            found = EnvPool(lambda: HostedEnv(hosts, expensive))
             stack.callback(found.close)
             return found
 

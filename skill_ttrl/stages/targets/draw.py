@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.llm.backends import COMMAND, backend_facts
@@ -114,7 +113,7 @@ def draw_samples(
             size = chunk if chunk is not None or folder is not None else 0
             most = plan_samples(tasks, draws, size, config.rollout.max_batch_size)
             how: dict[str, Any] = {"use_bank": use_bank, "both_wordings": both_wordings, "chunks": len(most)}
-            if len(most) == 1 and config.scale.engine != LOCAL:
+            if len(most) == 1 and config.scale.address is not None:
                 progress.notice(
                     "All problems form one batch, which one worker samples. To divide them: --batch-size N."
                 )

@@ -13,14 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling, counting
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, when_spent
 from skill_ttrl.progress import NoticeCollector, Progress
 from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.scale.cluster import open_pool
-from skill_ttrl.scale.pool import Pool
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.evaluation.measure import Controls, join, play_controls
 from skill_ttrl.stages.setup.build import build_for_eval, make_envs
@@ -31,6 +29,7 @@ from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker, i
 from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated
 from skill_ttrl.stages.training.run_bank import NoBank
 from skill_ttrl.types import Group, Task, derive_seed
+from skill_ttrl.workers import Pool
 
 SampleChunks = Callable[[Sequence["Chunk"]], Generator[list[Group]]]
 """Chunks → the groups of each, in order; here one chunk after another as they are asked for, or on several workers."""
@@ -125,7 +124,7 @@ def open_sampler(
     chunks: int,
     both_wordings: bool = False,
 ) -> Iterator[LocalSampler | RemoteSampler]:
-    """Load a policy where `scale.engine` says; it is closed at the end.
+    """Load a policy where `scale.address` says; it is closed at the end.
 
     Args:
         target: the policy.
@@ -137,12 +136,12 @@ def open_sampler(
 
     Raises:
         ConfigError: such a policy is not sampled by workers.
-        ScaleError: the cluster is not there, or its nodes are not ready.
+        WorkerError: the cluster is not there, or its nodes are not ready.
         SkillTTRLError: the policy cannot be loaded.
     """
     setup = PolicySetup(target, problems, use_bank, both_wordings)
     config = target.config
-    if config.scale.engine == LOCAL:
+    if config.scale.address is None:
         with setup.open(progress) as here, _completions_shown(here, progress):
             yield here
         return
@@ -284,7 +283,7 @@ class PolicySetup:
             yield LocalSampler(worker, fitting, make_paraphraser(worker) if self.both_wordings else None)
 
     def __call__(self) -> tuple[Callable[[Chunk | None], Any], _Facts]:
-        """Load the policy in a worker, for as long as its process lives: `scale.worker.Setup`."""
+        """Load the policy in a worker, for as long as its process lives: `workers.Setup`."""
         notices = NoticeCollector()
         opened: AbstractContextManager[LocalSampler] = self.open(notices)
         sampler = opened.__enter__()

@@ -20,8 +20,8 @@ from skill_ttrl.answers.decide import EquivalenceResult
 from skill_ttrl.answers.equivalence import EquivalenceCache
 from skill_ttrl.answers.grammar import Tree, parse
 from skill_ttrl.answers.normalise import clean
-from skill_ttrl.answers.pool import Judged, Pool, WorkerError
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.answers.pool import Judged, Pool
+from skill_ttrl.errors import RunFolderError, WorkerError
 
 SLOW = " + ".join(rf"\sin({n}x)\cos({n + 1}x)\tan({n}y)" for n in range(1, 12))
 """Well formed, small, and many seconds of work for SymPy."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.config import ScaleConfig
-from skill_ttrl.errors import ScaleError
+from skill_ttrl.errors import WorkerError
 from skill_ttrl.scale.cluster import connected
 
 services = pytest.importorskip("ray._private.services")
@@ -25,9 +25,9 @@ def test_an_address_where_nothing_listens_is_named(where: str, tmp_path: Path, m
         (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     elif where == "RAY_ADDRESS":
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    settings = ScaleConfig(engine="ray", address="127.0.0.1:1" if where == "scale.address" else "auto")
+    settings = ScaleConfig(address="127.0.0.1:1" if where == "scale.address" else "auto")
     began = time.monotonic()
-    with pytest.raises(ScaleError, match=r"Nothing answers at \S+=[\d.]+:1 ") as refused, connected(settings):
+    with pytest.raises(WorkerError, match=r"Nothing answers at \S+=[\d.]+:1 ") as refused, connected(settings):
         pass
     assert time.monotonic() - began < 20  # Ray alone: minutes
     assert "scale.address=local" in str(refused.value) and ("ray stop" in str(refused.value)) == (

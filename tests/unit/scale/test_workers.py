@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import ScaleConfig, load_config, settings_digest
-from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError, ScaleError
+from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError, WorkerError
 from skill_ttrl.scale.cluster import connected, problems
-from skill_ttrl.scale.crew import MOST_LINES, Worker, answer, places, portable
+from skill_ttrl.scale.crew import Worker, places
 from skill_ttrl.stages.setup.checks import check_scale
 from skill_ttrl.stages.train import check_runnable
 from skill_ttrl.trust import powers
+from skill_ttrl.workers import attempt, portable
 
 
 class Crooked(Exception):
@@ -24,21 +25,12 @@ class Crooked(Exception):
         super().__init__(one)
 
 
-def test_a_worker_makes_its_parts_once_and_catches_what_they_print(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_worker_makes_its_parts_once_where_the_caller_is(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def setup() -> Any:
-        print("loading")
-        return (lambda item: print(f"at {item}", file=sys.stderr) or item + 1), "facts"
-
     worker = Worker(str(tmp_path / "is not there"))
-    _, begun = worker.start(setup)
-    assert (begun.result, begun.error, begun.printed) == ("facts", None, ("loading",))
     assert Path.cwd() == tmp_path  # where the caller's folder is not, it stays where it is
-    found = worker.work(4)
-    assert (found.result, found.printed) == (5, ("at 4",))
-    many = answer(lambda: print("\n".join(map(str, range(MOST_LINES + 5)))))
-    assert len(many.printed) == MOST_LINES + 1 and many.printed[-1] == "… and 5 more lines"
+    assert worker.start(lambda: (lambda item: item + 1, "facts"))[1:] == ("facts", None)
+    assert worker.work(4) == (5, None)
 
 
 def test_an_exception_keeps_its_type_and_message() -> None:
@@ -46,13 +38,13 @@ def test_an_exception_keeps_its_type_and_message() -> None:
         def call() -> None:
             raise error
 
-        return answer(call).error
+        return attempt(call)[1]
 
     found = fails(EndpointError("no answer", "timeout"))
     assert type(found) is EndpointError and str(found) == "no answer" and found.kind == "timeout"
     bug = fails(KeyError("door"))
     assert type(bug) is KeyError and "in call" in bug.__notes__[0]
-    assert str(portable(Crooked("one", "two"))) == "Crooked: one" and type(portable(Crooked("1", "2"))) is ScaleError
+    assert str(portable(Crooked("one", "two"))) == "Crooked: one" and type(portable(Crooked("1", "2"))) is WorkerError
 
 
 def test_as_many_workers_as_the_living_nodes_have_room_for() -> None:
@@ -74,27 +66,29 @@ def test_all_that_is_wrong_with_the_nodes_is_said_together() -> None:
 
 
 def test_where_episodes_run_is_no_part_of_what_they_are_but_a_foreign_cluster_is_a_power() -> None:
-    here, there = load_config({}), load_config({}, ["scale.engine=ray", "scale.address=evil.example:6379"])
+    here, there = load_config({}), load_config({}, ["scale.address=evil.example:6379"])
     assert settings_digest(here) == settings_digest(there)
     assert list(powers(there.stated())) == ["scale.address"]
-    assert not powers(load_config({}, ["scale.engine=ray", "scale.address=local"]).stated())
+    assert not powers(load_config({}, ["scale.address=local"]).stated())
 
 
 def test_a_run_that_would_not_use_the_cluster_says_so() -> None:
-    shared = ["scale.engine=ray", "rollout.prompts_per_batch=4"]
+    shared = ["scale.address=auto", "rollout.prompts_per_batch=4"]
     with pytest.raises(ConfigError, match=r"distributes the phases collect, rl, .* phases is \['sft'\]"):
         check_scale(load_config({}, [*shared, "phases=[sft]"]))
     with pytest.raises(ConfigError, match=r"prompts_per_batch=null all 32 prompts of a step are one batch.* to 4 "):
-        check_scale(load_config({}, ["scale.engine=ray", "rl.prompts_per_step=32"]))
+        check_scale(load_config({}, ["scale.address=auto", "rl.prompts_per_step=32"]))
     with pytest.raises(ConfigError, match=r"rollout\.backend is vllm\. .*scale\.training=environments"):
         check_scale(load_config({}, [*shared, "rollout.backend=vllm", "scale.training=rollouts"]))
     for others in (["rollout.backend=vllm"], ["scale.training=environments"]):
-        check_scale(load_config({}, ["scale.engine=ray", *others]))
+        check_scale(load_config({}, ["scale.address=auto", *others]))
     check_scale(load_config({}, shared))
     with pytest.raises(ConfigError, match=r"prompts_per_batch=32 all 32 prompts"):
-        check_runnable(load_config({}, ["scale.engine=ray", "rl.prompts_per_step=32", "rollout.prompts_per_batch=32"]))
+        check_runnable(
+            load_config({}, ["scale.address=auto", "rl.prompts_per_step=32", "rollout.prompts_per_batch=32"])
+        )
     check_scale(load_config({}))
-    check_scale(load_config({}, ["scale.engine=ray", "phases=[collect,sft]", "env.id=alfworld"]))
+    check_scale(load_config({}, ["scale.address=auto", "phases=[collect,sft]", "env.id=alfworld"]))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
