@@ -38,8 +38,8 @@ FileFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="`json`, `skillrl`, `document` (a Markdown file, one skill per section), `agentskills` (a folder with one SKILL.md per "
-        "skill), or your own as `module:attribute`. Default: by name and content.",
+        help="`json`, `skillrl`, `document` (a Markdown file, one skill per section), or `agentskills` (a folder with one SKILL.md per "
+        "skill). Default: by name and content.",
     ),
 ]
 

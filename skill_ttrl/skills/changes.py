@@ -7,7 +7,6 @@ stored unchanged, but an id, which models write and prompts show, must be a plai
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
@@ -16,7 +15,6 @@ from typing import Any, Literal, get_args
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import BankUpdate, Change, ChangeKind, Skill, SkillStats, Tier
 
 OnDuplicate = Literal["refuse", "skip", "replace", "rename"]
@@ -28,7 +26,7 @@ _TEXTS = ("id", "title", "text", "when_to_apply", "tier", "task_type", "source")
 _LISTS = ("parents", "evidence", "flags")
 _ENDING = ("remove", "evict")
 """Kinds of changes after which the skill is gone."""
-EDITABLE = ("title", "text", "when_to_apply", "tier", "task_type", "source", "extra")
+EDITABLE = ("title", "text", "when_to_apply", "tier", "task_type", "source")
 """Fields that an edit may set; the others are the bank's own book-keeping."""
 
 
@@ -65,7 +63,7 @@ def normalize_skill(skill: Skill) -> Skill:
         counts.pop()
     if not all(isinstance(count, int) and count >= 0 for count in counts):
         raise SkillBankError(f"{where}: version and statistics must be whole numbers of 0 or more, found {counts}.")
-    checked: dict[str, Any] = {**texts, **lists, "extra": checked_extra(skill.extra, where)}
+    checked: dict[str, Any] = {**texts, **lists}
     return replace(skill, **checked)
 
 
@@ -366,34 +364,3 @@ def _summed(current: SkillStats, before: SkillStats, after: SkillStats) -> Skill
         successes=max(0, current.successes + after.successes - before.successes),
         last_used_step=max(used, default=None),
     )
-
-
-# Fields of an imported record that `Skill` lacks: JSON text in `Skill.extra`, `{"fields": {"example": "..."}}`.
-
-
-def extra_text(fields: Mapping[str, Any]) -> str:
-    """Fields as `Skill.extra` holds them; empty without any."""
-    return json.dumps({"fields": dict(fields)}) if fields else ""
-
-
-def parse_extra(extra: str) -> dict[str, Any]:
-    """The fields in a skill's `extra`; none where it has another form."""
-    fields = parse_json(extra).get("fields") if extra else {}
-    return dict(fields) if isinstance(fields, dict) else {}
-
-
-def checked_extra(extra: object, where: str) -> str:
-    """`extra` as it is stored: the text of a JSON object in one spelling; a mapping is written as one.
-
-    Raises:
-        SkillBankError: it is something else.
-    """
-    if extra == "":
-        return ""
-    try:
-        content = parse_json(extra) if isinstance(extra, str) else extra
-        if isinstance(content, Mapping):
-            return json.dumps(dict(content)) if content else ""
-    except (ValueError, TypeError, RecursionError):
-        pass
-    raise SkillBankError(f"{where}: 'extra' is an object of JSON, found {repr(extra)[:80]}.")

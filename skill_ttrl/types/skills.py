@@ -152,9 +152,6 @@ class Skill:
     stats: SkillStats = field(default_factory=SkillStats)
     flags: tuple[str, ...] = ()
     """Suspicious parts of its text (see `sanitize`); empty for most."""
-    extra: str = ""
-    """Fields of the source file that have no counterpart here: a JSON object as text (`skills.changes`), empty for
-    none. Stored as text so that a skill stays hashable, and numbers and the order of keys are preserved."""
 
     # Names of the first Skill-TTRL; the constructor takes them too.
 

@@ -21,7 +21,6 @@ from skill_ttrl.registry import import_attribute
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS
 from skill_ttrl.rl.losses.contract import LOSSES
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.formats.files import find_format
 from skill_ttrl.skills.retrieval.make import EMBEDDERS
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.stages.optimizing.rollouts import skill_reader
@@ -43,7 +42,6 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "vote.strategy": STRATEGIES.get, "skills.embedder": EMBEDDERS.get, "optimize.engine": ENGINES.get,
     "optimize.granularity": skill_reader,
     "collect.agent": lambda name: make_scripted_agent(name, "x"),
-    "a format": find_format,
     "vote.paraphrase": lambda name: import_attribute(name, "paraphrase"),
 }  # fmt: skip
 

@@ -255,11 +255,11 @@ class SkillBank:
     def add_from_dict(
         self, d: Mapping[str, Any], task_type: str = "", source: str = "", **why: Unpack[UpdateMetadata]
     ) -> Skill:
-        """Add a skill from a plain dictionary, in any of the spellings of `records.skill_from_dict`.
+        """Add a skill from a plain dictionary, in any of the spellings of `files.skill_from_dict`.
 
         `task_type` and `source` count where the dictionary has none; without an id it gets one.
         """
-        from skill_ttrl.skills.formats.records import skill_from_dict
+        from skill_ttrl.skills.files import skill_from_dict
 
         skill = skill_from_dict(d, task_type=task_type, source=source, new_id=new_ids(self.snapshot(), 1)[0])
         return self.add(skill, **why)
@@ -273,7 +273,7 @@ class SkillBank:
         **why: Unpack[UpdateMetadata],
     ) -> BankUpdate:
         """Add many skills in one update (see `changes.imported`): all of them or none. A bank without skills also takes
-        over the `origin` of their file (`formats.SkillFile`).
+        over the `origin` of their file (`files.SkillFile`).
 
         Raises:
             SkillBankError: an id is taken, or there are more than the bank can hold.
@@ -296,7 +296,7 @@ class SkillBank:
         round: int | None = None,
         **fields: Any,
     ) -> Skill:
-        """Correct a skill in place: `title`, `text`, `when_to_apply`, `tier`, `task_type`, `source`, `extra`.
+        """Correct a skill in place: `title`, `text`, `when_to_apply`, `tier`, `task_type`, `source`.
 
         Its version and statistics stay: a better skill in the place of another is `replace`.
         """
@@ -411,16 +411,16 @@ class SkillBank:
     # --- files and closing ---
 
     def save(self, path: str | Path) -> None:
-        """Write all skills to one JSON file (`formats`); the history stays here."""
-        from skill_ttrl.skills.formats.files import write_skills
+        """Write all skills to one JSON file (`skills/files.py`); the history stays here."""
+        from skill_ttrl.skills.files import write_skills
 
         write_skills(path, self.snapshot(), "json")
 
     def load(self, path: str | Path, *, reason: str | None = None) -> BankUpdate:
         """Put the skills of a file in the place of all that are here, in one update. The file may be of any format that
-        `formats.read_file` knows.
+        `files.read_file` knows.
         """
-        from skill_ttrl.skills.formats.files import read_file
+        from skill_ttrl.skills.files import read_file
 
         skills, origin = (found := read_file(path)).skills, found.origin
         if len(skills) > self.settings.max_skills:

@@ -21,7 +21,7 @@ from skill_ttrl.llm.openai.replies import instruction, tokens_in_text
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.admit import made_title, text_problem
 from skill_ttrl.skills.changes import TIERS, quote
-from skill_ttrl.skills.formats.records import SPELLINGS
+from skill_ttrl.skills.files import SPELLINGS
 from skill_ttrl.skills.ops import MAX_TITLE
 from skill_ttrl.skills.querying import TEXT_CHARS, ListsAnswer, LLMQuerier, attribute, fenced, shortened
 from skill_ttrl.skills.teachers.cases import NO_TYPE, round_robin

@@ -11,8 +11,8 @@ from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, read_identity
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
+from skill_ttrl.skills.files import holds_records
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
-from skill_ttrl.skills.formats.files import holds_records
 from skill_ttrl.stages.evaluation.results import EVALUATION
 from skill_ttrl.stages.inspecting.inspect_bank import inspect_bank, inspect_skill_file, run_bank
 from skill_ttrl.stages.inspecting.inspect_records import records_inspection

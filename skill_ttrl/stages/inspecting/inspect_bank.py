@@ -18,9 +18,8 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import TIERS
+from skill_ttrl.skills.files import SkillFile, dump_skills, format_of_target, read_file, write_skills
 from skill_ttrl.skills.folder import LOG_FILE, is_bank
-from skill_ttrl.skills.formats.files import dump_skills, format_of_target, read_file, write_skills
-from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.reports.inspection import MAX_CELL, Inspection
 from skill_ttrl.stages.setup.open_bank import BANK, bank_path

@@ -22,7 +22,7 @@ from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.rollout.outcome import env_score, env_success
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import normalize_skill
-from skill_ttrl.skills.formats.document import skills_of
+from skill_ttrl.skills.document import skills_of
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings

@@ -21,10 +21,8 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.files import SkillFile, holds_skills, read_file
 from skill_ttrl.skills.folder import BANK_FILE, LOG_FILE, check_new, is_bank
-from skill_ttrl.skills.formats.agentskills import holds_skills
-from skill_ttrl.skills.formats.files import read_file
-from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot

@@ -16,7 +16,7 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.skills.changes import normalize_skill
-from skill_ttrl.skills.formats.document import skills_of
+from skill_ttrl.skills.document import skills_of
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings

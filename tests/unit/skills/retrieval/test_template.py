@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skill_ttrl.skills.formats.files import read_file
+from skill_ttrl.skills.files import read_file
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query, by_template
 from skill_ttrl.skills.retrieval.retriever import Retriever
 from skill_ttrl.skills.snapshot import Snapshot

@@ -24,6 +24,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -32,8 +33,6 @@ from typing import Any, Literal
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.changes import TIERS, as_successor, check_id, normalize_skill, quote
-from skill_ttrl.skills.formats.agentskills import slug
-from skill_ttrl.skills.formats.records import FileFormat, SkillFile, order_of
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Change, Skill, SkillStats, Tier
@@ -70,6 +69,12 @@ class DocumentUpdate:
     changes: tuple[Change, ...]
     origin: str
     """Order of the document's parts; see `Snapshot.origin`."""
+
+
+def slug(text: str) -> str:
+    """The letters and digits of a text as a name of at most 64 characters in lower case; empty if it has none."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub("[^a-z0-9]+", "-", plain).strip("-")[:64].rstrip("-")
 
 
 def skills_of(document: str, *, source: str = NAME) -> list[Skill]:
@@ -134,7 +139,7 @@ def document_changes(
         elif any(getattr(old, name) != getattr(skill, name) for name in ("id", *_FIELDS)):
             words = {name: getattr(skill, name) for name in ("id", *_FIELDS, "source")}
             changes.append(Change("replace", old, as_successor(old, replace(old, **words))))
-    return DocumentUpdate(tuple(changes), _origin(skills))
+    return DocumentUpdate(tuple(changes), order_as_origin(skills))
 
 
 def _skill(part: Part, name: str, source: str) -> Skill:
@@ -197,7 +202,7 @@ def _attempts(part: Part, skill: Skill) -> Iterator[Part]:
 
 
 def _ordered(snapshot: Snapshot) -> list[Skill]:
-    order = dict.fromkeys(name for name in order_of(snapshot, NAME) if name in snapshot)
+    order = dict.fromkeys(name for name in _order_of(snapshot) if name in snapshot)
     others = sorted(
         (skill for skill in snapshot if skill.id not in order), key=lambda each: (TIERS.index(each.tier), each.id)
     )
@@ -223,16 +228,19 @@ def _edits(new: Sequence[Skill], gone: Sequence[Skill]) -> dict[str, Skill]:
     return found
 
 
-def _origin(skills: Iterable[Skill]) -> str:
+def order_as_origin(skills: Iterable[Skill]) -> str:
+    """The order of a document's parts, as `Snapshot.origin` holds it."""
     return json.dumps({"format": NAME, "content": [skill.id for skill in skills]})
 
 
-def _file(text: str, where: str) -> SkillFile:
-    skills = [normalize_skill(skill) for skill in skills_of(text, source="import")]
-    return SkillFile(skills, _origin(skills))
-
-
-DOCUMENT = FileFormat(NAME, _file, document_of)
+def _order_of(snapshot: Snapshot) -> list[str]:
+    """The ids in the order of the document that a version came from; empty where it came from none."""
+    try:
+        found = parse_json(snapshot.origin) if snapshot.origin else None
+    except ValueError:
+        return []
+    content = found.get("content") if isinstance(found, dict) and found.get("format") == NAME else None
+    return [name for name in content if isinstance(name, str)] if isinstance(content, list) else []
 
 
 # A document taken apart, and put together.

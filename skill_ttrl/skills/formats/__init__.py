@@ -1,1 +1,0 @@
-"""File formats of skills: JSON, Markdown, Agent Skills, SkillRL's banks and memories."""
