@@ -10,8 +10,7 @@ import time
 from collections.abc import Sequence
 
 from skill_ttrl import RolloutEngine
-from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling
 from skill_ttrl.llm.hf import HFBackend
 
 

@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import ModelConfig, SkillTTRLConfig
-from skill_ttrl.llm.backend import Request, Sampling, refuse_error, wait_for
+from skill_ttrl.llm.backend import BackendContext, Request, Sampling, refuse_error, wait_for
 from skill_ttrl.llm.backends import REMOTE, make_backend
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.types import Message, derive_seed
 
 if TYPE_CHECKING:

@@ -1,8 +1,15 @@
 """The configuration of a run: one pydantic model a section, sparse YAML, defaults from the papers."""
 
-from skill_ttrl.config.command import CommandConfig, split_command
+from skill_ttrl.config.backends import (
+    ROLES,
+    CommandConfig,
+    EndpointConfig,
+    EndpointsConfig,
+    Role,
+    VLLMConfig,
+    split_command,
+)
 from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
-from skill_ttrl.config.endpoints import ROLES, EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
 from skill_ttrl.config.model import BUILTIN, BuiltinConfig, LoraConfig, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, OptimizeSelectionConfig
@@ -22,7 +29,6 @@ from skill_ttrl.config.section import Section
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config.skills import GateConfig, SkillsConfig
 from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig
-from skill_ttrl.config.vllm import VLLMConfig
 
 __all__ = [
     "BUILTIN",

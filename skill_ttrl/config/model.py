@@ -31,9 +31,7 @@ class BuiltinConfig(Section):
     max_positions: int = Field(default=512, ge=16)
     vocabulary: Literal["bytes", "entities"] = "bytes"
     """Kind of token. `bytes`: any text, by byte-level BPE. `entities`: words, and objects with their number ("cabinet 27"), from the
-    demonstrations, the skills of `skills.bank`, the document and `words`; any other word is `<unk>` (docs/models.md)."""
-    words: list[str] = Field(default_factory=list)
-    """Further texts whose words enter the vocabulary of `entities`, such as skills that are written later."""
+    demonstrations, the skills of `skills.bank` and the document; any other word is `<unk>` (docs/models.md)."""
     merges: int = Field(default=96, ge=0, le=20_000)
     """Most BPE merges that the tokenizer learns from the demonstrations."""
     numbers: int = Field(default=0, ge=0, le=999)

@@ -10,9 +10,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from skill_ttrl.config.command import CommandConfig
+from skill_ttrl.config.backends import CommandConfig, EndpointsConfig, VLLMConfig
 from skill_ttrl.config.data import DataConfig, EnvConfig
-from skill_ttrl.config.endpoints import EndpointsConfig
 from skill_ttrl.config.model import BUILTIN, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig
 from skill_ttrl.config.rl import RLConfig
@@ -24,7 +23,6 @@ from skill_ttrl.config.seed_sections import SeedSections
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config.skills import SkillsConfig
 from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig
-from skill_ttrl.config.vllm import VLLMConfig
 from skill_ttrl.config.yaml_text import write_yaml
 
 Phase = Literal["collect", "distill", "sft", "dagger", "rl", "vote_sft"]
@@ -150,7 +148,7 @@ class SkillTTRLConfig(SeedSections, Section):
         if (self.agent.action_order == "words" or self.agent.hidden_verbs) and self.agent.context_mode != "window":
             yield "agent.action_order=words and agent.hidden_verbs need agent.context_mode=window: other prompts list no actions"
         embedded = self.model.path == BUILTIN and self.model.builtin.vocabulary == "entities"
-        named = self.sft.data is not None or self.demonstrations.trajectories is not None or self.model.builtin.words
+        named = self.sft.data is not None or self.demonstrations.trajectories is not None
         if embedded and not named and "collect" not in self.phases:
             yield (
                 "model.builtin.vocabulary=entities takes its words from demonstrations: name a file of episodes in demonstrations.trajectories, "

@@ -2,23 +2,29 @@
 
 A `Request` is a prompt that is sampled `n` times; a backend takes many at once and answers in order. It is asynchronous
 so that episodes of different lengths can share one engine. To add a backend, write a class with these members and name it as
-`rollout.backend: module:attribute`: it is called with one `BackendContext` (`llm/context.py`).
+`rollout.backend: module:attribute`: it is called with one `BackendContext`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from skill_ttrl.config import RolloutConfig
+from skill_ttrl.config import ModelConfig, RolloutConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.signals import signals_held
 from skill_ttrl.types import Completion, Message
+
+if TYPE_CHECKING:
+    from skill_ttrl.llm.models.load import LoadedModel
 
 T = TypeVar("T")
 
@@ -230,3 +236,147 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
             if runner is not None:
                 runner.close()
             work.close()
+
+
+P = ParamSpec("P")
+OnLearner = Callable[..., Any]
+"""Called with a function and its arguments: runs the function on the learner's model, its first argument, on every rank that has a part
+of it, and gives what it gives here."""
+AROUND_SKILLS = 256
+"""Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """The policy to sample from. The learner's copy of it is loaded at the first look at `loaded`."""
+
+    config: ModelConfig
+    load: Callable[[], LoadedModel]
+    """Loads the learner's model; see `loaded`."""
+    weights: Path | None = None
+    """Checkpoint that the policy is taken from, in place of `config.path`."""
+    trains: bool = False
+    """True if the weights will change: then `update_weights` follows each step."""
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The learner's model and tokenizer."""
+        return self.load()
+
+
+@dataclass(frozen=True)
+class BackendContext:
+    """The argument of a backend. One of the user's own reads what it needs of it."""
+
+    model: ModelSource
+    settings: SkillTTRLConfig
+    """The whole config."""
+    device: str = "cpu"
+    """Where the learner computes."""
+    autocast: Any = None
+    """torch dtype of the learner's forward pass where it differs from its weights'."""
+    notice: Callable[[str], None] = field(default=lambda text: None)
+    """Tells the user something, such as that a server is being waited for."""
+    stopping: Callable[[], bool] = field(default=lambda: False)
+    """True once the user wants to leave: then nothing that was lost is waited for."""
+    over_ranks: OnLearner | None = None
+    """How to reach a learner's model that spans several ranks; None: it is here."""
+
+    @classmethod
+    def of(
+        cls,
+        config: SkillTTRLConfig,
+        load: Callable[[], LoadedModel],
+        device: str = "cpu",
+        *,
+        weights: Path | None = None,
+        trains: bool = False,
+        **others: Any,
+    ) -> BackendContext:
+        """The context of a whole config; `others` are further fields."""
+        source = ModelSource(config.model, load, weights, trains)
+        return cls(source, config, device, **others)
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The learner's model and tokenizer, loaded at the first look."""
+        return self.model.loaded
+
+    def on_learner(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a module's own function on the learner's model, which may span several ranks: its whole weights are nowhere else to be had."""
+        model = self.loaded.model
+        if self.over_ranks is None:
+            return function(model, *args, **kwargs)
+        result: T = self.over_ranks(function, *args, **kwargs)
+        return result
+
+
+def runs_ahead(config: SkillTTRLConfig) -> bool:
+    """True if rollouts run ahead of the learner."""
+    return "rl" in config.phases and config.rl.max_staleness > 0
+
+
+def longest_sequence(config: SkillTTRLConfig) -> int:
+    """Tokens of the longest prompt and completion together, with room for the templates around skills."""
+    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    if (skills := config.skills) is not None:
+        needed += (skills.prompt_max_tokens + AROUND_SKILLS) * (skills.prompt_top_k > 0)
+        needed += skills.max_retrievals * (skills.retrieval_max_tokens + AROUND_SKILLS)
+    return needed
+
+
+class BackgroundEventLoop:
+    """Runs work for callers of any event loop. The thread starts with the first piece and ends for good with `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. Who is cancelled meanwhile cancels the work.
+
+        Raises:
+            RuntimeError: after `close`.
+        """
+        try:
+            loop = self._started()
+        except RuntimeError:
+            work.close()
+            raise
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+    def close(self, last: Coroutine[Any, Any, None] | None = None) -> None:
+        """Cancel what still runs and wait for it, do `last`, and end the thread. Safe to call twice."""
+        with self._lock:
+            self._closed = True
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            if last is not None:
+                last.close()
+            return
+        asyncio.run_coroutine_threadsafe(_end(last), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{self._name} is closed.")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+async def _end(last: Coroutine[Any, Any, None] | None) -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    if last is not None:
+        await last

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.backend import Backend, BackendFacts
-from skill_ttrl.llm.context import BackendContext, runs_ahead
+from skill_ttrl.llm.backend import Backend, BackendContext, BackendFacts, runs_ahead
 from skill_ttrl.llm.hand_over import HandOver
 from skill_ttrl.registry import Registry
 

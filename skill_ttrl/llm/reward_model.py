@@ -8,7 +8,7 @@ import torch
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.chat import render
-from skill_ttrl.llm.models.model_config import reading_model
+from skill_ttrl.llm.models.load import reading_model
 from skill_ttrl.types import Group
 
 

@@ -45,7 +45,6 @@ NO_EFFECT_ON_RESULTS = (
     "scale",
     "optimize.workers",
     "command.timeout",
-    "command.max_concurrency",
     "endpoints.max_cost",
     "endpoints.max_total_tokens",
     "endpoints.max_requests",

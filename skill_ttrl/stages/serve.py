@@ -29,6 +29,8 @@ from skill_ttrl.storage.files import wrap_os_errors
 LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm" / "plugin" / "launch.py"
 GPU_MEMORY = 0.9
 """Share of a GPU's memory that a server takes where the config states none: the config's default leaves room for a learner."""
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Types of the weights by `runtime.precision`."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """How this machine reaches a server that listens everywhere."""
 
@@ -80,12 +82,12 @@ def plan(
 
 def _options(config: SkillTTRLConfig, *, planned_lengths: bool) -> dict[str, Any]:
     """The section `vllm` as the launcher reads it; with `planned_lengths` sequences are as long as the config's limits add up to."""
-    from skill_ttrl.llm.models.model_config import load_model_config
+    from skill_ttrl.llm.models.load import load_model_config
     from skill_ttrl.llm.vllm.checks import engine_length
     from skill_ttrl.llm.vllm.servers.backend import weight_transfer_dir
 
     vllm, lora = config.vllm, config.model.lora if config.vllm.weight_sync == "lora" else None
-    options = vllm.model_dump()
+    options = vllm.model_dump() | {"dtype": DTYPES.get(config.runtime.precision, "auto")}
     options["weight_transfer_dir"] = str(weight_transfer_dir(vllm.weight_transfer_dir))
     options["lora"] = None if lora is None else lora.r
     options["lora_modules"] = [] if lora is None or isinstance(lora.target_modules, str) else [*lora.target_modules]

@@ -46,7 +46,7 @@ def config(argv: list[str], **command: Any) -> dict[str, Any]:
     return {
         "env": {"id": "qa", "train_tasks": 16, "eval_tasks": 8},
         "rollout": {"backend": "command", "max_new_tokens": 40},
-        "command": {"argv": argv, "max_concurrency": 2, **command},
+        "command": {"argv": argv, **command},
         "eval": {"samples": 1, "greedy": False, "controls": []},
         "optimize": {
             "optimizer": "knowing:Knows",

@@ -16,9 +16,8 @@ import pytest
 from skill_ttrl.compat.rollout_engine import RolloutEngine
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
-from skill_ttrl.llm.backend import Backend, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Backend, BackendContext, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Message

@@ -13,9 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from skill_ttrl.config import BuiltinConfig, EndpointConfig, load_config
-from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Backend, BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model

@@ -14,9 +14,8 @@ import torch
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ModelError, WeightSyncError
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.load import LoadedModel, load_model
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions

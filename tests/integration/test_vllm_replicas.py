@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hand_over import HandOver
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, save_model

@@ -20,8 +20,7 @@ import torch
 from skill_ttrl.cli.main import app
 from skill_ttrl.config import BuiltinConfig, LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import EndpointError, WeightSyncError
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, add_lora, save_model
 from skill_ttrl.llm.models.weights import full_weights

@@ -15,13 +15,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ModelError, WeightSyncError
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, load_checkpoint, load_model, save_model
+from skill_ttrl.llm.vllm.checks import compare, learner_logprobs
 from skill_ttrl.llm.vllm.engine import DUMP, score
-from skill_ttrl.llm.vllm.probe import compare, learner_logprobs
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.targets.play import ask
 from skill_ttrl.stages.targets.resolve import find_trained
@@ -202,11 +201,13 @@ def test_an_engine_that_breaks_tells_everybody_who_waits(
         wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
 
 
-def test_a_start_that_fails_is_told_and_the_next_one_is_free(trained: Path) -> None:
+def test_a_start_that_fails_is_told_and_the_next_one_is_free(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = trained / "checkpoints" / "sft-000030"
-    config = load_config(trained / "config.yaml", ["vllm.cpu_kv_cache_gb=100000"])
+    config = load_config(trained / "config.yaml")
+    monkeypatch.setattr("skill_ttrl.llm.vllm.checks.CPU_CACHE_GB", 100_000)
     backend = make_backend(BackendContext.of(config, partial(load_checkpoint, weights, device="cpu"), weights=weights))
     with pytest.raises(ModelError, match="vLLM could not start with"):
         wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
     backend.close()
+    monkeypatch.undo()
     assert len(ask(find_trained(trained), "1+2").texts) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.section import section_at
-from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF
+from skill_ttrl.llm.vllm.checks import MAX_LOGPROB_DIFF
 from skill_ttrl.metrics import METRICS, SECTIONS, Metric, contains, find
 from skill_ttrl.runs.stop_rules import collapse_signs
 from skill_ttrl.stages.training import signs

@@ -34,8 +34,12 @@ from skill_ttrl.sanitize import one_line
 from skill_ttrl.types import Completion, Message, derive_seed
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.context import BackendContext
+    from skill_ttrl.llm.backend import BackendContext
 
+PROGRAMS = 4
+"""Most programs that run at once."""
+MOST_OUTPUT_BYTES = 1 << 20
+"""Longest answer; a program that writes more is killed, and the rollout fails."""
 MARK = "SKILLTTRL_COMMAND_ID"
 """Environment variable that tells the processes of one run from all others."""
 LOOK_S = 0.05
@@ -77,7 +81,7 @@ def run_program(
     Raises:
         OSError: it cannot be started.
     """
-    mark, deadline, most = uuid.uuid4().hex, time.monotonic() + config.timeout, config.max_output_bytes
+    mark, deadline, most = uuid.uuid4().hex, time.monotonic() + config.timeout, MOST_OUTPUT_BYTES
     with tempfile.TemporaryFile() as prompt:
         prompt.write(text.encode("utf-8", "replace"))
         prompt.seek(0)
@@ -197,7 +201,7 @@ class CommandBackend(TextBackend):
         self.argv = found_program(self.config)
         self.name = shlex.join(self.config.argv)
         self._env = passed_environment(self.config, os.environ)
-        self._pool = ThreadPoolExecutor(self.config.max_concurrency, "command")
+        self._pool = ThreadPoolExecutor(PROGRAMS, "command")
         self._stop = threading.Event()
 
     def close(self) -> None:
@@ -277,7 +281,7 @@ class CommandBackend(TextBackend):
         """Say in a sentence why it failed, with the end of stderr. No variable's value is in it."""
         why = {
             "timeout": f"did not end within {self.config.timeout:g} s (command.timeout) and was stopped",
-            "too_long": f"wrote more than {self.config.max_output_bytes:,} bytes (command.max_output_bytes) and was stopped",
+            "too_long": f"wrote more than {MOST_OUTPUT_BYTES:,} bytes and was stopped",
             "cancelled": "was stopped before it answered",
             "failed": f"ended with exit code {finished.exit_code}",
         }[finished.outcome]

@@ -23,9 +23,8 @@ from torch import Tensor
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, answer_end, decode_texts, end_ids, open_thoughts
-from skill_ttrl.llm.hf.choices import ChoiceTokens
 from skill_ttrl.llm.hf.decoding import Decoding, KeptDecoding, KeptRows, takes_slot_masks
-from skill_ttrl.llm.hf.draw import Draft, row_uniforms, sample_choices, sample_seeds, sample_token
+from skill_ttrl.llm.hf.sampling import ChoiceTokens, Draft, row_uniforms, sample_choices, sample_seeds, sample_token
 from skill_ttrl.types import Completion, FinishReason
 
 if TYPE_CHECKING:

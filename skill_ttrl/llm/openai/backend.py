@@ -21,7 +21,7 @@ from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 from skill_ttrl.types.thoughts import content, with_thought
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.context import BackendContext
+    from skill_ttrl.llm.backend import BackendContext
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError
-from skill_ttrl.llm.event_loop import BackgroundEventLoop
+from skill_ttrl.llm.backend import BackgroundEventLoop
 from skill_ttrl.llm.openai.ledger import CountedRequest, Entry, Ledger, Spend, Tokens, counted_request, current_ledger
 from skill_ttrl.llm.openai.replies import (
     EMPTY_ACCOUNT,

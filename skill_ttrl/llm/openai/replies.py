@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from skill_ttrl.config import EndpointConfig, Role
-from skill_ttrl.config.endpoints import plain_address
+from skill_ttrl.config.backends import plain_address
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import Tokens
 from skill_ttrl.llm.server_key import found_key

@@ -25,23 +25,27 @@ from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.models.weights import full_weights, is_sharded, trained_weights
 from skill_ttrl.llm.vllm.checks import (
+    MAX_LOGPROB_DIFF,
+    LogprobDiff,
+    Probe,
     check_fits,
     check_prompt,
+    check_sync,
     completions,
     engine_arguments,
     engine_length,
     hands_adapters,
     is_adapter,
+    learner_logprobs,
     read_policy,
     request_seed,
     runs_on_cpu,
     sampling_fields,
 )
 from skill_ttrl.llm.vllm.engine import Engine, Work, adapted_layers, reason, reload_weights, score, set_environment
-from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF, LogprobDiff, Probe, check_sync, learner_logprobs
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.context import BackendContext
+    from skill_ttrl.llm.backend import BackendContext
 
 DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -73,7 +77,7 @@ class VLLMBackend(TokenizerMixin):
         self.max_model_len: int | None = length
         self.supports_structured_outputs = True
         self.policy_version = 0
-        self.dtype = DTYPES[context.autocast] if self._config.dtype == "auto" else self._config.dtype
+        self.dtype = DTYPES[context.autocast]
         self.last_logprob_diff: LogprobDiff | None = None
         """Between engine and learner, after the last update."""
         self.prompt_tokens = self.cached_tokens = 0
@@ -263,8 +267,5 @@ class VLLMBackend(TokenizerMixin):
     def _check(self, engine: Engine, model: Any) -> None:
         sequences = self._probe.sequences
         ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
-        theirs, most = (
-            score(engine, sequences, self._lora),
-            self._config.max_logprob_diff or MAX_LOGPROB_DIFF[self.dtype],
-        )
-        self.last_logprob_diff = check_sync(ours, theirs, most, f"vllm.weight_sync={self._config.weight_sync}")
+        theirs, update = score(engine, sequences, self._lora), f"vllm.weight_sync={self._config.weight_sync}"
+        self.last_logprob_diff = check_sync(ours, theirs, MAX_LOGPROB_DIFF[self.dtype], update)

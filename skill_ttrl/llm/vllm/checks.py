@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from skill_ttrl.config import BUILTIN, ModelConfig, SkillTTRLConfig, VLLMConfig
-from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
-from skill_ttrl.llm.backend import Request, Sampling
+from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError, WeightSyncError
+from skill_ttrl.llm.backend import Generation, Request, Sampling, longest_sequence
 from skill_ttrl.llm.chat import decode_texts, end_ids
-from skill_ttrl.llm.context import longest_sequence
 from skill_ttrl.llm.models.gguf import on_disk
-from skill_ttrl.llm.models.load import load_tokenizer
-from skill_ttrl.llm.models.model_config import load_model_config
-from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS, LORA_RANKS
+from skill_ttrl.llm.models.load import load_model_config, load_tokenizer
+from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS, CPU_CACHE_GB, LORA_RANKS
 from skill_ttrl.types import Completion, FinishReason, derive_seed
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.context import BackendContext, ModelSource
+    from skill_ttrl.llm.backend import BackendContext, ModelSource
 
 
 def check_fits(settings: SkillTTRLConfig, model: ModelSource, device: str) -> None:
@@ -128,7 +128,7 @@ def engine_arguments(
     }
     if on_cpu:
         arguments |= {
-            "kv_cache_memory_bytes": vllm.cpu_kv_cache_gb * 2**30,
+            "kv_cache_memory_bytes": CPU_CACHE_GB * 2**30,
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(BATCHED_TOKENS, length),
         }
@@ -261,3 +261,99 @@ def read_policy(context: BackendContext) -> tuple[Any, Any, set[int]]:
     except OSError:  # many a model has none
         generation = GenerationConfig.from_model_config(model_config)
     return tokenizer, model_config, end_ids(SimpleNamespace(generation_config=generation), tokenizer)
+
+
+SEQUENCES, TOKENS = 8, 256
+"""Most sequences of a probe, and most tokens of each."""
+MAX_LOGPROB_DIFF = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
+"""Largest mean difference (nats a token) that is taken for rounding, by the engine's dtype. Measured on a sharp small model: 1e-5
+in float32, 0.03 in bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobDiff:
+    """How far two scorers of the same tokens are apart, in nats."""
+
+    mean: float
+    """Mean absolute difference of a token's log-prob."""
+    largest: float
+    tokens: int
+
+
+class Probe:
+    """Token sequences to score: sequences of the last samples; before there are any, tokens drawn from the vocabulary, of so many ids.
+
+    No sequence has more than `longest` tokens.
+    """
+
+    def __init__(self, vocabulary: int, longest: int = TOKENS) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._longest = min(longest, TOKENS)
+        length = min(32, self._longest)
+        self.sequences: list[tuple[int, ...]] = [
+            tuple(torch.randint(vocabulary, (length,), generator=generator).tolist()) for _ in range(4)
+        ]
+
+    def take(self, generations: Sequence[Generation]) -> None:
+        """Remember the first sample of some prompts, spread over all of them."""
+        found = [
+            (*each.prompt_ids, *each.completions[0].token_ids)[: self._longest]
+            for each in generations[:: max(1, len(generations) // SEQUENCES)][:SEQUENCES]
+            if each.completions
+        ]
+        self.sequences = [ids for ids in found if len(ids) > 1] or self.sequences
+
+
+@torch.no_grad()
+def learner_logprobs(
+    model: Any, sequences: Sequence[Sequence[int]], autocast: torch.dtype | None = None
+) -> list[list[float]]:
+    """Log-prob (nats, temperature 1) of each token but the first, sequence by sequence."""
+    was_training = model.training
+    model.eval()
+    found = []
+    try:
+        with contextlib.ExitStack() as stack:
+            if autocast is not None:
+                stack.enter_context(torch.autocast(model.device.type, autocast))
+            for ids in sequences:
+                tokens = torch.tensor([list(ids)], device=model.device)
+                logits = model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
+                scores = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])
+                found.append(scores.squeeze(1).tolist())
+    finally:
+        model.train(was_training)
+    return found
+
+
+def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> LogprobDiff:
+    """The gap between two lists of log-probs of the same shape.
+
+    Raises:
+        ValueError: they are not of the same shape, or empty.
+    """
+    pairs = [pair for mine, other in zip(ours, theirs, strict=True) for pair in zip(mine, other, strict=True)]
+    if not pairs:
+        raise ValueError("A probe without tokens compares nothing.")
+    differences = [abs(mine - other) for mine, other in pairs]
+    worst = max(float("inf") if difference != difference else difference for difference in differences)  # NaN
+    return LogprobDiff(worst if worst == float("inf") else sum(differences) / len(differences), worst, len(pairs))
+
+
+def check_sync(
+    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], most: float, update: str
+) -> LogprobDiff:
+    """The gap between the log-probs of learner and sampler after an update of the kind `update`.
+
+    Raises:
+        WeightSyncError: it is more than rounding: its mean is larger than `most`.
+    """
+    gap = compare(ours, theirs)
+    if gap.mean <= most:
+        return gap
+    raise WeightSyncError(
+        f"After the update of its weights ({update}) the engine's log-probs differ from the learner's by {gap.mean:.3g} nats a "
+        f"token on average, {gap.largest:.3g} at most, over {gap.tokens} tokens; at most {most:g} on average is "
+        "rounding. It does not sample from the trained policy, so the run ends here. Try another "
+        "vllm.weight_sync or vllm.mode, float32 on both sides to distinguish rounding from old weights, or rollout.backend=hf."
+    )

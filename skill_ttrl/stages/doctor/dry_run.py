@@ -13,7 +13,7 @@ from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import EndpointError, ModelError, SkillBankError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts, check_trainable
-from skill_ttrl.llm.models.model_config import load_model_config
+from skill_ttrl.llm.models.load import load_model_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rl.device import resolve_device
 from skill_ttrl.stages.data_phases import episode_leaks
@@ -142,7 +142,7 @@ def _check_engine(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where an engine in this process cannot run the model as the config asks."""
     if not backend_facts(config).engine:
         return
-    from skill_ttrl.llm.context import ModelSource
+    from skill_ttrl.llm.backend import ModelSource
     from skill_ttrl.llm.vllm.checks import check_fits
 
     def nothing() -> Any:

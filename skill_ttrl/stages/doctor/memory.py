@@ -15,7 +15,8 @@ from typing import Any
 from skill_ttrl.config import BUILTIN, RLConfig, SFTConfig, SkillTTRLConfig
 from skill_ttrl.errors import ModelError, RankError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.llm.models.model_config import count_parameters, load_model_config
+from skill_ttrl.llm.models.load import count_parameters, load_model_config
+from skill_ttrl.llm.vllm.plugin.launch import CPU_CACHE_GB
 from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
 from skill_ttrl.rl.forward.head import CPU_BLOCK, GPU_BLOCK, MIN_BLOCK_WIDTH
 from skill_ttrl.rl.forward.tree import refuse_config
@@ -117,7 +118,7 @@ def estimate_memory(
     - sampler, reference, critic: further copies under `rl.max_staleness`, `rl.kl_coef` and `rl.critic.model`; casts: autocast's.
     - activations, logits: of one micro-batch; sampling: cache, logits and first pass of `rollout.max_batch_size` rows.
     - gathered: with `fsdp`, what a rank holds of the others' weights while it computes.
-    - engine: vLLM in this process, `vllm.gpu_memory_utilization` of a GPU; on a CPU its weights and `vllm.cpu_kv_cache_gb`.
+    - engine: vLLM in this process, `vllm.gpu_memory_utilization` of a GPU; on a CPU its weights and `CPU_CACHE_GB`.
 
     Args:
         config: The whole config.
@@ -155,8 +156,7 @@ def estimate_memory(
         "engine": 0,
     }
     if facts.engine and on_cpu:
-        number = {"auto": compute, "float32": FP32}.get(config.vllm.dtype, 2)
-        parts["engine"] = (parameters - adapters) * number + config.vllm.cpu_kv_cache_gb * 1024**3 + ENGINE_BYTES
+        parts["engine"] = (parameters - adapters) * compute + CPU_CACHE_GB * 1024**3 + ENGINE_BYTES
     elif facts.engine:
         total = total or (device_memory("cuda") if gpus() else H100_BYTES)
         parts["engine"] = int(config.vllm.gpu_memory_utilization * total)

@@ -14,9 +14,9 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.rl import COPY, OverlongConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import ConfigError, EnvError, ModelError
+from skill_ttrl.llm.backend import BackendContext
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.parallel.environment import strategy
 from skill_ttrl.rollout.env_pool import EnvPool

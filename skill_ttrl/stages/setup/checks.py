@@ -27,9 +27,8 @@ from skill_ttrl.data.tasks import CHECK, find_family, longest_series
 from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
-from skill_ttrl.llm.backend import Backend
+from skill_ttrl.llm.backend import Backend, runs_ahead
 from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, check_trainable, is_remote
-from skill_ttrl.llm.context import runs_ahead
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.environment import launched, local_world_size, strategy, world_size
@@ -608,7 +607,7 @@ def check_length(config: SkillTTRLConfig, model_config: Any | None = None) -> No
         config: the whole config.
         model_config: transformers' config of the model; None: it is read.
     """
-    from skill_ttrl.llm.models.model_config import load_model_config
+    from skill_ttrl.llm.models.load import load_model_config
 
     text = (model_config or load_model_config(config.model)).get_text_config()
     engine = config.vllm.max_model_len if backend_facts(config).engine else None

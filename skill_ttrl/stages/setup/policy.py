@@ -23,9 +23,8 @@ from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfi
 from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
 from skill_ttrl.data.tasks import tokenizer_corpus
 from skill_ttrl.envs import resolve_env
-from skill_ttrl.llm.backend import Backend
+from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
 from skill_ttrl.llm.backends import backend_facts, make_backend
-from skill_ttrl.llm.context import BackendContext, OnLearner
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.retrieval.bank_view import TIERS
 from skill_ttrl.stages.setup.checks import (
@@ -204,7 +203,7 @@ def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set
         DataError: the demonstrations cannot be read.
         ConfigError, DocumentError: a template or the document cannot.
     """
-    found = {*_around(config.agent, bool(skills)), *config.model.builtin.words}
+    found = set(_around(config.agent, bool(skills)))
     form = find_observations(config.agent.observations)
     found |= set(() if form is None else form.vocabulary)
     found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}

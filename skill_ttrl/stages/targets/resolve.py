@@ -325,7 +325,7 @@ def with_fitting(found: EvalTarget) -> EvalTarget:
 
 
 def _is_small(config: SkillTTRLConfig) -> bool:
-    from skill_ttrl.llm.models.model_config import count_parameters, load_model_config
+    from skill_ttrl.llm.models.load import count_parameters, load_model_config
 
     try:
         return count_parameters(load_model_config(config.model), None)[0] < SMALL

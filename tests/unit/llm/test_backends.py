@@ -8,9 +8,8 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.backend import BackendFacts
+from skill_ttrl.llm.backend import BackendContext, BackendFacts
 from skill_ttrl.llm.backends import FACTS, backend_facts, make_backend
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.openai.backend import OpenAIBackend
 from skill_ttrl.llm.vllm.backend import VLLMBackend

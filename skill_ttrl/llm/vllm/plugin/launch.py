@@ -21,6 +21,8 @@ SIDE = str(Path(__file__).resolve().parent)
 PR_SET_PDEATHSIG = 1
 SERVED = "policy"
 """Name of the model in requests, whatever its path is."""
+CPU_CACHE_GB = 1
+"""GiB for the KV cache where there is no GPU."""
 BATCHED_TOKENS = 4096
 """Tokens of a step on a CPU, at least."""
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -79,7 +81,7 @@ def set_environment(options: SimpleNamespace) -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # on a CPU: the engine is one process, not two
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # each process looks for plugins itself
-        "VLLM_CPU_KVCACHE_SPACE": str(options.cpu_kv_cache_gb),
+        "VLLM_CPU_KVCACHE_SPACE": str(CPU_CACHE_GB),
     }
     if options.lora is not None:
         own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"

@@ -28,26 +28,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from skill_ttrl.errors import ConfigError, EndpointError, WeightSyncError
-from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.backend import BackgroundEventLoop, Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, open_thoughts
-from skill_ttrl.llm.event_loop import BackgroundEventLoop
 from skill_ttrl.llm.models.weights import full_weights, trained_weights
 from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
 from skill_ttrl.llm.vllm.checks import (
+    MAX_LOGPROB_DIFF,
+    LogprobDiff,
+    Probe,
     check_learnable,
     check_prompt,
+    check_sync,
     completions,
     hands_adapters,
+    learner_logprobs,
     read_policy,
     request_seed,
     sampling_fields,
 )
 from skill_ttrl.llm.vllm.engine import adapted_layers
-from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF, LogprobDiff, Probe, check_sync, learner_logprobs
 from skill_ttrl.types import Completion
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.context import BackendContext
+    from skill_ttrl.llm.backend import BackendContext
 
 PROCESS_HEADER = "x-skillttrl-process"
 LOOK_EVERY, LOOK_TIMEOUT = 20.0, 20.0
@@ -524,10 +527,8 @@ class ServerPool:
         assert self.present is not None
         with awake(server, sleeps=self._config.enable_sleep_mode):
             send(server, self.present)
-        dtype: str = self._config.dtype
-        if dtype == "auto":
-            dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")
-        theirs, most = prompt_logprobs(server, sequences), self._config.max_logprob_diff or MAX_LOGPROB_DIFF[dtype]
+        dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")
+        theirs, most = prompt_logprobs(server, sequences), MAX_LOGPROB_DIFF[dtype]
         gap = check_sync(ours, theirs, most, f"vllm.weight_sync={self._config.weight_sync} at {server.address}")
         version, server.process = server.weight_version()
         if version != self.present:

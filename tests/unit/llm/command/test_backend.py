@@ -13,10 +13,9 @@ import pytest
 
 from skill_ttrl.config import EndpointsConfig, InvalidConfigError, SkillTTRLConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.command.backend import MARK, CommandBackend
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.trust import powers
 from skill_ttrl.types import Completion, Message
@@ -119,7 +118,7 @@ def test_one_that_hangs_or_writes_without_end_is_stopped_with_all_its_children()
     hung = answer(python(CHILD, timeout=0.4))
     assert time.monotonic() - began < 5 and hung.error is not None
     assert "did not end within 0.4 s (command.timeout) and was stopped" in hung.error
-    endless = answer(config("yes", max_output_bytes=100_000))
+    endless = answer(config("yes"))
     assert endless.error is not None and "wrote more than 100,000 bytes" in endless.error
     for child in (["sleep", "60"], ["setsid", "sleep", "60"]):  # in its group, and in a session of its own
         assert answer(python(LEFT.format(child))).text == "done"

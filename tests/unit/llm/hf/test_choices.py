@@ -15,7 +15,7 @@ from skill_ttrl.agents.action_list import PLACE
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.hf import HFBackend, sample_seeds
-from skill_ttrl.llm.hf.choices import SLOT
+from skill_ttrl.llm.hf.sampling import SLOT
 
 CHOICES = ("go to 1", "go to 12", "go", "take 3 from 4", "take 3", "look")
 

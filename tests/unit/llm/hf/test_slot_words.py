@@ -14,7 +14,7 @@ from skill_ttrl.agents.observations import WORDS, FormActions, Slot
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.hf import HFBackend, sample_seeds
-from skill_ttrl.llm.hf.choices import ChoiceTokens
+from skill_ttrl.llm.hf.sampling import ChoiceTokens
 from skill_ttrl.llm.models.builtin import build_entity_tokenizer
 
 WRITTEN = f"ask {WORDS}"

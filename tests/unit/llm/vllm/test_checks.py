@@ -12,21 +12,22 @@ from peft import LoraConfig, get_peft_model
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError, WeightSyncError
-from skill_ttrl.llm.backend import Request, Sampling
+from skill_ttrl.llm.backend import BackendContext, Request, Sampling
 from skill_ttrl.llm.backends import make_backend
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.vllm import checks as vllm_checks
 from skill_ttrl.llm.vllm.checks import (
     SEEDS,
+    Probe,
     check_fits,
     check_prompt,
+    check_sync,
     completions,
     engine_length,
+    learner_logprobs,
     request_seed,
     runs_on_cpu,
     sampling_fields,
 )
-from skill_ttrl.llm.vllm.probe import Probe, check_sync, learner_logprobs
 
 
 def never() -> Any:

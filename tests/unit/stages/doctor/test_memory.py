@@ -201,7 +201,7 @@ WIDE_STEP = [
     ],
 )
 def test_what_does_not_fit_names_the_setting_that_helps(available: int, overrides: list[str], advice: str) -> None:
-    from skill_ttrl.llm.models.model_config import load_model_config
+    from skill_ttrl.llm.models.load import load_model_config
 
     builtin = {"model": {"path": "builtin", "builtin": {"max_positions": 4096}}, "runtime": {"device": "cpu"}}
     config = load_config(builtin, overrides)

@@ -20,9 +20,8 @@ from safetensors.torch import load_file
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError, ModelError, WeightSyncError
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
-from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.models.load import LoadedModel, save_model
 from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.servers import backend as module

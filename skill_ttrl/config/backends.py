@@ -1,11 +1,12 @@
-"""Section of a config: language models on servers with an OpenAI-compatible API.
+"""Sections of a config for what answers outside the learner: remote models, a command-line program, vLLM engines and servers.
 
-It holds no secrets: a key is named by the environment variable that holds it.
+They hold no secrets: a key is named by the environment variable that holds it.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from skill_ttrl.config.section import Section
+from skill_ttrl.errors import ConfigError
 
 
 class EndpointConfig(Section):
@@ -140,3 +142,85 @@ def plain_address(address: str) -> str:
     except ValueError:
         raise ValueError(f"the port of {parts.hostname} is not a number up to 65535") from None
     return address.rstrip("/")
+
+
+def split_command(line: str) -> list[str]:
+    """A program and its arguments, as a shell would split them.
+
+    Raises:
+        ConfigError: a quote is not closed.
+    """
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise ConfigError(f"{line!r} cannot be split into a program and its arguments: {error}.") from None
+
+
+class CommandConfig(Section):
+    """A program that reads a prompt on stdin and writes its answer on stdout (`rollout.backend: command`)."""
+
+    argv: list[str]
+    """The program and its arguments, as a list or as one text that is split like a shell command; no shell runs it. A relative path among
+    the arguments (`agent.py`) starts from the current folder."""
+    timeout: float = Field(default=120, gt=0)
+    """Seconds for one answer. After that the program and its children are killed, and the rollout fails."""
+    env: list[str] = Field(default_factory=list)
+    """Names of environment variables to pass to the program, in addition to the usual ones (PATH, HOME, language and time zone). Never
+    values."""
+    cwd: str | None = None
+    """Working directory of the program; None: an empty temporary one."""
+
+    @field_validator("argv", mode="before")
+    @classmethod
+    def _split(cls, given: Any) -> Any:
+        return split_command(given) if isinstance(given, str) else given
+
+    @field_validator("argv")
+    @classmethod
+    def _names_a_program(cls, argv: list[str]) -> list[str]:
+        if not argv or not argv[0] or any("\0" in each for each in argv):
+            raise ValueError("argv names a program and its arguments, e.g. [my-agent, --print]")
+        return argv
+
+    @field_validator("env")
+    @classmethod
+    def _are_names(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name):
+                raise ValueError(f"env holds names of variables, not values; found {name[:20]!r}")
+        return names
+
+
+class VLLMConfig(Section):
+    """How vLLM samples and follows the learner, for `rollout.backend: vllm`."""
+
+    mode: Literal["colocate", "server"] = "colocate"
+    """`colocate`: inside this process, on the learner's device. `server`: running servers (`skillttrl serve`)."""
+    servers: list[str] = Field(default_factory=list)
+    """Addresses of the servers, e.g. `http://127.0.0.1:8000`; requests are spread over them."""
+    max_model_len: int | None = Field(default=None, ge=16)
+    """Longest prompt and completion together, in tokens; None: the sum of the config's limits."""
+    max_num_seqs: int = Field(default=256, ge=1)
+    """Most sequences decoded at once."""
+    gpu_memory_utilization: float = Field(default=0.45, gt=0, le=1)
+    """Share of the GPU's memory for the engine; the learner needs the rest."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    weight_sync: Literal["full", "lora"] = "full"
+    """Weights sent to the engine after each step: all of them (adapters merged), or only the adapters."""
+    enable_sleep_mode: bool = False
+    """If engine and learner share a GPU: the engine releases its memory while the learner computes."""
+    weight_transfer_dir: str | None = None
+    """Folder for handing weights to a server, which must see the same folder. None: shared memory, otherwise the temporary folder."""
+    start_timeout: float = Field(default=600, gt=0)
+    """Seconds to wait for a server to be ready, at the start and after it has been restarted."""
+
+    @field_validator("servers")
+    @classmethod
+    def _are_addresses(cls, servers: list[str]) -> list[str]:
+        return [plain_address(address) for address in servers]
+
+    @model_validator(mode="after")
+    def _servers_are_named(self) -> VLLMConfig:
+        if self.servers and self.mode != "server":
+            raise ValueError("servers need vllm.mode=server; set it, or remove them")
+        return self

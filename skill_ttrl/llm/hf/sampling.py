@@ -1,18 +1,203 @@
-"""Drawing tokens: many from one distribution, where several samples have the same text so far."""
+"""Drawing tokens: of any text, many from one distribution where several samples have the same text so far, or of one of some given texts.
+
+A choice with a slot at its end, `search <words>`, stands for all texts that have words of a given list there (`Request.slot_words`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Request, Sampling
-from skill_ttrl.llm.hf.choices import Walk
+from skill_ttrl.llm.chat import encode_plain
 from skill_ttrl.llm.hf.decoding import Decoding, KeptDecoding
 from skill_ttrl.types import derive_seed
+
+Ids = tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Filling:
+    """How far a choice with a slot for given words has been written."""
+
+    rest: int = 0
+    """Tokens that it needs at least from here on, the end token included."""
+    moves: tuple[tuple[int, Filling], ...] = ()
+    """Tokens that may come next, each with the state it leads to."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WordSlot:
+    """A choice with a slot for given words."""
+
+    before: str
+    """The text before the slot."""
+    first: Mapping[Ids, str]
+    """Each word by the tokens of the text before the slot and of it; of words with the same tokens, the first."""
+    later: Mapping[Ids, str]
+    """Each word by its tokens behind another one."""
+    begin: Filling
+    end_id: int
+
+    def text(self, ids: Ids) -> str | None:
+        """The choice that was written; None where these are no tokens of it."""
+        if not ids or ids[-1] != self.end_id:
+            return None
+        last = len(ids) - 1
+        said: dict[int, tuple[str, ...]] = {
+            len(own): (word,) for own, word in self.first.items() if ids[: len(own)] == own
+        }
+        for place in range(last):
+            if place in said:
+                for own, word in self.later.items():
+                    if ids[place : place + len(own)] == own:
+                        said.setdefault(place + len(own), (*said[place], word))
+        return self.before + " ".join(said[last]) if last in said else None
+
+
+def word_slot(before: str, words: tuple[str, ...], encode: Callable[[str], Ids], end_id: int) -> WordSlot | None:
+    """The slot behind a text for these words; None where no word has tokens."""
+    bare = encode(before.rstrip())
+    first = {ids: word for word in reversed(words) if (ids := encode(before + word)) != bare}
+    if not first:
+        return None
+    one, later = next(reversed(first)), {}
+    for word in reversed(words):
+        both = encode(f"{before}{first[one]} {word}")
+        ids = both[len(one) :] if both[: len(one)] == one else encode(f" {word}")
+        if ids:
+            later[ids] = word
+    return WordSlot(before, first, later, _filling(first, later, end_id), end_id)
+
+
+def _filling(first: Iterable[Ids], later: Iterable[Ids], end_id: int) -> Filling:
+    """The beginning of a slot whose words have these tokens."""
+    ends: list[Filling] = []
+
+    def grow(words: Iterable[Ids], depth: int = 0) -> Filling:
+        longer: dict[int, list[Ids]] = {}
+        over = False
+        for ids in words:
+            if len(ids) == depth:
+                over = True
+            else:
+                longer.setdefault(ids[depth], []).append(ids)
+        moves = tuple((token, grow(group, depth + 1)) for token, group in longer.items())
+        found = Filling(1 if over else 1 + min(then.rest for _, then in moves), moves)
+        if over:
+            ends.append(found)
+        return found
+
+    begin, again = grow(first), grow(later)
+    for each in ends:
+        each.moves = (*each.moves, (end_id, Filling()), *again.moves)
+    return begin
+
+
+SLOT = re.compile(r"<[^<>]+>")
+"""Stands in a choice where words do (as `agents.action_list.PLACE`)."""
+REMEMBERED = 50_000
+"""Most choices, and lists of them, whose tokens are held in memory."""
+WORD_LISTS = 2_000
+"""The same of lists of slot words, whose tokens take more memory."""
+
+
+class ChoiceTokens:
+    """Tokens of choices by a tokenizer, each worked out once.
+
+    Args:
+        tokenizer: Writes texts as tokens.
+        end_id: Follows a complete choice.
+    """
+
+    def __init__(self, tokenizer: Any, end_id: int) -> None:
+        self._tokenizer, self.end_id = tokenizer, end_id
+        self._fixed: Callable[[str], Ids] = lru_cache(REMEMBERED)(lambda text: (*encode_plain(tokenizer, text), end_id))
+        self._of = lru_cache(REMEMBERED)(self._choices)
+        self._slot = lru_cache(WORD_LISTS)(self._word_slot)
+
+    def start(self, choices: tuple[str, ...], slot_words: tuple[str, ...] = ()) -> Walk:
+        """Begin to write one of the choices, with these words alone in its slot.
+
+        Raises:
+            ConfigError: a choice has a slot, and no words are given for it.
+            ModelError: the tokenizer can write none of them.
+        """
+        fixed, opened = self._of(choices)
+        if opened and not slot_words:
+            raise ConfigError(
+                f"agent.structured_actions cannot restrict an action with a place for any words, such as {opened[0]!r:.80}. Use "
+                "agent.observations with a form that lists the words (webshop), or agent.structured_actions=false."
+            )
+        slots = [slot for text in opened if (slot := self._slot(text, slot_words)) is not None]
+        if not (fixed or slots):
+            raise ModelError(
+                f"The model's tokenizer has no tokens for any of the {len(slot_words)} words that may stand in {opened[0]!r:.80}, "
+                "and there is no other choice."
+            )
+        return Walk(tuple(fixed), tuple(slot.begin for slot in slots))
+
+    def text(self, choices: tuple[str, ...], ids: Ids, slot_words: tuple[str, ...] = ()) -> str | None:
+        """The choice that was written; None where it is none. Where several have the same tokens, the first.
+
+        A tokenizer may not give it back: one with few words has the same token for all others.
+        """
+        fixed, opened = self._of(choices)
+        found = fixed.get(ids)
+        if found is not None or not opened:
+            return found
+        slots = (self._slot(text, slot_words) for text in opened)
+        return next((said for slot in slots if slot is not None and (said := slot.text(ids)) is not None), None)
+
+    def _word_slot(self, text: str, slot_words: tuple[str, ...]) -> WordSlot | None:
+        before, *after = SLOT.split(text)
+        if after != [""]:
+            raise ValueError(f"Words of a slot are given, and {text!r} continues after its slot.")
+        return word_slot(before, slot_words, lambda said: encode_plain(self._tokenizer, said), self.end_id)
+
+    def _choices(self, choices: tuple[str, ...]) -> tuple[dict[Ids, str], list[str]]:
+        """The choices without a slot by their tokens, the end token included, and those with one."""
+        slots = [text for text in choices if SLOT.search(text)]
+        return {self._fixed(text): text for text in reversed(choices) if text not in slots}, slots
+
+
+class Walk:
+    """One sample on its way through its choices. Those that are left share all that is written."""
+
+    __slots__ = ("_depth", "_fixed", "_open")
+
+    def __init__(self, fixed: tuple[Ids, ...], opened: tuple[Filling, ...]) -> None:
+        self._fixed, self._open = fixed, opened
+        self._depth = 0
+
+    def allowed(self, room: int) -> tuple[int, ...]:
+        """Ids that may come next, ascending, where the completion has room for so many tokens."""
+        depth = self._depth
+        ids = {choice[depth] for choice in self._fixed}
+        if not self._open:
+            return tuple(sorted(ids))
+        moves = [move for each in self._open for move in each.moves]
+        # Words are left out where they would leave no room for the text after them.
+        most = max(room - 1, min(then.rest for _, then in moves))
+        return tuple(sorted(ids.union(token for token, then in moves if then.rest <= most)))
+
+    def take(self, token: int) -> None:
+        """Go on with a token that was allowed."""
+        depth = self._depth
+        self._fixed = tuple([choice for choice in self._fixed if choice[depth] == token])
+        if self._open:
+            moves = (move for each in self._open for move in each.moves)
+            self._open = tuple(dict.fromkeys(then for own, then in moves if own == token))
+        self._depth = depth + 1
+
 
 BLOCK = 8_000_000
 """Numbers (distributions x vocabulary) that are summed up at once, in float64."""
