@@ -75,7 +75,7 @@ Data = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE",
-        help="Problems: JSON, JSONL, CSV, Parquet or `hf:owner/name`. Can be repeated. Default: those of the policy's config.",
+        help="Problems: JSON, JSONL, Parquet or `hf:owner/name`. Can be repeated. Default: those of the policy's config.",
     ),
 ]
 Samples = Annotated[

@@ -28,7 +28,7 @@ class SourceConfig(Section):
     """Where tasks or demonstrations come from."""
 
     path: str
-    """A JSON, JSONL, CSV or Parquet file, `hf:owner/name` (a Hugging Face data set) or `synthetic:name` (generated problems). A list of
+    """A JSON, JSONL or Parquet file, `hf:owner/name` (a Hugging Face data set) or `synthetic:name` (generated problems). A list of
     files is read as one, in this order."""
     more: list[str] = Field(default_factory=list)
     """Further files: those after the first in a list given as `path`."""

@@ -12,19 +12,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from skill_ttrl.data.families import Demonstration
-from skill_ttrl.data.qa import QA_ENV_ID, qa_task, shown_question
 from skill_ttrl.errors import DataError, did_you_mean
 from skill_ttrl.types import Task, derive_seed
 
+QA_ENV_ID = "SkillTTRL/QA-v0"
 Numbers = np.random.Generator
 NAME = "formats"
 MONTHS = "January February March April May June July August September October November December".split()
 TOWNS = "Arlen Bredow Corvin Dorsk Elmere Fenwick Garth Holm Ister Jarrow Kesk Lund Morva Norden Orin Palt".split()
 SYLLABLES = tuple(consonant + vowel for consonant in "BDFGKLMNPRSTVZ" for vowel in "aeiou")
+
+
+def shown_question(question: str, context: str = "") -> str:
+    """The text that a task shows: the question alone, or behind its context."""
+    return f"Context:\n{context}\n\nQuestion: {question}" if context else question
+
+
+def qa_task(name: str, question: str, answers: Sequence[str] | None, **more: Any) -> Task:
+    """A task of `SkillTTRL/QA-v0`; `answers` None: nothing is graded. `more` are other fields of the task."""
+    options: dict[str, Any] = {"question": question}
+    if answers is not None:
+        options["answers"] = list(answers)
+    return Task(name, more.pop("env_id", QA_ENV_ID), options, **more)
 
 
 @dataclass(frozen=True)

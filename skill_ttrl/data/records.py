@@ -1,4 +1,4 @@
-"""Records from JSON, JSONL, CSV, Parquet and Hugging Face data sets, and columns of them.
+"""Records from JSON, JSONL, Parquet and Hugging Face data sets, and columns of them.
 
 `read_records` gives plain dictionaries, `column` a checked column, `record_ids` a stable name for each record. What the
 columns mean is the reader's business (`envs.math.tasks`). To add a file format, add a reader to `_READERS`.
@@ -6,14 +6,11 @@ columns mean is the reader's business (`envs.math.tasks`). To add a file format,
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -57,7 +54,7 @@ def read_records(
     """Read a data set.
 
     Args:
-        path: a `.json` (a list of objects, or an object with one list), `.jsonl`, `.csv` or `.parquet` file;
+        path: a `.json` (a list of objects, or an object with one list), `.jsonl` or `.parquet` file;
             `hf:owner/name`, or `hf:owner/name:config` for a data set with configurations, through `datasets`
             (`HF_HUB_OFFLINE=1` reads the cache only); `hf:` also takes a local folder that `datasets` can read.
         split: part of a Hugging Face data set; needed where it has several. Files have none.
@@ -261,38 +258,6 @@ def _read_jsonl(file: Path) -> _Placed:
                 yield where, _parsed(text, where, "Each line is one JSON object: correct this line or remove it.")
 
 
-def _read_csv(file: Path) -> _Placed:
-    """Rows under a first line of names. Fields are texts; an empty one is absent, and one that is a JSON list is that list."""
-    text = _decoded(file.read_bytes(), str(file))
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        names = next(reader, [])
-        if len(set(names)) < len(names) or not all(name.strip() for name in names):
-            raise DataError(
-                f"{file}:1: the first line of a CSV file names its columns, each once; found {_shown(names)}."
-            )
-        line = reader.line_num + 1
-        for row in reader:
-            where, line = f"{file}:{line}", reader.line_num + 1
-            if not row:
-                continue
-            if len(row) != len(names):
-                raise DataError(
-                    f"{where}: {len(row)} fields under {len(names)} names. Quote fields that contain a comma."
-                )
-            yield where, {name: _field(field) for name, field in zip(names, row, strict=True) if field}
-    except csv.Error as error:
-        raise DataError(f"{file}:{reader.line_num}: this is not CSV: {error}.") from None
-
-
-def _field(field: str) -> Any:
-    """A field's text, or the list that it is as JSON."""
-    if field.startswith("[") and field.endswith("]"):
-        with suppress(ValueError):
-            return parse_json(field)
-    return field
-
-
 def _read_parquet(file: Path) -> _Placed:
     import pyarrow
     import pyarrow.parquet
@@ -308,7 +273,6 @@ def _read_parquet(file: Path) -> _Placed:
 _READERS: dict[str, Callable[[Path], _Placed]] = {
     ".json": _read_json,
     ".jsonl": _read_jsonl,
-    ".csv": _read_csv,
     ".parquet": _read_parquet,
 }
 SUFFIXES = tuple(_READERS)

@@ -9,15 +9,16 @@ from typing import Any
 from skill_ttrl.answers import conditions, find_answer, true_answer
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
-from skill_ttrl.data.formats import Formats
+from skill_ttrl.data.formats import QA_ENV_ID, Formats, qa_task, shown_question
 from skill_ttrl.data.operators import Operators
-from skill_ttrl.data.qa import QA_ENV_ID, qa_tasks
 from skill_ttrl.data.records import Record, Records, column, read_source, record_ids
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.types import Task
 
 MATH_ENV_ID = "SkillTTRL/Math-v0"
 TYPE_FIELDS = ("task_type", "type", "subject")
+UNTYPED = "math"
+"""Type of a problem whose record states none."""
 PROMPT_FALLBACKS = ("question", "problem")
 SOLUTION = "solution"
 """Column with the answer, or a solution that marks it, where there is neither the answer column nor verl's."""
@@ -25,6 +26,8 @@ GRADED = "reward_model"
 """Column of verl's layout that holds the true answer as `ground_truth`."""
 CHECK = "check"
 """Column, and option of a task, with the conditions that an answer must satisfy (`rl.reward: verify`)."""
+ANSWERS, CONTEXT, TYPE = "answers", "context", "task_type"
+"""Columns of questions with accepted answers."""
 _FAMILY_OPTIONS = ("noise",)
 
 FAMILIES.register("operators")(Operators())
@@ -45,8 +48,8 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     The reference is the answer column's value, or None where there is no such column; of an answer that ends in
     `#### 72` (GSM8K) it is what follows the mark. Where there is no column `answer`, a column `solution` has the answer, or a solution that
     marks it. In verl's layout (a conversation in `prompt`, its other columns unread) the problem is the user's message and the answer
-    `reward_model.ground_truth`; a system message is no part of a task (`system_message`). The task type is the column `task_type`, `type` or `subject`, or what
-    `classify` says. The tasks of `SkillTTRL/QA-v0` have their accepted answers among the options (`qa_tasks`).
+    `reward_model.ground_truth`; a system message is no part of a task (`system_message`). The task type is the column `task_type`, `type` or `subject`,
+    else "math". The tasks of `SkillTTRL/QA-v0` have their accepted answers among the options (`qa_tasks`).
 
     Args:
         source: where the problems come from.
@@ -65,7 +68,7 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     if env_id == QA_ENV_ID:
         return qa_tasks(records, questions, source.answer_field, source.split or split)
     answers = _answers(records, source.answer_field)
-    types = [_task_type(row, question) for row, question in zip(records.rows, questions, strict=True)]
+    types = map(_task_type, records.rows)
     split = source.split or split
     rows = zip(record_ids(records), questions, _checks(records), answers, types, strict=True)
     return [
@@ -166,7 +169,7 @@ def _prompt_column(source: SourceConfig, records: Records) -> str:
     return found
 
 
-ANSWERS = (str, int, float, type(None))
+_ANSWER_KINDS = (str, int, float, type(None))
 
 
 def _answers(records: Records, name: str) -> Sequence[str | None]:
@@ -174,10 +177,10 @@ def _answers(records: Records, name: str) -> Sequence[str | None]:
     if name not in records.columns and default and GRADED in records.columns:
         return [_answer(value) for value in _ground_truths(records)]
     if name not in records.columns and default and SOLUTION in records.columns:
-        return [_solved(value) for value in column(records, SOLUTION, ANSWERS, optional=True)]
+        return [_solved(value) for value in column(records, SOLUTION, _ANSWER_KINDS, optional=True)]
     if name not in records.columns:
         return [None] * len(records)
-    return [_answer(value) for value in column(records, name, ANSWERS, optional=True)]
+    return [_answer(value) for value in column(records, name, _ANSWER_KINDS, optional=True)]
 
 
 def _answer(value: str | int | float | None) -> str | None:
@@ -210,12 +213,10 @@ def _checks(records: Records) -> Sequence[dict[str, str]]:
     return [{} if check is None else {CHECK: check} for check in checks]
 
 
-def _task_type(row: Record, question: str) -> str:
-    for name in TYPE_FIELDS:
-        stated = row.get(name)
-        if isinstance(stated, str) and stated.strip():
-            return re.sub(r"\W+", "_", stated.lower()).strip("_")
-    return classify(question)
+def _task_type(row: Record) -> str:
+    """The type that a record states, in small letters joined by `_`; of one that states none `UNTYPED`."""
+    stated = [value for name in TYPE_FIELDS if isinstance(value := row.get(name), str) and value.strip()]
+    return re.sub(r"\W+", "_", stated[0].lower()).strip("_") if stated else UNTYPED
 
 
 def _from_messages(messages: Sequence[Any], place: str) -> list[Demonstration]:
@@ -293,67 +294,53 @@ def _chat(row: Mapping[str, Any], prompt: str, place: str) -> tuple[str | None, 
     return (contents[0] if len(contents) == 2 else None), str(contents[-1])
 
 
-OTHER = "other"
+def qa_tasks(records: Records, questions: Sequence[str], answer_field: str, split: str) -> list[Task]:
+    """The tasks of records, in order.
 
-_RULES: tuple[tuple[str, str], ...] = (
-    (
-        "arithmetic",
-        r"^\W*(?:compute|calculate|evaluate|find|what is)?[\s:$]*"
-        r"(?:\\(?:frac|times|div|cdot|left|right)|[\d\s.,+*/^(){}$\\-])+\W*$",
-    ),
-    (
-        "precalculus",
-        r"\\(?:sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|cis)\b|\b(?:polar|spherical|cylindrical) coordinates"
-        r"|\bmatri(?:x|ces)\b|\\begin\{[pv]matrix\}|\\mathbf|\bvectors?\b|\b(?:dot|cross) product|\bdeterminant"
-        r"|\brotat(?:ed|ion) (?:around|about)|\bparameterized|\\theta",
-    ),
-    (
-        "counting_probability",
-        r"\bprobability|\bexpected (?:value|number)|\bat random\b|\brandomly|\bhow many (?:different |distinct |possible )?ways"
-        r"|\bpermutations?\b|\bcombinations?\b|\barrangements?\b|\barranged?\b|\\binom|\bdice\b|\bcommittee|\bfair coin"
-        r"|\bhow many (?:different|distinct|possible) (?!prime|factor|real|value|solution|integer)|\bbinomial",
-    ),
-    (
-        "number_theory",
-        r"\bdivisors?\b|\bdivisible|\bprimes?\b|\bprime factor|\bmodulo\b|\\pmod|\bmod\b|\bcongruent to \$?\d|\bunits digit"
-        r"|\bgreatest common|\bleast common|\bgcd\b|\blcm\b|\\gcd|\bbase[- ](?:\$?\d|two|three|five|six|eight|ten|b\b)"
-        r"|_\{?\d+\}?\$ (?:in|as|to) |\bpositive multiples?|\bremainder when \$?\d|\bwhole number|\bterminating decimal"
-        r"|\bpositive factors?|\bfactors of \$?\d",
-    ),
-    (
-        "algebra",
-        r"\bequations? [\\$]|\bpolynomials?\b|\bfunctions?\b|\bsolve\b|\broots? of\b|\bfactor\b|\bexpand\b|\bsimplify|\bgraph"
-        r"|\bslope|\bparabola|\bellipse|\bhyperbola|\basymptote|\\log|\blogarithm|\bgeometric (?:series|sequence)"
-        r"|\barithmetic (?:series|sequence)|\bcomplex numbers?|\breal numbers?|\binequalit|\bquadratic|\bf\(|\\overline\{[a-z]\}",
-    ),
-    (
-        "geometry",
-        r"\btriangles?\b|\bcircles?\b|\bsquares? (?:\$?[A-Z]{4}|with side)|\brectang(?:le|ular)|\bpolygons?\b|\w+agons?\b"
-        r"|\btrapezoids?\b|\bparallelograms?\b|\bquadrilaterals?\b|\btetrahedr|\bpyramids?\b|\bprisms?\b|\bcones?\b"
-        r"|\bcylinders?\b|\bspheres?\b|\bcubes? (?:with|has|of)|\bradius|\bradii|\bdiameter|\bperimeter|\bcircumference"
-        r"|\\angle|\bangles?\b|\\overline\{[A-Z]|\btangent\b|\bdiagonals?\b|\bvolume\b|\bpolyhedr|\barea of",
-    ),
-    ("number_theory", r"\bdigits?\b|\bremainders?\b|\bperfect (?:square|cube)s?\b|\bpositive integers?\b|\bmultiples? of"),
-    (
-        "word_problem",
-        r"\bhow (?:much|long|far|old|fast|tall|many (?:\w+ )?(?:\w+ )?(?:does|did|do|will|are left|students|people|hours|miles))"
-        r"|\bdollars?\b|\bcents?\b|\\\$|\bhours?\b|\bminutes?\b|\bmiles?\b|\bcosts?\b|\bprice|\bearns?\b|\bbuys?\b|\bsells?\b",
-    ),
-    (
-        "algebra",
-        r"\\sqrt|\bsequence|\bseries\b|\\sum|\bvariables?\b|[a-z]\s*\^|\d\s*[xyz]\b|\b[a-z]\s*[-+=]|\$[xyzabkn]\$"
-        r"|\bcoordinate|\\frac",
-    ),
-    ("counting_probability", r"\bhow many\b"),
-)  # fmt: skip
-_COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _RULES)
-_SCANNED_CHARACTERS = 4000
-_DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)", re.DOTALL)
+    Args:
+        records: with `answers` (a list of texts, or one text) or the column `answer_field`, or neither: then nothing is graded; and
+            perhaps `context` and `task_type`.
+        questions: one for each record.
+        answer_field: column with the answers where there is no `answers`.
+        split: their split.
 
-
-def classify(question: str) -> str:
-    """The kind of a problem: precalculus, counting_probability, geometry, number_theory, algebra, arithmetic, word_problem
-    or "other". Looks at the first 4,000 characters.
+    Raises:
+        DataError: a record's answers, context or type cannot be used; names file and line.
     """
-    head = _DRAWING.sub(" ", question[:_SCANNED_CHARACTERS])
-    return next((kind for kind, pattern in _COMPILED if pattern.search(head)), OTHER)
+    name = ANSWERS if ANSWERS in records.columns else answer_field
+    answers: Sequence[Any] = [None] * len(records)
+    if name in records.columns:
+        found = column(records, name, (str, int, float, list, type(None)))
+        answers = [_phrasings(value, name, place) for value, place in zip(found, records.places, strict=True)]
+    contexts, kinds = (_optional(records, each) for each in (CONTEXT, TYPE))
+    rows = zip(record_ids(records), questions, contexts, answers, kinds, strict=True)
+    return [
+        qa_task(name, shown_question(question, context), accepted, split=split, task_type=kind)
+        for name, question, context, accepted, kind in rows
+    ]
+
+
+def _phrasings(value: Any, name: str, place: str) -> list[str] | None:
+    """The accepted phrasings that a record states; None where it states none."""
+    if value is None:
+        return None
+    listed = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in listed):
+        raise DataError(f"{place}: {name!r} must be a text or a list of texts, found {str(value)[:60]!r}.")
+    texts = [str(each) for each in listed]
+    if not texts or not all(text.strip() for text in texts):
+        raise DataError(
+            f"{place}: {name!r} must have at least one answer and no empty one, found {str(value)[:60]!r}. For a question without known answers, write null."
+        )
+    return texts
+
+
+def _optional(records: Records, name: str) -> list[str]:
+    """A column of texts; empty texts where a record, or all, have none."""
+    found = []
+    for row, place in zip(records.rows, records.places, strict=True):
+        value = row.get(name)
+        if not isinstance(value, str | None):
+            raise DataError(f"{place}: {name!r} must be a text, found {type(value).__name__}.")
+        found.append((value or "").strip())
+    return found

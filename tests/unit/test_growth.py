@@ -15,7 +15,6 @@ from skill_ttrl import sanitize as hostile
 from skill_ttrl.agents.action_list import fill_slot
 from skill_ttrl.agents.action_parser import project
 from skill_ttrl.answers import compute_reward, extract, grade_answer
-from skill_ttrl.data.tasks import classify
 from skill_ttrl.envs.webshop.catalogue.analysis import analyse
 from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.reading import read_wish
@@ -74,7 +73,6 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     ),
     "teacher": (lambda text: read_json(text, Form), ("```", "```json", "```\n", "\n", "{", "[", '{"text": ')),
     "embedder": (WORDS.findall, ("-", "a_")),
-    "classify": (classify, ("[asy]", "how many ", "x^")),
 }  # fmt: skip
 
 

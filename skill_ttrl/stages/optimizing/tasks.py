@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
-from skill_ttrl.data.qa import QA_ENV_ID
+from skill_ttrl.data.formats import QA_ENV_ID
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError

@@ -84,12 +84,6 @@ def test_records_become_tasks_in_every_format(tmp_path: Path) -> None:
         {"question": "Context:\nAnn, Bob.\n\nQuestion: Who?", "answers": ["Ann"]},
         {"question": "Why?", "answers": ["7", "seven"]},
     ]
-    table = tmp_path / "qa.csv"
-    lines = ["id,question,answers,context,task_type", 'a,Capital of France?,"[""Paris""]",,capital']
-    table.write_text(
-        "\r\n".join([*lines, 'b,Who?,Ann,"Ann, Bob.",', 'c,Why?,"[7, ""seven""]",,', ""]), encoding="utf-8"
-    )
-    assert load_tasks(SourceConfig(path=str(table)), "SkillTTRL/QA-v0", split="val") == tasks
 
 
 @pytest.mark.parametrize(
@@ -106,21 +100,6 @@ def test_records_become_tasks_in_every_format(tmp_path: Path) -> None:
 def test_mistakes_are_named_with_file_and_line(tmp_path: Path, line: str, message: str) -> None:
     file = tmp_path / "qa.jsonl"
     file.write_text(f"{json.dumps(ROWS[0])}\n{line}\n", encoding="utf-8")
-    with pytest.raises(DataError, match=message):
-        load_tasks(SourceConfig(path=str(file)), "SkillTTRL/QA-v0")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("question,answers\nWho,Ann,Bob\n", r"qa\.csv:2: 3 fields under 2 names"),
-        ("question,question\nWho,Ann\n", r"qa\.csv:1: the first line .* names its columns, each once"),
-        ('question,answers\n"Who,Ann\n', r"qa\.csv:2: this is not CSV"),
-    ],
-)
-def test_a_broken_csv_file_is_named_with_its_line(tmp_path: Path, content: str, message: str) -> None:
-    file = tmp_path / "qa.csv"
-    file.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         load_tasks(SourceConfig(path=str(file)), "SkillTTRL/QA-v0")
 
