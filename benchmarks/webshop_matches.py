@@ -22,8 +22,7 @@ from rapidfuzz.distance import Indel
 from rapidfuzz.fuzz import token_set_ratio
 from rapidfuzz.process import cdist
 
-from skill_ttrl.envs.webshop.catalogue.files import find_files, read_products
-from skill_ttrl.envs.webshop.catalogue.product import Product
+from skill_ttrl.envs.webshop.catalogue.product import Product, find_files, read_products
 from skill_ttrl.envs.webshop.goals import combination
 from skill_ttrl.envs.webshop.reward import (
     ALIKE,

@@ -39,7 +39,6 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
-from skill_ttrl.envs.webshop.catalogue.files import find_files, read_products
 from skill_ttrl.envs.webshop.catalogue.nouns import (
     FUNCTION_WORDS,
     NUMBER_WORDS,
@@ -49,7 +48,7 @@ from skill_ttrl.envs.webshop.catalogue.nouns import (
     is_noun,
     split_title,
 )
-from skill_ttrl.envs.webshop.catalogue.product import Product
+from skill_ttrl.envs.webshop.catalogue.product import Product, find_files, read_products
 from skill_ttrl.envs.webshop.reward import TITLE_SCORE_WITHOUT_NOUNS, type_reward
 
 FLIPS = 0.05

@@ -7,7 +7,6 @@ package registers the ones that come along; their modules are imported when one 
 
 import gymnasium
 
-from skill_ttrl.envs.contract import check_text_env
 from skill_ttrl.envs.lookup import (
     SHORT_NAMES,
     EnvInfo,
@@ -19,7 +18,7 @@ from skill_ttrl.envs.lookup import (
     resolve_env,
 )
 from skill_ttrl.envs.tasks import env_tasks
-from skill_ttrl.envs.text_env import TextEnv, TextSpace, state_digest
+from skill_ttrl.envs.text_env import TextEnv, TextSpace, check_text_env, state_digest
 
 __all__ = [
     "SHORT_NAMES",

@@ -13,8 +13,8 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import seeding
 
-from skill_ttrl.envs.contract import close_env
 from skill_ttrl.envs.lookup import make_env, prepare_env, resolve_env, split_argument
+from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import EnvError, SkillTTRLError, SplitError, did_you_mean
 from skill_ttrl.signals import FAILURES, pass_signals
 from skill_ttrl.types import Task

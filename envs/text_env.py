@@ -27,14 +27,22 @@ tasks has a method `tasks(split)`, as in `TextEnv`. `skill_ttrl.envs.check_text_
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+import json
+import math
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 import numpy as np
 
+from skill_ttrl.errors import EnvError, SkillTTRLError, did_you_mean
+from skill_ttrl.signals import FAILURES, pass_signals
 from skill_ttrl.types import Task
 
+RENDER_MODES = ("ansi",)
+T = TypeVar("T")
+_PROBE = "Is this an action? <answer>42</answer>"
 # Printable ASCII, white space, two- to four-byte UTF-8: what an environment must stand.
 _SAMPLE_CHARACTERS = [chr(code) for code in range(32, 127)] + ["\n", "\t", "ä", "ß", "→", "数", "😀"]
 
@@ -118,3 +126,141 @@ class TextEnv(gymnasium.Env[str, str]):
             Tasks in a fixed order, the parts disjoint. None: every seed is a task.
         """
         return None
+
+
+def check_text_env(env: gymnasium.Env[Any, Any], task: Task | None = None) -> None:
+    """Play one step of `task` (or of seed 0) with an ordinary text and look at everything that comes back.
+
+    The environment is left in the middle of an episode: reset it before use.
+
+    Raises:
+        EnvError: what is wrong, in the environment's name.
+    """
+    name = type(env.unwrapped).__name__
+    seed = task.seed if task is not None and task.seed is not None else 0
+    options = dict(task.options) if task is not None else None
+    result = _call(lambda: env.reset(seed=seed, options=options), f"{name}.reset(seed={seed}, options={options})")
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise EnvError(f"{name}.reset must return (observation, info), found {_kind(result)}.")
+    _check_text(result[0], f"{name}.reset")
+    _check_info(result[1], f"{name}.reset")
+
+    outcome: Any = _call(lambda: env.step(_PROBE), f"{name}.step({_PROBE!r})")
+    if not isinstance(outcome, tuple) or len(outcome) != 5:
+        raise EnvError(
+            f"{name}.step must return (observation, reward, terminated, truncated, info), found {_kind(outcome)}."
+        )
+    observation, reward, terminated, truncated, info = outcome
+    _check_text(observation, f"{name}.step")
+    try:
+        finite = math.isfinite(reward)
+    except TypeError:
+        finite = False
+    if not finite:
+        raise EnvError(f"{name}.step must return a finite number as reward, found {reward!r}.")
+    for label, flag in (("terminated", terminated), ("truncated", truncated)):
+        if type(flag).__name__ not in {"bool", "bool_"}:
+            raise EnvError(f"{name}.step must return a bool as {label}, found {_kind(flag)}.")
+    _check_info(info, f"{name}.step")
+
+
+def names_states(env: gymnasium.Env[Any, Any], task: Task) -> bool:
+    """True if an environment that keeps the contract names its exact state (`info["state"]`), at the start and with a step of `task`.
+
+    It is left in the middle of an episode, as by `check_text_env`.
+    """
+    _, begun = env.reset(seed=task.seed or 0, options=dict(task.options))
+    return "state" in begun and "state" in env.step(_PROBE)[4]
+
+
+def close_env(env: gymnasium.Env[Any, Any]) -> None:
+    """Close an environment; where it cannot be closed, warn: what was played in it is not lost for that."""
+    try:
+        env.close()
+    except FAILURES as error:
+        pass_signals(error)
+        name = type(env.unwrapped).__name__
+        warnings.warn(f"{name} could not be closed: {type(error).__name__}: {error}.", stacklevel=2)
+
+
+def _call(function: Callable[[], T], what: str) -> T:
+    """Errors of the user's own code become one typed error that names the call; ours pass."""
+    try:
+        return function()
+    except SkillTTRLError:
+        raise
+    except FAILURES as error:
+        pass_signals(error)
+        raise EnvError(
+            f"{what} raised {type(error).__name__}: {error}. An environment must take any text as an action and the "
+            "options of its own tasks."
+        ) from error
+
+
+def _check_text(observation: Any, where: str) -> None:
+    if not isinstance(observation, str):
+        raise EnvError(
+            f"{where} must return a str as observation, found {_kind(observation)}. This framework plays text."
+        )
+
+
+def _check_info(info: Any, where: str) -> None:
+    if not isinstance(info, Mapping):
+        raise EnvError(f"{where} must return a dict as info, found {_kind(info)}.")
+    try:
+        json.dumps(dict(info))
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"{where} must return info that JSON can write: {error}.") from None
+    state = info.get("state", "-")
+    if not isinstance(state, str) or not state:
+        raise EnvError(
+            f'{where} must return a digest of its state as info["state"], a str, or none; found {state!r:.80}.'
+        )
+
+
+def _kind(value: Any) -> str:
+    return f"{len(value)} values" if isinstance(value, tuple) else type(value).__name__
+
+
+def check_choice(what: str, value: object, known: Collection[str]) -> None:
+    """Raise `EnvError` if the name of a thing (`what`, such as "engine") is not one of the known ones."""
+    if value not in known:
+        raise EnvError(f"There is no {what} {value!r:.60}.{did_you_mean(str(value)[:50], known)}")
+
+
+def check_episode(max_steps: object = 1, reward: object = 1.0, render_mode: object = None, **others: object) -> None:
+    """Raise `EnvError` if the length of an episode, the reward of success or the render mode is not usable; ignore `others`."""
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r:.60}.")
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise EnvError(f"reward must be a finite number, found {reward!r:.60}.")
+    if render_mode not in (None, *RENDER_MODES):
+        raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r:.60}.")
+
+
+def check_flags(**flags: object) -> None:
+    """Raise `EnvError` if an argument is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise EnvError(f"{name} must be True or False, found {value!r:.60}.")
+
+
+def reset_options(env_id: str, options: object, known: Collection[str]) -> dict[str, Any]:
+    """The options of a `reset`, as a dict of its own.
+
+    Raises:
+        EnvError: they are no dict, or one of them is not known.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise EnvError(f"The options of {env_id} are a dict, found {type(options).__name__}.")
+    asked = dict(options or {})
+    for option in asked:
+        if option not in known:
+            raise EnvError(f"{env_id} has no option {repr(option)[:80]}.{did_you_mean(str(option)[:80], known)}")
+    return asked
+
+
+def check_action(env_id: str, action: object) -> None:
+    """Raise `EnvError` if an action is no text."""
+    if not isinstance(action, str):
+        raise EnvError(f"An action of {env_id} is a str, found {type(action).__name__}: {repr(action)[:80]}.")

@@ -9,19 +9,17 @@ from typing import Any, ClassVar
 
 from skill_ttrl.envs.alfworld.engine import MAX_STEPS, Engine, FastEngine, Frame
 from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_in_words, walkthrough_of
-from skill_ttrl.envs.alfworld.games import GameList, open_games
-from skill_ttrl.envs.alfworld.index import Progress
+from skill_ttrl.envs.alfworld.games import GameList, Progress, open_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
 from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, move, room_and_words, vary
-from skill_ttrl.envs.arguments import (
+from skill_ttrl.envs.text_env import (
     RENDER_MODES,
+    TextEnv,
     check_action,
     check_choice,
     check_episode,
-    check_flags,
     reset_options,
 )
-from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task, derive_seed
 
@@ -51,7 +49,6 @@ class ALFWorldEnv(TextEnv):
         engine: `fast`, or `official` for the engine of the package alfworld, some thousand times slower.
         max_steps: steps of an episode.
         reward: of a won game (SkillRL: 10).
-        strict: refuse a split with a game that cannot be read, instead of leaving it out.
         rules: `varied` plays the games of `train` in which an object is cleaned, heated or cooled under other rules (`rules.py`); a skill
             of the task states its rule. All other games are unchanged.
         variants: number of rules for each of these games, one task each.
@@ -81,17 +78,16 @@ class ALFWorldEnv(TextEnv):
         engine: str = "fast",
         max_steps: int = MAX_STEPS,
         reward: float = 1.0,
-        strict: bool = False,
         rules: str = "real",
         variants: int = 1,
         moved: int = 0,
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        _check(engine, strict, rules, variants, moved, max_steps=max_steps, reward=reward, render_mode=render_mode)
+        _check(engine, rules, variants, moved, max_steps=max_steps, reward=reward, render_mode=render_mode)
         if engine == "official":
             load_packages()  # where they are missing this is said now, and not once for every game
-        self.games: GameList = open_games(data, split, task_types=task_types, strict=strict, engine=engine)
+        self.games: GameList = open_games(data, split, task_types=task_types, engine=engine)
         self.engine = engine
         self.rules, self.variants, self.moved = rules, variants, moved
         self.expensive = engine == "official"
@@ -119,7 +115,7 @@ class ALFWorldEnv(TextEnv):
         engine = str(others.get("engine", "fast"))  # which games count as damaged depends on it
         if engine == "official":
             load_packages()  # where they are missing this is said before thousands of games are read
-        open_games(data, split, strict=others.get("strict") is True, engine=engine, progress=progress)
+        open_games(data, split, engine=engine, progress=progress)
 
     def tasks(self, split: str | None = None) -> list[Task]:
         """The games of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
@@ -266,7 +262,6 @@ class ALFWorldEnv(TextEnv):
 
 def _check(
     engine: object = "fast",
-    strict: object = False,
     rules: object = "real",
     variants: object = 1,
     moved: object = 0,
@@ -280,7 +275,6 @@ def _check(
     if engine == "official" and (rules == "varied" or moved):
         raise EnvError("Only the fast engine supports rules=varied and moved. Leave out engine=official.")
     check_episode(**others)
-    check_flags(strict=strict)
 
 
 def _version(number: object) -> int | None:

@@ -1,13 +1,24 @@
-"""Collections of games: where they are, which there are in a split, in a fixed order."""
+"""Collections of games: where they are, which there are in a split, in a fixed order, and which of them can be played.
+
+Every game of a split is read once. What was found is an index: one JSON file for each split's folder, in this user's cache
+(`$XDG_CACHE_HOME/skill-ttrl/alfworld/index/`). Opening a split lists its folder and reads again the games whose size or time of change
+differs. `traj_data.json` is read with its game only. A process lists the folder again after `RECHECK_SECONDS` at the earliest: 256
+environments are made without listing it 256 times.
+"""
 
 from __future__ import annotations
 
 import difflib
+import functools
+import hashlib
+import json
 import os
 import sys
+import threading
+import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +33,15 @@ from skill_ttrl.envs.alfworld.game import (
     SPLITS,
     TASK_TYPES,
     Game,
+    read_content,
+    read_game_file,
 )
-from skill_ttrl.envs.alfworld.index import DAMAGED, FAST_CANNOT, PLAYABLE, Index, Progress, open_index
 from skill_ttrl.errors import EnvError, SplitError, did_you_mean
+from skill_ttrl.storage.cache import cache_folder, digest_of
+from skill_ttrl.storage.files import write_atomic
 
+Progress = Callable[[int, int], None]
+"""Callback that receives (games read or generated, games in total)."""
 VARIABLE = "ALFWORLD_DATA"
 GENERATE = "generated"
 """As `data`: this package's own games."""
@@ -44,8 +60,6 @@ class Skipped(NamedTuple):
 
     id: str
     reason: str
-    damaged: bool
-    """True: it cannot be read, and `strict` refuses it. False: ALFWorld leaves it out as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +162,14 @@ class GameList(Sequence[Game]):
         data: Data,
         split: str,
         task_types: tuple[str, ...] = (),
-        strict: bool = False,
         official: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self.data, self.split, self.task_types, self.strict, self.official = data, split, task_types, strict, official
+        self.data, self.split, self.task_types, self.official = data, split, task_types, official
         self._every = every = _read(data, split, official, progress)
         self.source = every.source
         if every.skipped:
-            _report(every.skipped, len(every.games), every.folder, strict)
+            _report(every.skipped, len(every.games), every.folder)
         self._games = every.games
         if task_types:
             self._games = tuple(game for game in every.games if game.task_type in task_types)
@@ -188,7 +201,7 @@ class GameList(Sequence[Game]):
         """
         if split == self.split:
             return self
-        return GameList(self.data, split, self.task_types, self.strict, self.official)
+        return GameList(self.data, split, self.task_types, self.official)
 
     def find(self, name: object) -> Game:
         """The game with this id, of any split of the same data and of any task type.
@@ -218,7 +231,7 @@ class GameList(Sequence[Game]):
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GameList, (self.data, self.split, self.task_types, self.strict, self.official)
+        return GameList, (self.data, self.split, self.task_types, self.official)
 
 
 def open_games(
@@ -226,33 +239,31 @@ def open_games(
     split: str,
     *,
     task_types: Sequence[str] | None = None,
-    strict: bool = False,
     engine: str = "fast",
     progress: Progress | None = None,
 ) -> GameList:
     """Open the games of a split.
 
     The first call reads every game of the split to find damaged ones, which takes seconds for thousands of games. The result is
-    stored in an index (`skill_ttrl.envs.alfworld.index`), so that opening the split again takes a fraction of a second.
+    stored in an index (`open_index`), so that opening the split again takes a fraction of a second. Damaged games are left out: a
+    warning counts and names them, and `skipped` lists them.
 
     Args:
         data: see `find_data`.
         split: `train`, `valid_seen` or `valid_unseen`, or another folder next to these.
         task_types: only games of these, see `game.TASK_TYPES`; None: of all six.
-        strict: refuse a split with a damaged game. Otherwise such games are left out, a warning counts and names them, and
-            `skipped` lists them.
         engine: `official` includes games of another domain or grammar than ALFWorld's; `fast` leaves them out.
         progress: called with (games done, games in total) while games are read for the first time, or generated.
 
     Raises:
-        EnvError: there are no games there, no such split, no such task type; or, with `strict`, one is damaged.
+        EnvError: there are no games there, no such split, no such task type.
     """
     if isinstance(task_types, str):
         task_types = (task_types,)
     for name in task_types or ():
         if name not in TASK_TYPES:
             raise EnvError(f"There is no task type {_short(name)}.{did_you_mean(str(name)[:50], TASK_TYPES)}")
-    return GameList(find_data(data), str(split), tuple(task_types or ()), strict, engine == "official", progress)
+    return GameList(find_data(data), str(split), tuple(task_types or ()), engine == "official", progress)
 
 
 class _Every(NamedTuple):
@@ -280,23 +291,17 @@ def _sorted_out(index: Index, folder: Path, split: str, source: str, official: b
         if entry.status in plays:
             games.append(Game(game, folder / name / GAME_FILE, source, entry.task_type))
         else:
-            skipped.append(Skipped(game, entry.why, entry.status in (DAMAGED, FAST_CANNOT)))
+            skipped.append(Skipped(game, entry.why))
     return _Every(folder, source, tuple(games), {game.id: game for game in games}, tuple(skipped))
 
 
-def _report(skipped: Sequence[Skipped], others: int, folder: Path, strict: bool) -> None:
-    damaged = [game.reason.rstrip(".") for game in skipped if game.damaged]
-    excluded = Counter(game.reason for game in skipped if not game.damaged)
-    more = [f"and {len(damaged) - 3} more"] if len(damaged) > 3 else []
-    total = f"of the {len(skipped) + others} games in {folder}"
-    if strict and damaged:
-        first = "; ".join([*damaged[:3], *more])
-        raise EnvError(
-            f"{len(damaged)} {total} cannot be played: {first}. Repair or remove them; without strict they are left out."
-        )
-    why = "; ".join([*damaged[:3], *more, *(f"{count} because {reason}" for reason, count in excluded.most_common())])
-    hint = " With strict=True a game that cannot be read is an error." if damaged else ""
-    warnings.warn(f"{len(skipped)} {total} are left out: {why}.{hint}", stacklevel=4)
+def _report(skipped: Sequence[Skipped], others: int, folder: Path) -> None:
+    """Warn of the games that are left out, with how many have each reason; of a damaged one the reason names its file."""
+    counts = Counter(game.reason.rstrip(".") for game in skipped).most_common()
+    why = [reason if count == 1 else f"{count}: {reason}" for reason, count in counts[:4]]
+    more = [f"and {len(counts) - 4} more reasons"] if len(counts) > 4 else []
+    total = f"{len(skipped)} of the {len(skipped) + others} games in {folder} are left out"
+    warnings.warn(f"{total}: {'; '.join([*why, *more])}.", stacklevel=4)
 
 
 def _variable() -> str | None:
@@ -310,3 +315,202 @@ def _short(value: object) -> str:
     """A value for a message, however long it is."""
     text = repr(value[:200] if isinstance(value, str) else value)
     return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+RECHECK_SECONDS = 5.0
+_READERS = ("game", "games", "grammar", "world")
+"""Modules whose text decides what an index says: one that other text has made is made again."""
+
+
+class Entry(NamedTuple):
+    """One game of an index."""
+
+    size: int
+    """Bytes of the game file."""
+    changed: int
+    """Nanoseconds since 1970, as the file system tells."""
+    task_type: str
+    """One of `TASK_TYPES`, or empty."""
+    status: str
+    """`PLAYABLE`, `FAST_CANNOT`, `DAMAGED` or `EXCLUDED`."""
+    why: str
+    """Why it is not played, with the file's path where it is damaged; empty for `PLAYABLE`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """The games below one split's folder."""
+
+    entries: Mapping[str, Entry]
+    """`task folder/trial folder` → its game, sorted."""
+
+
+_ROW = (int, int, str, str, str)
+_opened: dict[str, tuple[Index, float]] = {}
+_lock = threading.RLock()
+
+
+def open_index(folder: Path, progress: Progress | None = None) -> Index:
+    """Return the index of a split's folder, from memory, from the cache, or newly made.
+
+    Returns the same object as long as nothing has changed.
+
+    Args:
+        folder: `…/json_2.1.1/<split>`.
+        progress: called with (games read, games in total) if games have to be read.
+
+    Raises:
+        EnvError: the folder cannot be listed.
+    """
+    name = os.path.realpath(folder)
+    with _lock:
+        index, listed = _opened.get(name, (None, 0.0))
+        if index is not None and time.monotonic() - listed < RECHECK_SECONDS:
+            return index
+        stamps = _list(name)
+        if index is None or _differs(index, stamps):
+            index = _updated(name, stamps, progress)
+        _opened[name] = (index, time.monotonic())
+        return index
+
+
+def forget() -> None:
+    """The next `open_index` asks the file system, however short ago the last was."""
+    with _lock:
+        _opened.clear()
+
+
+def index_file(folder: Path) -> Path:
+    """Where the index of a split's folder is kept."""
+    place = os.path.realpath(folder)
+    key = hashlib.blake2b(os.fsencode(place), digest_size=8).hexdigest()
+    return cache_folder("alfworld") / "index" / f"{os.path.basename(place)}-{key}.json"
+
+
+def _updated(name: str, stamps: Mapping[str, tuple[int, int]], progress: Progress | None) -> Index:
+    """The stored index, with new and changed games read, and stored again where something has changed."""
+    path = index_file(Path(name))
+    known = _stored(path, name)
+    if known is not None and not _differs(known, stamps):
+        return known
+    kept = {} if known is None else known.entries
+    new = [game for game, stamp in stamps.items() if game not in kept or kept[game][:2] != stamp]
+    read = {}
+    for number, game in enumerate(new, 1):
+        read[game] = Entry(*stamps[game], *look_at(Path(name), game))
+        if progress is not None:
+            progress(number, len(new))
+    entries = {game: read[game] if game in read else kept[game] for game in stamps}
+    content = {"reader": _reader(), "folder": name, "entries": entries}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(content, separators=(",", ":")).encode())
+    except OSError as error:
+        warnings.warn(
+            f"The index of the games cannot be saved in {path.parent}: {error.strerror or error}. Each process rebuilds it "
+            "(seconds for thousands of games). Make the folder writable, or set XDG_CACHE_HOME to one that is.",
+            stacklevel=2,
+        )
+    return Index(entries)
+
+
+def _list(name: str) -> dict[str, tuple[int, int]]:
+    """(size, time of change) of each game, by its name, sorted."""
+    stamps: dict[str, tuple[int, int]] = {}
+    try:
+        for task in _folders_in(name):
+            for trial in _folders_in(f"{name}/{task}"):
+                game = f"{name}/{task}/{trial}/{GAME_FILE}"
+                try:
+                    stat = os.stat(game)
+                except FileNotFoundError:
+                    continue
+                stamps[f"{task}/{trial}"] = (stat.st_size, stat.st_ctime_ns)  # that of a change of permissions too
+    except OSError as error:
+        raise EnvError(f"The games in {name} cannot be listed: {error.strerror or error}.") from None
+    return dict(sorted(stamps.items()))
+
+
+def _folders_in(place: str) -> list[str]:
+    with os.scandir(place) as entries:
+        return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+
+
+def _differs(index: Index, stamps: Mapping[str, tuple[int, int]]) -> bool:
+    return {game: entry[:2] for game, entry in index.entries.items()} != stamps
+
+
+@functools.cache
+def _reader() -> str:
+    """A hash of the modules that read the games."""
+    return digest_of(Path(__file__).with_name(f"{name}.py") for name in _READERS)
+
+
+def _stored(path: Path, name: str) -> Index | None:
+    """The index in a file; None where there is none for this folder and this reader, or it is damaged, which is said."""
+    try:
+        content: Any = json.loads(path.read_bytes())
+        if content["reader"] != _reader() or content["folder"] != name:
+            return None
+        entries = {str(game): Entry(*row) for game, row in content["entries"].items()}
+        if not all(isinstance(value, kind) for row in entries.values() for value, kind in zip(row, _ROW, strict=True)):
+            raise ValueError("a row is none")
+        return Index(entries)
+    except OSError:  # there is none, or it cannot be read: then writing it says so
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        warnings.warn(f"The index {path} is damaged and is rebuilt ({error!r:.200}).", stacklevel=2)
+        return None
+
+
+PLAYABLE, FAST_CANNOT, DAMAGED, EXCLUDED = "playable", "fast cannot", "damaged", "excluded"
+"""Status of a game: playable; only for the official engine; unreadable; or excluded, by ALFWorld too, for its name or because it is
+none of the six task types or not known to be solvable."""
+NOT_PLAYED = ("movable", "Sliced")
+"""ALFWorld's own environment leaves out folders with these in their names."""
+
+
+def look_at(folder: Path, name: str) -> tuple[str, str, str]:
+    """Read one game of a split's folder to its end: the last three fields of its `Entry`. Its name is `task folder/trial folder`."""
+    place = folder / name
+    try:
+        task_type = _task_type(place, name)
+    except EnvError as error:
+        return ("", DAMAGED, str(error))
+    if any(word in name for word in NOT_PLAYED):
+        return (task_type, EXCLUDED, f"ALFWorld plays no task with {' or '.join(map(repr, NOT_PLAYED))} in its name")
+    if not task_type:
+        return ("", EXCLUDED, "its folder's name is none of the six task types")
+    try:
+        content = read_game_file(place / GAME_FILE)
+    except EnvError as error:
+        return (task_type, DAMAGED, str(error))
+    if content.get("solvable") is not True:
+        return (task_type, EXCLUDED, "it is not marked as solvable")
+    try:
+        read_content(place / GAME_FILE, content)
+    except EnvError as error:
+        return (task_type, FAST_CANNOT, str(error))
+    return (task_type, PLAYABLE, "")
+
+
+def _task_type(place: Path, name: str) -> str:
+    """The task type from the folder's name, which `traj_data.json` must not gainsay; empty where neither names one.
+
+    Raises:
+        EnvError: they differ, or `traj_data.json` cannot be read.
+    """
+    named = name.partition("-")[0]
+    path = place / "traj_data.json"
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return named if named in TASK_TYPES else ""
+    except (OSError, ValueError, RecursionError) as error:
+        raise EnvError(f"{path} cannot be read: {error}. It may be truncated; copy or unpack it again.") from None
+    stated = content.get("task_type") if isinstance(content, Mapping) else None
+    if stated not in TASK_TYPES:
+        return ""
+    if named in TASK_TYPES and named != stated:
+        raise EnvError(f"{path} says task_type {stated!r}, its folder's name {named!r}.")
+    return str(stated)

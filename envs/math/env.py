@@ -10,8 +10,7 @@ import gymnasium
 from skill_ttrl.answers import correct, stands_in
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.tasks import CHECK, MATH_ENV_ID, load_tasks
-from skill_ttrl.envs.arguments import reset_options
-from skill_ttrl.envs.text_env import TextEnv
+from skill_ttrl.envs.text_env import TextEnv, reset_options
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Task

@@ -14,8 +14,7 @@ from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.formats import QA_ENV_ID, shown_question
 from skill_ttrl.data.records import SUFFIXES
 from skill_ttrl.data.tasks import load_tasks
-from skill_ttrl.envs.arguments import check_action, check_choice, reset_options
-from skill_ttrl.envs.text_env import TextEnv
+from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, reset_options
 from skill_ttrl.errors import DataError, EnvError
 from skill_ttrl.types import Task
 

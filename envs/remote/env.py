@@ -15,11 +15,10 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from skill_ttrl.envs.arguments import RENDER_MODES, check_action, check_episode
 from skill_ttrl.envs.http_client import HttpConnections
 from skill_ttrl.envs.lookup import SHORT_NAMES
 from skill_ttrl.envs.remote.protocol import PROTOCOL, TOKEN_ENV, Description, Outcome, Start
-from skill_ttrl.envs.text_env import TextEnv
+from skill_ttrl.envs.text_env import RENDER_MODES, TextEnv, check_action, check_episode
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.types import Task, first_problem
 

@@ -29,7 +29,6 @@ from urllib.parse import parse_qs, urlsplit
 import gymnasium
 from pydantic import ValidationError
 
-from skill_ttrl.envs.contract import close_env
 from skill_ttrl.envs.lookup import check_arguments, env_defaults, make_env, split_argument
 from skill_ttrl.envs.remote.protocol import (
     MAX_WAIT_S,
@@ -41,6 +40,7 @@ from skill_ttrl.envs.remote.protocol import (
     ResetRequest,
     StepRequest,
 )
+from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.server_key import is_localhost
 from skill_ttrl.signals import FAILURES

@@ -6,7 +6,7 @@ In the order in which the files are best read:
 2. What a purchase is worth: `reward`, with `catalogue.nouns`.
 3. The shop: `pages` (what each shows, as texts), `shop` (where an action leads and what a shopper sees), `env` (Gymnasium).
 4. The search: `catalogue.analysis` (from a text to its words), `catalogue.search` (BM25).
-5. Where it comes from, in `catalogue`: `files` (the official ones), `store` (kept on a machine, mapped), `catalogue` (which one is
+5. Where it comes from, in `catalogue`: `product` (the official files), `store` (kept on a machine, mapped), `catalogue` (which one is
    meant).
 6. The generated catalogue, in `maker`: `maker` and `sentences` with their tables in TOML.
 7. `live` plays on a running server of princeton-nlp/WebShop.

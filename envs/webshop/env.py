@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skill_ttrl.envs.arguments import (
+from skill_ttrl.envs.text_env import (
     RENDER_MODES,
+    TextEnv,
     check_action,
     check_choice,
     check_episode,
     check_flags,
     reset_options,
 )
-from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue
 from skill_ttrl.envs.webshop.catalogue.nouns import TAGGERS
 from skill_ttrl.envs.webshop.goals import SPLITS, TRAIN_BOTH, GoalList

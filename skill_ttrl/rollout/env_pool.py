@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 import gymnasium
 
-from skill_ttrl.envs.contract import close_env
+from skill_ttrl.envs.text_env import close_env
 
 T = TypeVar("T")
 TextEnvironment = gymnasium.Env[str, str]
@@ -76,7 +76,7 @@ class EnvPool:
         return free[:count]
 
     def close(self) -> None:
-        """Close them all; see `envs.contract.close_env`."""
+        """Close them all; see `envs.text_env.close_env`."""
         for env in self._envs:
             close_env(env)
         self._envs.clear()

@@ -20,7 +20,7 @@ import gymnasium
 
 from skill_ttrl.config import ScaleConfig
 from skill_ttrl.config.scale import AUTO
-from skill_ttrl.envs.contract import close_env
+from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import EnvError, WorkerError
 from skill_ttrl.workers import RETRIES, Event, Notice, Pool, Setup, Work, attempt
 

@@ -20,7 +20,7 @@ from skill_ttrl.agents.scripted import FIRST, ScriptedAgent, check_adviser, make
 from skill_ttrl.config import AgentConfig, CollectConfig, ScaleConfig, SkillTTRLConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
-from skill_ttrl.envs.contract import close_env
+from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult

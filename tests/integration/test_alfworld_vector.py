@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.envs import make_env, make_vec_env
-from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.errors import EnvError
 from tests.alfworld_kitchen import LIGHT, PLACE, problem, write_game
 

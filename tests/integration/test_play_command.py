@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.types import Trajectory, from_json
 from tests.integration.test_cli_commands import skillttrl as command
 from tests.preloaded import run_script

@@ -16,16 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from skill_ttrl.envs.webshop.catalogue.files import (
+from skill_ttrl.envs.webshop.catalogue.product import (
     HOW_TO_GET,
     VARIABLE,
     Files,
     HumanInstruction,
+    Product,
     find_files,
     read_human,
+    read_product,
     read_products,
 )
-from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
 from skill_ttrl.envs.webshop.catalogue.store import Store, forget_stores, open_store, write_store
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, KINDS, TEST_GOALS, GoalList, SyntheticGoals
 from skill_ttrl.errors import EnvError, did_you_mean
@@ -40,7 +41,7 @@ SERVER = "http://127.0.0.1:3000"
 GOALS = ("auto", *KINDS)
 _WRITERS = (
     "goals.py",
-    *(f"catalogue/{name}.py" for name in ("analysis", "files", "product", "search", "store")),
+    *(f"catalogue/{name}.py" for name in ("analysis", "product", "search", "store")),
     *(f"maker/{name}" for name in ("maker.py", "sentences.py", "sentences.toml", "words.toml")),
 )
 """Files whose text decides what a store holds: one that other text has made is made again."""

@@ -29,7 +29,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.envs.arguments import check_choice
+from skill_ttrl.envs.text_env import check_choice
 from skill_ttrl.errors import MissingDependencyError
 
 MODEL = "en_core_web_sm"

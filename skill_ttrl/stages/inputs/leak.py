@@ -20,7 +20,7 @@ from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.tasks import CHECK, load_demonstrations
 from skill_ttrl.envs import make_env
-from skill_ttrl.envs.contract import close_env
+from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.env_pool import TextEnvironment
 from skill_ttrl.runs.checkpoint import MANIFEST

@@ -24,8 +24,8 @@ from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConf
 from skill_ttrl.config.scale import AUTO
 from skill_ttrl.cores import free_memory
 from skill_ttrl.data.tasks import CHECK, find_family, longest_series
-from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
+from skill_ttrl.envs.text_env import names_states
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
 from skill_ttrl.llm.backend import Backend, runs_ahead
 from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, check_trainable, is_remote

@@ -13,7 +13,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
-from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool

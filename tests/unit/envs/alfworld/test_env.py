@@ -23,7 +23,7 @@ from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
 from skill_ttrl.envs.alfworld.engine import NOTHING
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
-from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.env_pool import EnvPool
@@ -202,7 +202,6 @@ def test_wrong_options_are_named(env: ALFWorldEnv, options: Any, said: str) -> N
         ({"max_steps": 2.5}, "max_steps must be a whole number of at least 1, found 2.5"),
         ({"max_steps": "50"}, "max_steps must be a whole number of at least 1, found '50'"),
         ({"reward": "10"}, "reward must be a finite number, found '10'"),
-        ({"strict": "false"}, "strict must be True or False, found 'false'"),
         ({"data": 3}, "data must be a folder or 'generated', found 3"),
         ({"render_mode": "human"}, "render_mode must be 'ansi' or None, found 'human'"),
         ({"reward": float("nan")}, "reward must be a finite number"),

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.envs.alfworld import index
-from skill_ttrl.envs.alfworld.env import ALFWorldEnv
+from skill_ttrl.envs.alfworld import games as index
 from skill_ttrl.envs.alfworld.game import GENERATED, OFFICIAL
-from skill_ttrl.envs.alfworld.games import GameList, find_data, open_games
-from skill_ttrl.envs.alfworld.index import forget, index_file
+from skill_ttrl.envs.alfworld.games import GameList, find_data, forget, index_file, open_games
 from skill_ttrl.errors import EnvError
 from tests.alfworld_kitchen import content, write_game
 
@@ -55,7 +53,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     look_at = index.look_at
 
-    def watched(folder: Path, name: str) -> index.Found:
+    def watched(folder: Path, name: str) -> tuple[str, str, str]:
         names.append(name)
         return look_at(folder, name)
 
@@ -188,18 +186,9 @@ def test_damaged_games_are_left_out_counted_and_named(data: Path) -> None:
     ):
         games = open_games(data, "train")
     assert ids(games) == sorted(NAMES)
-    assert [(game.id, game.damaged) for game in games.skipped] == [(f"train/{path.parent.parent.name}/trial_D", True)]
+    assert [game.id for game in games.skipped] == [f"train/{path.parent.parent.name}/trial_D"]
     with pytest.raises(EnvError, match=r"The game train/.*trial_D is left out: The game .* cannot be read"):
         games.find(games.skipped[0].id)
-
-
-def test_strict_refuses_damaged_games(data: Path) -> None:
-    for letter in "DEFGH":
-        write_game(data, "train", f"{PLACE}-Apple-None-Fridge-3/trial_{letter}", text="{}")
-    with pytest.raises(
-        EnvError, match=r"5 of the 8 games in .*trial_D.*trial_F.* and 2 more.* without strict they are left out"
-    ):
-        open_games(data, "train", strict=True)
 
 
 def test_what_alfworld_leaves_out_is_counted_by_reason_and_never_refused(data: Path) -> None:
@@ -209,13 +198,12 @@ def test_what_alfworld_leaves_out_is_counted_by_reason_and_never_refused(data: P
     write_game(data, "train", "notes/trial_G")
     (data / "json_2.1.1" / "train" / f"{PLACE}-Apple-None-Fridge-5" / "trial_H").mkdir(parents=True)
     said = (
-        r"4 of the 7 games in .* are left out: 2 because ALFWorld plays no task with 'movable' or 'Sliced' in its name; "
-        r"1 because its folder's name is none of the six task types; 1 because it is not marked as solvable\."
+        r"4 of the 7 games in .* are left out: 2: ALFWorld plays no task with 'movable' or 'Sliced' in its name; "
+        r"its folder's name is none of the six task types; it is not marked as solvable\."
     )
     with pytest.warns(UserWarning, match=said):
-        games = open_games(data, "train", strict=True)
-    assert ids(games) == sorted(NAMES)
-    assert len(games.skipped) == 4 and not any(game.damaged for game in games.skipped)
+        games = open_games(data, "train")
+    assert ids(games) == sorted(NAMES) and len(games.skipped) == 4
     assert "it is not marked as solvable" in {game.reason for game in games.skipped}
 
 
@@ -237,11 +225,7 @@ def test_a_game_for_the_official_engine_alone_is_kept_for_it(data: Path) -> None
     path = write_game(data, "train", f"{PLACE}-Apple-None-Fridge-3/trial_D", pddl_domain=other)
     with pytest.warns(UserWarning, match=rf"{re.escape(str(path))} cannot be played by the fast engine"):
         assert len(open_games(data, "train")) == 3
-    assert len(open_games(data, "train", engine="official", strict=True)) == 4
-    told: list[tuple[int, int]] = []
-    ALFWorldEnv.prepare(lambda *count: told.append(count), data=data, engine="official", strict=True)
-    with pytest.raises(EnvError, match="cannot be played"):
-        ALFWorldEnv.prepare(lambda *count: told.append(count), data=data, strict=True)
+    assert len(open_games(data, "train", engine="official")) == 4
 
 
 def test_games_are_read_once(data: Path, read: list[str]) -> None:

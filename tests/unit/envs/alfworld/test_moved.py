@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
-from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.envs.alfworld.rules import move
 from skill_ttrl.envs.alfworld.world import World
 from skill_ttrl.errors import EnvError

@@ -17,7 +17,7 @@ from skill_ttrl.config import DistillConfig, SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine, Frame
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
-from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
 from skill_ttrl.errors import EnvError
 from skill_ttrl.rollout.scripted import run_scripted_episode

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from skill_ttrl.envs.webshop.catalogue.catalogue import forget, open_catalogue
-from skill_ttrl.envs.webshop.catalogue.files import find_files, read_human, read_products
-from skill_ttrl.envs.webshop.catalogue.product import NO_ATTRIBUTES, NO_PRICE, Product, read_product
+from skill_ttrl.envs.webshop.catalogue.product import (
+    NO_ATTRIBUTES,
+    NO_PRICE,
+    Product,
+    find_files,
+    read_human,
+    read_product,
+    read_products,
+)
 from skill_ttrl.errors import EnvError
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, options, product, wanted, write_catalogue, written
 
