@@ -15,6 +15,10 @@ from skill_ttrl.errors import EnvError
 from skill_ttrl.trust import clean_address
 
 MAX_HEADER_BYTES = 1 << 17
+CONNECT_S = 30.0
+"""Longest time in seconds to connect."""
+KEEPALIVE_S = 10
+"""Seconds of silence after which a server's machine is probed, and between two probes."""
 
 
 class NotReachedError(ConnectionError):
@@ -77,8 +81,13 @@ class HttpConnections:
         connection, deadline = self._connection, time.monotonic() + self.timeout
         try:
             if connection.sock is None:
-                connection.timeout = self.timeout
+                connection.timeout = min(self.timeout, CONNECT_S)
                 connection.connect()
+                made: Any = connection.sock
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if hasattr(socket, "TCP_KEEPIDLE"):  # a machine that is gone is found out while an answer is waited for
+                    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+                    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
         except OSError as error:
             self.close()
             raise NotReachedError(f"nothing answers there ({error})") from None

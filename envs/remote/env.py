@@ -46,17 +46,16 @@ class EnvClient(HttpConnections):
     Args:
         url: like `http://127.0.0.1:3000`.
         token_env: environment variable with the token; where it is not set none is sent.
-        timeout: seconds within which a whole answer, or word that the request is running, must arrive.
-        answer_timeout: seconds after which a request that is still running is given up.
+        answer_timeout: seconds within which a whole answer must arrive.
         retry_seconds: time during which a request that gets no answer is repeated, with pauses that double.
 
     Raises:
         EnvError: `url` is no URL of a server.
     """
 
-    def __init__(self, url: str, token_env: str, timeout: float, retry_seconds: float, answer_timeout: float) -> None:
-        super().__init__(url, "url must be the address of an environment server", timeout)
-        self.token_env, self.retry_seconds, self.answer_timeout = token_env, retry_seconds, answer_timeout
+    def __init__(self, url: str, token_env: str, retry_seconds: float, answer_timeout: float) -> None:
+        super().__init__(url, "url must be the address of an environment server", answer_timeout)
+        self.token_env, self.retry_seconds = token_env, retry_seconds
 
     def ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request until it is answered; the server does nothing twice, because the body has a number.
@@ -72,27 +71,24 @@ class EnvClient(HttpConnections):
             EnvError: no answer came in time, or an error.
         """
         content = None if body is None else _encode(body, what)
-        began = heard = time.monotonic()
+        began, broken = time.monotonic(), 0.0
         pause, requests = FIRST_PAUSE_S, 0
         while True:
             requests += 1
             try:
                 status, text = self._once(method, path, content)
             except ConnectionError as error:
+                if time.monotonic() - began >= self.timeout:
+                    raise EnvError(
+                        f"{self.url}: {what} has no answer after {self.timeout:g} s (env.kwargs.answer_timeout)."
+                    ) from None
                 lost = str(error)
             else:
-                if status == 202:
-                    heard, pause = time.monotonic(), FIRST_PAUSE_S
-                    if heard - began > self.answer_timeout:
-                        raise EnvError(
-                            f"{self.url}: {what} is still running after {self.answer_timeout:g} s (env.kwargs.answer_timeout)."
-                        )
-                    time.sleep(min(0.001 * requests, 0.1))  # a server that waits before it says so costs nothing here
-                    continue
                 if status not in _LATER:
                     return self._read(status, text, what)
                 lost = f"status {status}: {_LATER[status]}"
-            if time.monotonic() - heard > self.retry_seconds:
+            broken = broken or time.monotonic()
+            if time.monotonic() - broken > self.retry_seconds:
                 raise EnvError(
                     f"{self.url} gave no answer to {what} in {self.retry_seconds:g} s ({requests} requests): {lost}. Check that "
                     "`skillttrl envs serve` runs there and what it prints; then restart the episode with reset."
@@ -152,7 +148,6 @@ class RemoteEnv(TextEnv):
         env: name of the environment that must be served there; None: any.
         split: with which the environment is made, if it takes one.
         token_env: environment variable with the server's token.
-        timeout: seconds within which the server must show that it lives. A step may take longer.
         answer_timeout: seconds that a step or reset may take.
         retry_seconds: time for which a lost request is repeated.
         render_mode: `ansi`: `render()` gives the last action and observation as text.
@@ -172,7 +167,6 @@ class RemoteEnv(TextEnv):
         env: str | None = None,
         split: str | None = None,
         token_env: str = TOKEN_ENV,
-        timeout: float = 30.0,
         retry_seconds: float = 15.0,
         answer_timeout: float = 600.0,
         render_mode: str | None = None,
@@ -180,14 +174,13 @@ class RemoteEnv(TextEnv):
     ) -> None:
         super().__init__()
         check_episode(render_mode=render_mode)
-        for name, value in (("timeout", timeout), ("retry_seconds", retry_seconds), ("answer_timeout", answer_timeout)):
+        for name, value in (("retry_seconds", retry_seconds), ("answer_timeout", answer_timeout)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                 raise EnvError(f"{name} must be a number of seconds above 0, found {value!r:.60}.")
         if url is None:
             raise EnvError(f"{REMOTE_ENV_ID} needs the url of a server: --set env.kwargs.url=http://HOST:PORT.")
         self.render_mode, self._split, self._kwargs = render_mode, split, kwargs
-        self._client = EnvClient(url, token_env, float(timeout), float(retry_seconds), float(answer_timeout))
-        self._wait = min(10.0, self._client.timeout / 2)
+        self._client = EnvClient(url, token_env, float(retry_seconds), float(answer_timeout))
         self._session, self._number = "", 0
         self._shown: list[str] = []
         found = _read(Description, self._client.ask("GET", "/v1/environment", "its environment"), self._client.url)
@@ -290,7 +283,7 @@ class RemoteEnv(TextEnv):
             self._split = None
 
     def _open(self, seed: int | None, options: dict[str, Any] | None) -> Start:
-        body = {"request": uuid.uuid4().hex, "seed": seed, "options": options, "split": self._split, "wait": self._wait}
+        body = {"request": uuid.uuid4().hex, "seed": seed, "options": options, "split": self._split}
         found = self._client.ask("POST", "/v1/sessions", "a session", body)
         start = _read(Start, found, self._client.url)
         self._session, self._number = start.session, 0
@@ -300,9 +293,7 @@ class RemoteEnv(TextEnv):
         session, number = self._session, self._number + 1
         what = f"request {number} ({method}) of session {session}"
         try:
-            found = self._client.ask(
-                "POST", f"/v1/sessions/{session}/{method}", what, {"step": number, **fields, "wait": self._wait}
-            )
+            found = self._client.ask("POST", f"/v1/sessions/{session}/{method}", what, {"step": number, **fields})
         except EnvError:
             self._session = ""  # where it stands is unknown, or it has ended
             raise

@@ -13,7 +13,7 @@ Requests of a session are numbered: the one that opened it is 0, each reset or s
 the same request again, with the same number, gets that answer, and nothing is done twice. Any other number is refused with 409, and
 the message names the expected one. A number is never used again in a session, so that a request that arrives late cannot act in a later episode.
 
-Status 202 says that the answer is not there yet: repeat the request. 401: token; 403: not allowed; 410: there is no such session; 422: the
+An answer comes when it is there, however long a step takes. Status 401: token; 403: not allowed; 410: there is no such session; 422: the
 environment raised an error; 503: no session is free, see `Retry-After`. Errors are `{"error": {"type": ..., "message": ...}}`.
 """
 
@@ -27,8 +27,6 @@ PROTOCOL = 1
 """Version of these messages; a client refuses a server of another one."""
 TOKEN_ENV = "SKILLTTRL_ENV_TOKEN"
 """Environment variable with the token, at the server and at its clients."""
-MAX_WAIT_S = 20.0
-"""Longest time in seconds for which the server holds an answer back before it says 202."""
 SPLIT_PATTERN = r"^\w[\w.-]{0,63}$"
 """Names of splits that a client may send: none is a path."""
 
@@ -43,16 +41,12 @@ def _is_text(value: Any) -> Any:
 Text = Annotated[Any, AfterValidator(_is_text)]
 Number = Annotated[int, Field(strict=True, ge=1)]
 Seed = Annotated[int, Field(strict=True)] | None
-Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S)]
 
 
 class Request(BaseModel):
     """Base of the bodies: unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
-
-    wait: Wait = MAX_WAIT_S / 2
-    """Seconds for which the server may hold the answer back."""
 
 
 class NewSession(Request):

@@ -1,6 +1,7 @@
 """HTTP server of an environment: its sessions, routes, token and bounds.
 
-A session has an environment, a thread that calls it and numbered requests, and ends when it is idle for too long.
+A session has an environment and numbered requests, and ends when it is idle for too long. Each connection has a thread, in which its requests
+are carried out.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import errno
 import hmac
 import io
 import json
-import queue
+import math
 import re
 import secrets
 import socket
@@ -18,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,7 +31,6 @@ from pydantic import ValidationError
 
 from skill_ttrl.envs.lookup import check_arguments, env_defaults, make_env, split_argument
 from skill_ttrl.envs.remote.protocol import (
-    MAX_WAIT_S,
     PROTOCOL,
     SPLIT_PATTERN,
     Description,
@@ -82,86 +81,50 @@ class Refused(Exception):
         self.answer = error_answer(status, message, "Refused")
 
 
-class Lane:
-    """One thread that runs jobs in order. No executor: Python waits for its jobs at exit, and one of these may hang for ever."""
-
-    def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Future[Answer], Callable[[], Answer]] | None] = queue.SimpleQueue()
-        self._ended = ended
-        threading.Thread(target=self._run, name="environment", daemon=True).start()
-
-    def submit(self, job: Callable[[], Answer]) -> Future[Answer]:
-        """Run a job after those before it."""
-        answer: Future[Answer] = Future()
-        self._jobs.put((answer, job))
-        return answer
-
-    def end(self) -> None:
-        """End the thread after the jobs before."""
-        self._jobs.put(None)
-
-    def _run(self) -> None:
-        try:
-            while (entry := self._jobs.get()) is not None:
-                answer, job = entry
-                try:
-                    answer.set_result(job())
-                except BaseException as error:  # a bug of the server: the client gets an answer all the same
-                    traceback.print_exc(file=sys.stderr)
-                    answer.set_result(error_answer(500, error))
-        finally:
-            self._ended()
-
-
 class Session:
-    """An environment in use.
+    """An environment in use; `make` makes it, at the first request."""
 
-    Args:
-        make: makes the environment, in the session's own thread.
-        ended: called when that thread has ended.
-    """
-
-    def __init__(self, make: MakeEnv, ended: Callable[[], None]) -> None:
+    def __init__(self, make: MakeEnv) -> None:
         self.id = secrets.token_urlsafe(18)
         self.name = ""
         """Name that the client drew for the request that opened it."""
         self.used = time.monotonic()
         self._make = make
         self._env: gymnasium.Env[Any, Any] | None = None
-        self._lane = Lane(ended)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while a request runs: the next one, or the same again, waits
         self._number = -1
         self._request: tuple[str, dict[str, Any]] = ("", {})
-        self._answer: Future[Answer] = Future()
-        self._answer.set_result((200, ""))
+        self._answer: Answer = (200, "")
 
-    def ask(self, number: int, method: str, arguments: dict[str, Any]) -> Future[Answer]:
+    def ask(self, number: int, method: str, arguments: dict[str, Any]) -> Answer:
         """Carry out a request, or find the answer to it if it was the last one.
 
         Raises:
             Refused: it has another number, or is another request of the same number.
         """
-        with self._lock:
-            self.used = time.monotonic()
-            if number == self._number and (method, arguments) == self._request:
+        self.used = math.inf
+        try:
+            with self._lock:
+                if number == self._number and (method, arguments) == self._request:
+                    return self._answer
+                expected = self._number + 1
+                if number != expected:
+                    other = " That number was used for another request." if number == self._number else ""
+                    raise Refused(
+                        409,
+                        f"Request {number} came where {expected} was expected.{other} A session has one client, which numbers its requests.",
+                    )
+                self._number, self._request = number, (method, arguments)
+                self._answer = self._call(method, arguments)
                 return self._answer
-            expected = self._number + 1
-            if number != expected:
-                other = " That number was used for another request." if number == self._number else ""
-                raise Refused(
-                    409,
-                    f"Request {number} came where {expected} was expected.{other} A session has one client, which numbers its requests.",
-                )
-            if not self._answer.done():
-                raise Refused(409, f"Request {self._number} is still running.")
-            self._number, self._request = number, (method, arguments)
-            self._answer = self._lane.submit(partial(self._call, method, arguments))
-            return self._answer
+        finally:
+            self.used = time.monotonic()
 
     def end(self) -> None:
         """Close the environment after the request that is running."""
-        self._lane.submit(self._close)
-        self._lane.end()
+        with self._lock:
+            if self._env is not None:
+                close_env(self._env)
 
     def _call(self, method: str, arguments: dict[str, Any]) -> Answer:
         try:
@@ -173,11 +136,6 @@ class Session:
             return 200, json.dumps(dict(zip(names, found, strict=True)), default=_plain)
         except FAILURES as error:
             return error_answer(422, error)
-
-    def _close(self) -> Answer:
-        if self._env is not None:
-            close_env(self._env)
-        return 200, ""
 
 
 class Sessions:
@@ -193,14 +151,15 @@ class Sessions:
         self._lock = threading.Lock()
         self._open: dict[str, Session] = {}
         self._named: dict[str, Session] = {}
-        self._threads = 0
+        self._ending = 0
+        """Sessions whose environments are not closed yet."""
         self._closed = threading.Event()
         threading.Thread(target=self._end_idle, daemon=True).start()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, name: str, make: MakeEnv, **arguments: Any) -> tuple[Session, Future[Answer]]:
+    def open(self, name: str, make: MakeEnv, **arguments: Any) -> tuple[Session, Answer]:
         """Open a session and reset its environment; a name that has opened one finds it.
 
         Raises:
@@ -209,17 +168,16 @@ class Sessions:
         with self._lock:
             session = self._named.get(name)
             if session is None:
-                if self._threads >= self.most:
+                if len(self._open) + self._ending >= self.most:
                     raise Refused(503, f"All {self.most} sessions are in use; more: --max-sessions.")
-                self._threads += 1
-                session = Session(make, self._thread_ended)
+                session = Session(make)
                 self._open[session.id] = session
                 if name:
                     session.name = name
                     self._named[name] = session
         return session, self._ask(session, 0, "reset", arguments)
 
-    def ask(self, session_id: str, number: int, method: str, **arguments: Any) -> Future[Answer]:
+    def ask(self, session_id: str, number: int, method: str, **arguments: Any) -> Answer:
         """Carry out a request of a session; see `Session.ask`.
 
         Raises:
@@ -236,13 +194,14 @@ class Sessions:
         return self._ask(session, number, method, arguments)
 
     def end(self, session_id: str) -> bool:
-        """End a session; False if there is none."""
+        """End a session; False if there is none. Its environment is closed in a thread, as it may hang."""
         with self._lock:
             session = self._open.pop(session_id, None)
             if session is None:
                 return False
             self._named.pop(session.name, None)
-        session.end()
+            self._ending += 1
+        threading.Thread(target=self._end, args=(session,), daemon=True).start()
         return True
 
     def close(self) -> None:
@@ -251,24 +210,24 @@ class Sessions:
         for session_id in list(self._open):
             self.end(session_id)
 
-    def _ask(self, session: Session, number: int, method: str, arguments: dict[str, Any]) -> Future[Answer]:
+    def _ask(self, session: Session, number: int, method: str, arguments: dict[str, Any]) -> Answer:
         answer = session.ask(number, method, arguments)
-        answer.add_done_callback(partial(self._end_failed, session.id))
+        if answer[0] >= 400:
+            self.end(session.id)
         return answer
 
-    def _end_failed(self, session_id: str, answer: Future[Answer]) -> None:
-        if answer.result()[0] >= 400:
-            self.end(session_id)
+    def _end(self, session: Session) -> None:
+        try:
+            session.end()
+        finally:
+            with self._lock:
+                self._ending -= 1
 
     def _end_idle(self) -> None:
         while not self._closed.wait(min(5.0, self.timeout / 4)):
             for session in list(self._open.values()):
                 if time.monotonic() - session.used > self.timeout:
                     self.end(session.id)
-
-    def _thread_ended(self) -> None:
-        with self._lock:
-            self._threads -= 1
 
 
 class Service:
@@ -291,7 +250,7 @@ class Service:
         self.description = _describe(name, self.kwargs)
         self.sessions = Sessions(session_timeout, max_sessions)
         self._lock = threading.Lock()
-        self._tasks: dict[str, Future[Answer]] = {}
+        self._tasks: dict[str, Answer] = {}
 
     def close(self) -> None:
         """End all sessions."""
@@ -319,8 +278,7 @@ class Service:
             return 200, json.dumps({"ended": self.sessions.end(found[1])})
         if found and method == "POST" and found[2]:
             asked = _read(ResetRequest, body) if found[2] == "reset" else _read(StepRequest, body)
-            arguments = asked.model_dump(exclude={"step", "wait"})
-            return _wait(self.sessions.ask(found[1], asked.step, found[2], **arguments), asked.wait)
+            return self.sessions.ask(found[1], asked.step, found[2], **asked.model_dump(exclude={"step"}))
         raise Refused(404, "There is no such route. This is the server of an environment (skillttrl envs serve).")
 
     def _open(self, asked: NewSession) -> Answer:
@@ -328,8 +286,7 @@ class Service:
         if asked.split is not None and not split:
             raise Refused(403, f"{self.name} takes no split.")
         make = partial(make_env, self.name, **{**self.kwargs, **split})
-        session, answer = self.sessions.open(asked.request, make, seed=asked.seed, options=asked.options)
-        status, text = _wait(answer, asked.wait)
+        session, (status, text) = self.sessions.open(asked.request, make, seed=asked.seed, options=asked.options)
         return status, f'{{"session": "{session.id}", {text[1:]}' if status == 200 else text
 
     def _environment(self, query: Mapping[str, list[str]]) -> Answer:
@@ -339,14 +296,11 @@ class Service:
         if split and not re.fullmatch(SPLIT_PATTERN, split):
             raise Refused(400, f"{split[:80]!r} is not a valid name of a split.")
         with self._lock:
-            asked = self._tasks.get(split)
-            if asked is None or (asked.done() and asked.result()[0] != 200):  # an error may have passed
-                if asked is None and len(self._tasks) >= MAX_SPLITS:
-                    raise Refused(403, f"At most {MAX_SPLITS} splits are listed.")
-                lane = Lane()
-                asked = self._tasks[split] = lane.submit(partial(self._list_tasks, split))
-                lane.end()
-        return _wait(asked, MAX_WAIT_S / 2)
+            if split not in self._tasks and len(self._tasks) >= MAX_SPLITS:
+                raise Refused(403, f"At most {MAX_SPLITS} splits are listed.")
+            if self._tasks.get(split, (0, ""))[0] != 200:  # an error may have passed
+                self._tasks[split] = self._list_tasks(split)
+            return self._tasks[split]
 
     def _list_tasks(self, split: str) -> Answer:
         try:
@@ -582,13 +536,6 @@ def _read(kind: type[Body], body: bytes) -> Body:
         raise Refused(400, f"The body is no {kind.__name__}: {first_problem(error)}.") from None
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"The body is no JSON: {str(error)[:200]}.") from None
-
-
-def _wait(answer: Future[Answer], seconds: float) -> Answer:
-    try:
-        return answer.result(seconds)
-    except TimeoutError:
-        return 202, '{"running": true}'
 
 
 def _plain(value: Any) -> Any:

@@ -25,8 +25,8 @@ from tests.hostile_server import RAW, attacks
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 from tests.integration.test_episode_run import CONFIG
 
-CUT_SHORT = {"timeout": 0.2, "answer_timeout": 0.2, "retry_seconds": 0.1}
-IN_TIME = {"timeout": 10, "answer_timeout": 10}
+CUT_SHORT = {"answer_timeout": 0.2, "retry_seconds": 0.1}
+IN_TIME = {"answer_timeout": 10}
 """For what the server answers well."""
 SECONDS = 60
 """Far more than any command here takes; a server that holds its client holds it for ever."""

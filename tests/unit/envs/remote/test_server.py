@@ -88,7 +88,6 @@ def test_a_whole_visit_in_plain_requests(server: EnvServer) -> None:
         (b'{"options": []}', 400, "options"),
         (b'{"split": "../../etc"}', 400, "split"),
         (b'{"request": "no hex"}', 400, "request"),
-        (b'{"wait": 1e9}', 400, "wait"),
         (b'{"kwargs": {"pause": 9}}', 400, "kwargs"),
         (b'{"split": "train"}', 403, "split"),
         (b'{"options": {"window": 1}}', 422, "'door'"),
@@ -185,7 +184,7 @@ def test_it_is_an_environment_of_the_contract(server: EnvServer) -> None:
         ({"url": "ftp://x"}, "url must be the address"),
         ({"url": "http://u:p@127.0.0.1:1"}, "url must be the address"),
         ({"url": "http://127.0.0.1:9", "retry_seconds": 0.1}, "nothing answers there"),
-        ({"url": "http://127.0.0.1:9", "timeout": 0}, "timeout must be a number of seconds above 0"),
+        ({"url": "http://127.0.0.1:9", "answer_timeout": 0}, "answer_timeout must be a number of seconds above 0"),
     ],
 )
 def test_a_server_that_is_none_is_one_message(kwargs: dict[str, Any], said: str) -> None:

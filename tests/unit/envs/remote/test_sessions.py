@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
@@ -18,7 +19,6 @@ class Counter(gymnasium.Env[str, str]):
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
-        self.threads: set[int] = set()
         self.gate = threading.Event()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -35,7 +35,6 @@ class Counter(gymnasium.Env[str, str]):
         self._note("close")
 
     def _note(self, call: Any) -> str:
-        self.threads.add(threading.get_ident())
         self.calls.append(call)
         return f"{call} is call {len(self.calls)}"
 
@@ -50,7 +49,7 @@ def sessions() -> Iterator[Sessions]:
 def opened(sessions: Sessions, host: Counter, seed: int = 0) -> str:
     """Id of a new session whose environment is reset."""
     session, start = sessions.open("", lambda: host, seed=seed)
-    assert start.result(30)[0] == 200
+    assert start[0] == 200
     return session.id
 
 
@@ -64,19 +63,19 @@ def until(true: Callable[[], bool]) -> None:
 def test_the_same_request_again_gets_the_stored_answer(sessions: Sessions) -> None:
     host = Counter()
     session = opened(sessions, host, 7)
-    first = sessions.ask(session, 1, "step", action="look").result(30)
-    assert sessions.ask(session, 1, "step", action="look").result(30) == first
+    first = sessions.ask(session, 1, "step", action="look")
+    assert sessions.ask(session, 1, "step", action="look") == first
     assert host.calls == [("reset", 7), "look"]
-    assert sessions.ask(session, 2, "step", action="look").result(30) != first  # the same action, but another request
-    assert sessions.ask(session, 3, "reset", seed=8).result(30)[0] == 200
-    assert host.calls == [("reset", 7), "look", "look", ("reset", 8)] and len(host.threads) == 1
+    assert sessions.ask(session, 2, "step", action="look") != first  # the same action, but another request
+    assert sessions.ask(session, 3, "reset", seed=8)[0] == 200
+    assert host.calls == [("reset", 7), "look", "look", ("reset", 8)]
 
 
 @pytest.mark.parametrize(("number", "action"), [(0, "look"), (1, "other"), (3, "look"), (99, "look")])
 def test_any_other_number_is_refused_with_the_expected_one(sessions: Sessions, number: int, action: str) -> None:
     host = Counter()
     session = opened(sessions, host)
-    sessions.ask(session, 1, "step", action="look").result(30)
+    sessions.ask(session, 1, "step", action="look")
     with pytest.raises(Refused, match="where 2 was expected") as refused:
         sessions.ask(session, number, "step", action=action)
     assert refused.value.answer[0] == 409 and host.calls == [("reset", 0), "look"]
@@ -85,19 +84,19 @@ def test_any_other_number_is_refused_with_the_expected_one(sessions: Sessions, n
 def test_a_request_that_is_repeated_while_it_runs_waits_for_the_same_answer(sessions: Sessions) -> None:
     host = Counter()
     session = opened(sessions, host)
-    running = sessions.ask(session, 1, "step", action="hang")
-    again = sessions.ask(session, 1, "step", action="hang")
-    with pytest.raises(Refused, match="still running"):
-        sessions.ask(session, 2, "step", action="look")
-    host.gate.set()
-    assert running.result(30) == again.result(30) and host.calls == [("reset", 0), "hang"]
+    with ThreadPoolExecutor(3) as asking:
+        running, again = (asking.submit(sessions.ask, session, 1, "step", action="hang") for _ in range(2))
+        time.sleep(0.1)
+        assert not running.done() and not again.done()
+        host.gate.set()
+        assert running.result(30) == again.result(30) and host.calls == [("reset", 0), "hang"]
 
 
 def test_opening_again_under_the_same_name_finds_the_session(sessions: Sessions) -> None:
     host = Counter()
     first, start = sessions.open("abc", lambda: host, seed=1)
     second, again = sessions.open("abc", Counter, seed=1)
-    assert first is second and start.result(30) == again.result(30) and host.calls == [("reset", 1)]
+    assert first is second and start == again and host.calls == [("reset", 1)]
     with pytest.raises(Refused, match="another request"):
         sessions.open("abc", Counter, seed=2)
 
@@ -105,7 +104,7 @@ def test_opening_again_under_the_same_name_finds_the_session(sessions: Sessions)
 def test_an_environment_that_fails_closes_its_session(sessions: Sessions) -> None:
     host = Counter()
     session = opened(sessions, host)
-    status, text = sessions.ask(session, 1, "step", action="fail").result(30)
+    status, text = sessions.ask(session, 1, "step", action="fail")
     assert status == 422 and "the door is stuck" in text
     until(lambda: "close" in host.calls)
     with pytest.raises(Refused, match="no such session") as refused:
@@ -120,7 +119,7 @@ def test_an_idle_session_ends_and_a_used_one_does_not() -> None:
     number = 0
     while "close" not in hosts[0].calls:
         number += 1
-        assert number < 1000 and sessions.ask(used, number, "step", action="look").result(30)[0] == 200
+        assert number < 1000 and sessions.ask(used, number, "step", action="look")[0] == 200
         time.sleep(0.02)
     with pytest.raises(Refused, match=r"--session-timeout") as refused:
         sessions.ask(idle, 1, "step", action="look")
@@ -131,11 +130,13 @@ def test_an_idle_session_ends_and_a_used_one_does_not() -> None:
 def test_no_more_sessions_than_allowed_and_one_that_hangs_counts(sessions: Sessions) -> None:
     hosts = [Counter() for _ in range(3)]
     made = [opened(sessions, host) for host in hosts]
-    sessions.ask(made[0], 1, "step", action="hang")
+    hanging = threading.Thread(target=sessions.ask, args=(made[0], 1, "step"), kwargs={"action": "hang"}, daemon=True)
+    hanging.start()
+    until(lambda: made[0] in sessions._open and sessions._open[made[0]]._number == 1)
     assert sessions.end(made[0]) and not sessions.end(made[0])
     with pytest.raises(Refused, match="All 3 sessions are in use") as refused:
         sessions.open("", Counter, seed=0)
     assert refused.value.answer[0] == 503
     hosts[0].gate.set()
-    until(lambda: "close" in hosts[0].calls and sessions._threads == 2)
-    assert sessions.open("", Counter, seed=0)[1].result(30)[0] == 200
+    until(lambda: "close" in hosts[0].calls and not sessions._ending)
+    assert sessions.open("", Counter, seed=0)[1][0] == 200
