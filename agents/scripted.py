@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from skill_ttrl.agents.action_list import AS_LISTED, ActionList, fill_slot, has_slot
 from skill_ttrl.agents.action_parser import Project, projection, whole
-from skill_ttrl.config import AgentConfig
+from skill_ttrl.config import BUILTIN, AgentConfig
 from skill_ttrl.envs.webshop.reading import SEARCH_SLOT, read_task, search
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
+from skill_ttrl.llm.backends import REMOTE, is_command
+from skill_ttrl.llm.models.gguf import is_gguf
 from skill_ttrl.registry import Registry
 from skill_ttrl.types import Skill
 
@@ -101,6 +104,26 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
                 f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.scripted.ScriptedAgent."
             )
     return scripted
+
+
+def find_scripted_agent(name: str, env_id: str) -> ScriptedAgent | None:
+    """Return the scripted agent called `name`; None where a policy is meant.
+
+    Raises:
+        ConfigError: nothing has this name.
+        EnvError: this environment has no expert.
+    """
+    if is_command(name) or is_gguf(name):
+        return None
+    exists = Path(name).exists()
+    if name in scripted_agent_names() or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):
+        return make_scripted_agent(name, env_id)
+    if name not in (REMOTE, BUILTIN) and "/" not in name and ":" not in name and not exists:
+        raise ConfigError(
+            f"There is no policy {name!r}.{did_you_mean(name, scripted_agent_names())} A model is a run folder, a checkpoint, a model "
+            "folder, owner/name, openai:MODEL or command:PROGRAM; your own scripted agent is module:attribute."
+        )
+    return None
 
 
 @SCRIPTED_AGENTS.register("random")

@@ -22,7 +22,7 @@ from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.game import Game, load_game
 from skill_ttrl.envs.alfworld.games import open_games
-from skill_ttrl.rollout.scripted import run_scripted_episode
+from skill_ttrl.rollout.rollout import run_scripted_episode
 
 FEWEST = 30
 """Rooms that a kind of thing must have been seen in for a line of its own."""

@@ -33,7 +33,7 @@ from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, room_and_words
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.optimize.paired import GateOutcome
-from skill_ttrl.rollout.scripted import run_scripted_episode
+from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.querying import LLMEndpoints

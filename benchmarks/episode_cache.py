@@ -32,8 +32,7 @@ from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.turns import RolloutSettings
+from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.types import Group, Task
 
 PIECES = r"<[a-z]+>|[a-z]+ \d+|go to|[a-z]+"

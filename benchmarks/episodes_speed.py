@@ -28,9 +28,8 @@ from skill_ttrl.llm.chat import encode_chat, encode_next, encode_plain
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.scripted import Exploration, run_scripted_episode
-from skill_ttrl.rollout.turns import RolloutSettings, Schedule
+from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout, run_scripted_episode
+from skill_ttrl.rollout.scripted import Exploration
 from skill_ttrl.types import Message, Skill, Step, Task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

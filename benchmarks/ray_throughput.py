@@ -27,8 +27,7 @@ from benchmarks.waiting_env import WAITING
 from skill_ttrl.config import ScaleConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages.collect import run
-from skill_ttrl.stages.collecting.collection import TaskSelection
+from skill_ttrl.stages.collect import TaskSelection, run
 
 
 class Clock(SilentProgress):

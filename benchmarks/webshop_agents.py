@@ -30,7 +30,7 @@ from skill_ttrl.envs.webshop.goals import Goal
 from skill_ttrl.envs.webshop.reading import Offer, read_wish
 from skill_ttrl.envs.webshop.reward import alike, normalise_colour, option_texts
 from skill_ttrl.envs.webshop.solve import Purchase, best_purchase, own_purchase
-from skill_ttrl.rollout.scripted import run_scripted_episode
+from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Trajectory
 

@@ -34,7 +34,7 @@ from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from skill_ttrl.rollout.outcome import SuccessStats
-    from skill_ttrl.stages.collecting.collection import Collected
+    from skill_ttrl.stages.collect import Collected
 
 Env = Annotated[str, typer.Option(help=f"Environment: {ENV_RULE}.")]
 Output = Annotated[
@@ -134,12 +134,12 @@ def collect(
 
     Example: `skillttrl collect --env alfworld --mock --policy expert --limit 100 -o expert.jsonl`
     """
+    from skill_ttrl.agents.scripted import find_scripted_agent
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.rollout.scripted import Exploration
     from skill_ttrl.runs.episode_logs import lines_of
-    from skill_ttrl.stages.collect import run
-    from skill_ttrl.stages.collecting.collection import TaskSelection
-    from skill_ttrl.stages.collecting.watch import find_scripted_agent
+    from skill_ttrl.stages.collect import run, run_policy
+    from skill_ttrl.stages.inputs.selection import TaskSelection
 
     check_resume(resume, output, lines_of(output))
     data = generated_data(env_data, mock)
@@ -155,8 +155,6 @@ def collect(
             given: dict[str, Any] = {"explore": how, "seed": seed or 0, "jobs": num_workers, **settings}
             found = run(selection, agent=policy, **given, output=output, progress=view)
         else:
-            from skill_ttrl.stages.targets.collect import run_policy
-
             given = {"overrides": overrides or (), "config": config, "use_bank": not no_skills}
             given |= {"greedy": greedy, "chunk": batch_size, "seed": seed}
             found = run_policy(policy, selection, **given, output=output, progress=view)

@@ -38,7 +38,7 @@ from skill_ttrl.cli.options import (
 from skill_ttrl.errors import ConfigError, SplitError, annotate_error
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.collecting.collection import Collected
+    from skill_ttrl.stages.collect import Collected
 
 SPLIT = "test"
 """Of an environment, where none is named."""
@@ -181,9 +181,9 @@ def _is_scripted(policy: str | None, env: str | None, config: str | None) -> boo
         return False
     if policy is None:
         return True
+    from skill_ttrl.agents.scripted import find_scripted_agent
     from skill_ttrl.config import load_config
     from skill_ttrl.envs import resolve_env
-    from skill_ttrl.stages.collecting.watch import find_scripted_agent
 
     return find_scripted_agent(policy, resolve_env(env or load_config(str(config)).env.id)) is not None
 
@@ -195,7 +195,7 @@ def _play(
     from skill_ttrl.config import load_config
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.stages import collect
-    from skill_ttrl.stages.collecting.collection import TaskSelection
+    from skill_ttrl.stages.inputs.selection import TaskSelection
 
     if config is None:
         arguments, scale = scripted_settings(settings, None)

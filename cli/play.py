@@ -22,7 +22,7 @@ from skill_ttrl.sanitize import escape_json
 from skill_ttrl.signals import Interrupted
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.collecting.watch import Scene
+    from skill_ttrl.stages.targets.play import Scene
 
 
 class Person:
@@ -43,8 +43,8 @@ class Person:
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """See `ScriptedAgent.act`; raises `Stopped` when the user leaves or the input ends."""
+        from skill_ttrl.rollout.episode import Stopped
         from skill_ttrl.rollout.info import admissible_actions
-        from skill_ttrl.stages.collecting.watch import Stopped
 
         listed = admissible_actions(info)
         while True:
@@ -88,16 +88,16 @@ def play(
 
     Example: `skillttrl envs play alfworld --env-data generated --policy expert`
     """
+    from skill_ttrl.agents.scripted import find_scripted_agent
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.envs.tasks import find_task
-    from skill_ttrl.stages.collecting import watch as stage
-    from skill_ttrl.stages.targets.play import find_policy, play_policy
+    from skill_ttrl.stages.targets import play as stage
     from skill_ttrl.types import to_json
 
     env_id, given = resolve_env(env), list(overrides or [])
     screen = Console(stderr=as_json)
-    agent = Person(screen) if policy is None else stage.find_scripted_agent(policy, env_id)
-    model = None if agent or policy is None else find_policy(policy, env_id, given, use_bank=not no_skills)
+    agent = Person(screen) if policy is None else find_scripted_agent(policy, env_id)
+    model = None if agent or policy is None else stage.find_policy(policy, env_id, given, use_bank=not no_skills)
     if model is None:
         refuse({"--no-skills": no_skills}, "needs a model; name one with --policy, or leave it out")
         kwargs = environment_arguments(given, env_data)
@@ -122,11 +122,9 @@ def play(
         game = stage.open_env(env_id, kwargs, split, view, name=task)
     with contextlib.closing(game):
         chosen = find_task(game, env_id, name=task, split=split, seed=drawn)
-        if model is not None:
-            played = play_policy(game, chosen, model, seed=drawn, watch=show, use_bank=not no_skills)
-        else:
-            assert agent is not None
-            played = stage.play(game, chosen, agent, seed=drawn, watch=show)
+        player = agent or model
+        assert player is not None
+        played = stage.play(game, chosen, player, seed=drawn, watch=show, use_bank=not no_skills)
     if as_json:
         print(escape_json(to_json(played)))
     stage.refuse_error(played)

@@ -68,6 +68,14 @@ class EnvPool:
             self._envs = [each for each in self._envs if each is not env]
         getattr(env.unwrapped, "abandon", lambda: None)()
 
+    def replace(self, env: TextEnvironment) -> None:
+        """Close an environment that failed, if it was not discarded; another is made when one is needed."""
+        with self._lock:
+            known = any(each is env for each in self._envs)
+            self._envs = [each for each in self._envs if each is not env]
+        if known:
+            close_env(env)
+
     def _first_free(self, count: int) -> list[TextEnvironment]:
         free = [env for env in self._envs if id(env) not in self._lent]
         while len(free) < count:

@@ -21,7 +21,7 @@ from skill_ttrl.rollout.info import (
     stated,
     text_of,
 )
-from skill_ttrl.rollout.scripted import ADVICE, Adviser
+from skill_ttrl.rollout.scripted import ADVICE, ScriptedPlayer
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.merge.types import titles
 from skill_ttrl.skills.ops import OutputParser
@@ -35,6 +35,13 @@ Call = Callable[[Callable[[], Any], float | None], Awaitable[Any]]
 async def call_inline(work: Callable[[], Any], seconds: float | None) -> Any:
     """A `Call` that waits as long as it takes."""
     return work()
+
+
+class Stopped(BaseException):
+    """Raised by a scripted agent that leaves: the episode ends with the steps so far (`stop_reason` "max_turns").
+
+    It is no `Exception`: a rollout takes those for outcomes of the environment. One with a cause is an error of whoever watches.
+    """
 
 
 @dataclass
@@ -70,20 +77,25 @@ class ActiveRollout:
     """Actions that the environment lists as possible now (`info["admissible_commands"]`)."""
     reset_info: Mapping[str, Any] = field(default_factory=dict)
     """The part of the `info` of the environment's `reset` that can be stored (`serializable_info`)."""
-    adviser: Adviser | None = None
-    """Watches it; what it would do stands in the `info` of every step (`ADVICE`)."""
+    scripted: ScriptedPlayer | None = None
+    """Plays or watches it; what it would do stands in the `info` of every step (`ADVICE`)."""
+    _info: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
+    """The environment's last."""
     _scene: AgentInput | None = field(default=None, init=False, repr=False)
     """The last one that was asked for."""
 
     async def start(self, seed: int) -> None:
         """Reset the environment, with `seed` where the task has none of its own."""
         seed = seed if self.task.seed is None else self.task.seed
+        options = reset_options(self.task)
+        if self.scripted is not None:
+            options |= getattr(self.scripted.agent, "requires", {})
         try:
-            seen, info = await self._called(partial(self.env.reset, seed=seed, options=reset_options(self.task)))
+            seen, self._info = await self._called(partial(self.env.reset, seed=seed, options=options))
             self._scene, self.observation = None, text_of(seen)
-            self.admissible, self.reset_info = admissible_actions(info), serializable_info(info)
-            if self.adviser is not None:
-                self.adviser.start(self.task, self.observation, info)
+            self.admissible, self.reset_info = admissible_actions(self._info), serializable_info(self._info)
+            if self.scripted is not None:
+                await self._called(partial(self.scripted.start, self.task, self.observation, self._info))
         except EnvTimeoutError as late:
             self.mark_timeout(late.still_running)
         except FAILURES as error:
@@ -107,41 +119,58 @@ class ActiveRollout:
         max_turns: int,
         projection: ParsedAction,
     ) -> None:
-        """Hand the action to the environment; where no answer came, the episode ends with the reason."""
+        """Hand the model's action to the environment; where no answer came, the episode ends with the reason."""
         if completion.finish_reason == "error":
             self.stop_reason, self.error = "no_answer", completion.error or "The backend returned no answer."
             return
+        await self._step(
+            lambda: projection.action,
+            max_turns,
+            prompt_ids=prompt_ids,
+            completion=completion,
+            action_status=projection.action_status,
+            parse_error=projection.parse_error,
+            truncated_parts=self.left_out,
+        )
+
+    async def act_scripted(self, max_turns: int) -> None:
+        """Hand the scripted agent's action to the environment."""
+        player = self.scripted
+        assert player is not None
+        await self._step(lambda: player.choose(self._info), max_turns)
+
+    async def _step(self, choose: Callable[[], str], max_turns: int, **more: Any) -> None:
+        def act() -> tuple[str | None, str, Any]:
+            advice = None if self.scripted is None else self.scripted.advise(self.observation, self._info)
+            action = choose()
+            if self.scripted is not None:
+                self.scripted.follow(action)
+            return advice, action, self.env.step(action)
+
         try:
-            answer = await self._called(partial(self.env.step, projection.action))
-            seen, step = make_step(
-                self.observation,
-                projection.action,
-                answer,
-                self.reset_info,
-                prompt_ids=prompt_ids,
-                completion=completion,
-                admissible_actions=self.admissible,
-                action_status=projection.action_status,
-                parse_error=projection.parse_error,
-                truncated_parts=self.left_out,
-            )
-            possible = admissible_actions(answer[-1])
-            if self.adviser is not None:
-                if self.adviser.advice is not None:
-                    step = replace(step, info={**step.info, ADVICE: self.adviser.advice})
-                if not (step.terminated or step.truncated):
-                    self.adviser.follow(projection.action, seen, answer[-1])
+            advice, action, answer = await self._called(act)
+            more["admissible_actions"] = self.admissible
+            seen, taken = make_step(self.observation, action, answer, self.reset_info, **more)
+            if advice is not None:
+                taken = replace(taken, info={**taken.info, ADVICE: advice})
+            self._info = answer[-1]
+            possible = admissible_actions(self._info)
         except EnvTimeoutError as late:
             self.mark_timeout(late.still_running)
+            return
+        except Stopped as stopped:
+            if stopped.__cause__ is not None:
+                raise stopped.__cause__ from None
+            self.stop_reason = "max_turns"
             return
         except FAILURES as error:
             self._fail(error)
             return
-        self.steps.append(step)
+        self.steps.append(taken)
         self.observation, self.admissible = seen, possible
-        if step.terminated:
+        if taken.terminated:
             self.stop_reason = "terminated"
-        elif step.truncated:
+        elif taken.truncated:
             self.stop_reason = "truncated"
         elif len(self.steps) >= max_turns:
             self.stop_reason = "max_turns"
@@ -175,7 +204,8 @@ class ActiveRollout:
         answer = None
         if self.steps:
             last = self.steps[-1]
-            answer = last.info["answer"] if "answer" in last.info else PARSER.parse(last.model_text).answer
+            written = None if last.completion is None else PARSER.parse(last.model_text).answer
+            answer = last.info.get("answer", written)
             answer = answer if answer is None else str(answer)
         assert self.stop_reason is not None
         return Trajectory(
@@ -191,7 +221,7 @@ class ActiveRollout:
             final_obs=self.observation if self.steps else "",
             source=stated(self.reset_info, "source"),
             goal=stated(self.reset_info, "task"),
-            start_state=stated(self.reset_info, "state"),
+            start_state="" if self.scripted is not None and self.scripted.plays else stated(self.reset_info, "state"),
         )
 
     async def _called(self, work: Callable[[], Any]) -> Any:

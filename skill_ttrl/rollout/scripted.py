@@ -1,30 +1,16 @@
-"""One episode of an agent that needs no model, with or without random actions in place of its own."""
+"""Scripted agents in rollouts: random actions in place of their own, and what they would have done."""
 
 from __future__ import annotations
 
-import contextvars
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import gymnasium
 
 from skill_ttrl.agents.scripted import ScriptedAgent, advice_of, any_action, on_action_override
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rollout.info import (
-    admissible_actions,
-    failure,
-    make_step,
-    reset_options,
-    serializable_info,
-    stated,
-    text_of,
-)
-from skill_ttrl.signals import FAILURES
-from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
+from skill_ttrl.rollout.info import admissible_actions, text_of
+from skill_ttrl.types import Task, derive_seed
 
 MOVES = ("go to *",)
 """Actions that only move, as patterns: a text, or a beginning with `*` behind it."""
@@ -98,141 +84,69 @@ def fits(action: str, patterns: Sequence[str]) -> bool:
     return any(action.startswith(each[:-1]) if each.endswith("*") else action == each for each in patterns)
 
 
-def run_scripted_episode(
-    env: gymnasium.Env[str, str],
-    task: Task,
-    agent: ScriptedAgent,
-    *,
-    seed: int,
-    attempt: int = 0,
-    explore: float | Sequence[float] | Exploration = 0.0,
-    max_steps: int = 1000,
-    timeout_s: float | None = None,
-) -> Trajectory:
-    """Play a task to its end.
-
-    An agent that explores is asked in every step; in some another action is taken all the same, which leads to states it would never see.
-
-    An exception of the environment or the agent is the episode's outcome (`stop_reason` "error"), not the caller's.
-
-    Args:
-        env: it is reset.
-        task: what is played.
-        agent: plays the task.
-        seed: of the environment, where the task has none, and of the agent.
-        attempt: number of the attempt at this task: all begin alike, and the agent's choices differ.
-        explore: chance of a step, in [0, 1], that any admissible action is taken, all equally likely, whatever the agent says; see
-            `Exploration`. Above 0, what it said stands in the `info` of every step (`ADVICE`).
-        max_steps: bound for environments that set none.
-        timeout_s: seconds that the episode may take (`rollout.rollout_timeout_s`); None: any time. An episode that takes longer ends with
-            `stop_reason` "timeout". The environment and the agent may still be running then: do not use them again.
-    """
-    how, steps = Exploration.of(explore), list[Step]()
-    stop: StopReason = "max_turns"
-    observation, error = "", None
-    reset_info: Mapping[str, Any] = {}
-
-    def play() -> None:
-        nonlocal observation, reset_info, stop, error
-        try:
-            observation, info = _reset(env, task, agent, seed)
-            reset_info = serializable_info(info)
-            agent.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
-            draws = random.Random(derive_seed(seed, "explore", task.id, attempt))
-            while len(steps) < min(max_steps, how.max_steps or max_steps) and stop == "max_turns":
-                advice, admissible = (
-                    text_of(agent.act(observation, info), "The agent's action"),
-                    admissible_actions(info),
-                )
-                shown = {ADVICE: learnt} if how.advises and (learnt := advice_of(agent, advice)) is not None else {}
-                action = how.draw(draws, info, attempt) or advice
-                if action != advice:
-                    on_action_override(agent, action)
-                answer = env.step(action)
-                observation, step = make_step(observation, action, answer, reset_info, admissible_actions=admissible)
-                info = answer[-1]
-                steps.append(replace(step, info={**step.info, **shown}) if shown else step)
-                if stop == "max_turns" and (step.terminated or step.truncated):
-                    stop = "terminated" if step.terminated else "truncated"
-        except FAILURES as raised:
-            stop, error = "error", failure(raised)
-
-    if timeout_s is None:
-        play()
-    elif not _ends_in(timeout_s, play):
-        stop, steps = "timeout", list(steps)
-        error = f"After {timeout_s:g} s (rollout.rollout_timeout_s) it had not ended; {len(steps)} steps were played."
-    answered = steps[-1].info.get("answer") if steps else None
-    return Trajectory(
-        task,
-        tuple(steps),
-        None if answered is None else str(answered),
-        stop,
-        error=error,
-        final_obs=observation if steps else "",
-        source=stated(reset_info, "source"),
-        goal=stated(reset_info, "task"),
-    )
-
-
-def _ends_in(seconds: float, play: Callable[[], None]) -> bool:
-    """Run `play` in a thread of its own, since what hangs can only be left alone; False where it has not ended in time."""
-    ended: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            play()
-            ended.set_result(None)
-        except BaseException as error:  # raised where the episode is waited for
-            ended.set_exception(error)
-
-    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="episode", daemon=True).start()
-    try:
-        ended.result(seconds)
-    except TimeoutError:
-        return False
-    return True
-
-
-def _reset(env: gymnasium.Env[str, str], task: Task, agent: ScriptedAgent, seed: int) -> tuple[str, dict[str, Any]]:
-    """First observation and `info` of a task, with what the agent needs to know of it."""
-    options = {**reset_options(task), **getattr(agent, "requires", {})}
-    own = derive_seed(seed, "env", task.id) if task.seed is None else task.seed
-    observation, info = env.reset(seed=own, options=options)
-    return text_of(observation), info
-
-
 ADVICE = "expert_action"
 """Key of a step's `info`: what a scripted agent would have done there."""
 
 
-class Adviser:
-    """Watches one rollout; its `advice` is for the present state.
+class ScriptedPlayer:
+    """A scripted agent in one rollout: it plays, or watches a model play and says what it would do.
 
     Args:
-        agent: gives the advice. It learns of each action that was not its own (`ScriptedAgent`).
-        seed: of the agent's choices.
-        attempt: number of the rollout of its task.
+        agent: learns of each action that was not its own (`ScriptedAgent`).
+        seed: of the agent's choices and of the random actions.
+        attempt: number of the rollout of its task: all begin alike, and the agent's choices differ.
+        explore: it plays, and some of its actions are replaced; None: it watches.
     """
 
-    def __init__(self, agent: ScriptedAgent, seed: int, attempt: int = 0) -> None:
-        self._agent, self._seed, self._attempt = agent, seed, attempt
+    def __init__(self, agent: ScriptedAgent, seed: int, attempt: int = 0, explore: Exploration | None = None) -> None:
+        self.agent, self.plays = agent, explore is not None
+        self._seed, self._attempt, self._explore = seed, attempt, explore
         self._said = ""
-        self.advice: str | None = None
-        """The action that the agent would take; None where that would be a guess."""
 
     def start(self, task: Task, observation: str, info: Mapping[str, Any]) -> None:
-        """Watch an episode that begins."""
+        """An episode begins."""
         own = [self._attempt] if self._attempt else []
-        self._agent.start(observation, info, derive_seed(self._seed, "player", task.id, *own))
-        self._advise(observation, info)
+        self._draws = random.Random(derive_seed(self._seed, "explore", task.id, self._attempt))
+        self.agent.start(observation, info, derive_seed(self._seed, "player", task.id, *own))
 
-    def follow(self, action: str, observation: str, info: Mapping[str, Any]) -> None:
-        """Advise on the state that `action` has led to."""
+    def advise(self, observation: str, info: Mapping[str, Any]) -> str | None:
+        """What the agent would do here, for the step's `info`; None where that is a guess, or nobody asked for it."""
+        self._said = text_of(self.agent.act(observation, info), "The agent's action")
+        asked = self._explore is None or self._explore.advises
+        return advice_of(self.agent, self._said) if asked else None
+
+    def choose(self, info: Mapping[str, Any]) -> str:
+        """The action to take: the agent's, or a random one in its place."""
+        drawn = None if self._explore is None else self._explore.draw(self._draws, info, self._attempt)
+        return drawn or self._said
+
+    def follow(self, action: str) -> None:
+        """`action` is taken, whatever the agent said."""
         if action != self._said:
-            on_action_override(self._agent, action)
-        self._advise(observation, info)
+            on_action_override(self.agent, action)
 
-    def _advise(self, observation: str, info: Mapping[str, Any]) -> None:
-        self._said = text_of(self._agent.act(observation, info), "The agent's action")
-        self.advice = advice_of(self._agent, self._said)
+
+class ScriptedPolicy:
+    """A scripted agent in the place of a model and its agent, see `rollout`. It plays one episode after another.
+
+    Args:
+        make: makes the agent, anew after an episode that failed: the next one must not depend on what a failure left behind.
+        explore: random actions in place of its own.
+    """
+
+    def __init__(self, make: Callable[[], ScriptedAgent], explore: Exploration = Exploration()) -> None:
+        self._make, self._explore = make, explore
+        self._agent: ScriptedAgent | None = None
+
+    def player(self, seed: int, attempt: int) -> ScriptedPlayer:
+        """The agent for one rollout; `attempt` is its number among those of its task."""
+        self._agent = self._agent or self._make()
+        return ScriptedPlayer(self._agent, seed, attempt, self._explore)
+
+    def max_steps(self, limit: int) -> int:
+        """Longest episode: `limit`, or less where exploration bounds it."""
+        return min(limit, self._explore.max_steps or limit)
+
+    def discard_agent(self) -> None:
+        """Make the agent anew for the next episode."""
+        self._agent = None

@@ -1,53 +1,271 @@
-"""`skillttrl collect`: the tasks of an environment are played, and every episode is kept.
+"""`skillttrl collect`: the tasks of an environment are played by a scripted agent or a policy, and every episode is stored.
 
-One line an episode (`types.Trajectory` as JSON), in the order of the tasks, whatever the number of processes; stopped at any
-point and called again, it goes on and ends with the same bytes as one that was never stopped. Here plays a scripted agent, which needs no
-model, which loads nothing of what a model takes; a policy plays in `targets.collect`.
+One line an episode (`types.Trajectory` as JSON), in the order of the tasks. Episodes are played in chunks, here or on workers, and kept
+chunk by chunk; stopped at any point and called again, a collection of a scripted agent, or with the backend `hf`, ends with the same
+bytes as one that was never stopped.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import partial
+import math
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gymnasium
+from pydantic_core import PydanticSerializationError
 
-from skill_ttrl.agents.scripted import FIRST, ScriptedAgent, check_adviser, make_scripted_agent
+from skill_ttrl.agents.scripted import FIRST, check_adviser, find_scripted_agent, make_scripted_agent
 from skill_ttrl.config import AgentConfig, CollectConfig, ScaleConfig, SkillTTRLConfig
 from skill_ttrl.cores import cores
-from skill_ttrl.envs import check_text_env, make_env, resolve_env
-from skill_ttrl.envs.text_env import close_env
-from skill_ttrl.errors import ConfigError, EnvError
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.envs.lookup import refuse_split
+from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, current_ledger, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.rollout.outcome import EpisodeResult
-from skill_ttrl.rollout.scripted import MOVES, Exploration, run_scripted_episode
-from skill_ttrl.scale.cluster import open_pool
-from skill_ttrl.signals import StopSignal
-from skill_ttrl.stages.collecting.collection import (
-    Collected,
-    Collection,
-    EpisodeWriter,
-    TaskSelection,
-    Unit,
-    training_selection,
-    written,
+from skill_ttrl.rollout.outcome import (
+    EpisodeResult,
+    RunningSuccess,
+    SuccessStats,
+    count_by_type,
+    count_success,
+    episode_result,
 )
-from skill_ttrl.stages.collecting.watch import find_scripted_agent
-from skill_ttrl.types import Task
-from skill_ttrl.workers import work
+from skill_ttrl.rollout.samples import SamplingPass
+from skill_ttrl.rollout.scripted import MOVES, Exploration
+from skill_ttrl.runs.episode_logs import TrajectoryFile, lines_of, write_array
+from skill_ttrl.runs.identity import describe_environment
+from skill_ttrl.stages.inputs.selection import TaskSelection, Unit, training_selection
+from skill_ttrl.stages.targets.resolve import EvalTarget, decisive, env_kwargs, in_env, is_trained, resolve_target
+from skill_ttrl.stages.targets.sampler import (
+    ABORT_AFTER_FAILURES,
+    Chunk,
+    PolicySetup,
+    Sampler,
+    ScriptedSetup,
+    open_sampler,
+    sample_chunks,
+    split_into_chunks,
+)
+from skill_ttrl.types import Group, Task, Trajectory, to_json
 
-Played = tuple[str, EpisodeResult]
-"""The line of an episode, and what is counted of it."""
 _LISTING = {"action_order", "hidden_verbs", "actions", "action_parser", "max_turns"}
+CHUNK = 64
+"""Episodes of a model that are played together and kept together, where nobody says otherwise and the backend takes as many at once."""
 MOST_A_BATCH = 16
-"""Most episodes that travel to a worker together."""
+"""Most episodes of a scripted agent that travel to a worker together."""
 BATCHES = 64
 """Least number of batches, if there are so many episodes: then the workers finish at about the same time."""
 _EPISODES_A_PROCESS = 64  # fewer are played sooner than another process has started
+PHASE = "play"
+_SECONDS_BETWEEN_WRITES = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Result of a collection."""
+
+    env: str
+    """The environment's id."""
+    agent: str
+    split: str
+    seed: int
+    source: str
+    """Where the environment has its tasks from, as it says; several with commas between; empty where it does not say."""
+    overall: SuccessStats
+    by_type: dict[str, SuccessStats]
+    """By type of task; empty where there is only one type."""
+    first_error: str | None
+    """Error of the first episode that failed; None if none did."""
+    output: str | None
+    """The file of trajectories; None where they were not kept."""
+    played: int
+    """Episodes that this call played; the others were there already."""
+    seconds: float
+    """Wall time of this call."""
+    tokens: int = 0
+    """Tokens that a policy wrote in this call."""
+    explore: float | Sequence[float] = 0.0
+    """Share of a scripted agent's steps that take a random action, or one for each rollout of a task in turn; see `Exploration`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """An agent, the tasks it plays, and the file of its episodes."""
+
+    selection: TaskSelection
+    agent: str
+    seed: int
+    output: str | Path | None
+    """`FILE.jsonl`, or `FILE.json` for a JSON array, which is written from `FILE.jsonl` once all episodes are there; None: nothing is kept."""
+    progress: Progress
+    explore: Exploration = field(default_factory=Exploration)
+
+    def run(
+        self, units: Sequence[Unit], depends_on: Mapping[str, Any], play: Callable[[EpisodeWriter], int]
+    ) -> Collected:
+        """Count what the file holds, and have the rest played.
+
+        Args:
+            units: all episodes, in order.
+            depends_on: what the episodes depend on apart from the names of agent and tasks.
+            play: adds the episodes that are missing; how many tokens a policy wrote.
+
+        Raises:
+            RunFolderError: the file holds something else, which is named, or cannot be written.
+        """
+        began, tokens = time.perf_counter(), 0
+        with ExitStack() as stack:
+            log = None
+            if self.output is not None:
+                made_with = {**self.selection.made_with(units, self.agent, self.seed), **depends_on}
+                _check_array(Path(self.output))
+                log = stack.enter_context(TrajectoryFile(lines_of(Path(self.output)), made_with))
+            writer = EpisodeWriter(units, log, self.progress)
+            there = writer.read_existing()
+            if there < len(units):
+                self.progress.start(PHASE, len(units), "episode", there)
+                try:
+                    tokens = play(writer)
+                finally:  # what was played is kept however it ends
+                    writer.write()
+                self.progress.finish(PHASE)
+            if log is not None and self.output is not None and log.path != Path(self.output):
+                write_array(Path(self.output), log.lines())
+            return self._result(writer, there, time.perf_counter() - began, tokens)
+
+    def _result(self, writer: EpisodeWriter, there: int, seconds: float, tokens: int) -> Collected:
+        outcomes, log = writer.outcomes, writer.log
+        sources = sorted({outcome.source for outcome in outcomes} - {""})
+        if log is not None:
+            made_in = describe_environment()
+            log.note(facts={"source": sources, **{name: made_in[name] for name in ("python", "platform", "libraries")}})
+        return Collected(
+            env=resolve_env(self.selection.env),
+            agent=self.agent,
+            split=self.selection.split,
+            seed=self.seed,
+            source=", ".join(sources),
+            overall=count_success(outcomes),
+            by_type=count_by_type(outcomes),
+            first_error=next((outcome.error for outcome in outcomes if outcome.error is not None), None),
+            output=None if log is None else str(self.output),
+            played=len(outcomes) - there,
+            seconds=seconds,
+            tokens=tokens,
+            explore=self.explore.stated,
+        )
+
+
+def _check_array(path: Path) -> None:
+    """Refuse a `FILE.json` that was not begun here: it would be replaced at the end."""
+    lines = lines_of(path)
+    if lines != path and path.exists() and not lines.exists():
+        raise RunFolderError(
+            f"{path} exists without the {lines.name} that this command writes, so another program created it. Choose another --output, "
+            "or remove it."
+        )
+
+
+def written(trajectory: Trajectory) -> tuple[str, EpisodeResult]:
+    """The line of an episode, and what is counted of it."""
+    try:
+        line = to_json(trajectory)
+    except (PydanticSerializationError, UnicodeEncodeError) as error:  # half a character, which no file can hold
+        trajectory = Trajectory(trajectory.task, (), None, "error", error=f"{type(error).__name__}: {error}")
+        line = to_json(trajectory)
+    return line, episode_result(trajectory)
+
+
+class EpisodeWriter:
+    """Takes episodes in their order: counts them, reports progress, and appends them to the log now and then.
+
+    While all have failed nothing is kept: a collection that only fails leaves no file.
+    """
+
+    def __init__(self, units: Sequence[Unit], log: TrajectoryFile | None, progress: Progress) -> None:
+        self.units, self.log, self.progress = units, log, progress
+        self.outcomes: list[EpisodeResult] = []
+        self._waiting: list[str] = []
+        self._written = -math.inf
+        self._fine = 0
+        self._shown = RunningSuccess()
+
+    def read_existing(self) -> int:
+        """Count the episodes that the log holds already.
+
+        Raises:
+            RunFolderError: a line is no trajectory, or not the one that belongs there.
+        """
+        if self.log is None:
+            return 0
+        path, total = self.log.path, len(self.units)
+        if self.log.cut:
+            self.progress.notice(
+                f"The last line of {path} was incomplete and is removed ({self.log.cut:,} bytes); its episode is played again."
+            )
+        expected = [repr(task.id) for task, _ in self.units]
+        for trajectory in self.log.read(Trajectory, expected, lambda found: repr(found.task.id)):
+            outcome = episode_result(trajectory)
+            self._count(outcome)
+            self._shown.add(outcome)
+        if there := len(self.outcomes):
+            whole = f"All {total} episodes are in {path} already."
+            self.progress.notice(
+                whole if there == total else f"Continuing after {there} of {total} episodes in {path}."
+            )
+        return there
+
+    def show(self, outcome: EpisodeResult, figures: Mapping[str, float] | None = None) -> None:
+        """Report an episode that has ended, whatever its place; `figures` are shown next to its success."""
+        self._shown.add(outcome)
+        self.progress.advance(PHASE, self._shown.episodes, {**self._shown.metrics(), **(figures or {})})
+
+    def add(self, line: str, outcome: EpisodeResult) -> None:
+        """Take the next episode in order.
+
+        Raises:
+            EndpointError, EnvError: all have failed, and that is enough of them to tell.
+        """
+        self._count(outcome)
+        self._waiting.append(line)
+        if not self._fine and len(self.outcomes) in (ABORT_AFTER_FAILURES, len(self.units)):
+            kind = EndpointError if all(outcome.unanswered for outcome in self.outcomes) else EnvError
+            raise kind(
+                f"All {len(self.outcomes)} episodes failed in {self.units[0][0].env_id}, so nothing is saved. The first error: "
+                f"{self.outcomes[0].error}"
+            )
+        if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
+            self.write()
+
+    def write(self) -> bool:
+        """Append what has come since; True if the log has everything now.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        if self.log is not None and self._waiting and self._fine:
+            self.log.append(self._waiting)
+            self._waiting.clear()
+        self._written = time.monotonic()
+        return self.log is not None and not self._waiting
+
+    def leaving(self, in_play: int = 1) -> str:
+        """Say what is kept when it ends here, where so many episodes are played together."""
+        if self.log is None:
+            return "Stopped; nothing is saved. With --output FILE.jsonl episodes are saved as they finish."
+        if not self.outcomes and in_play == 1:
+            return "Interrupted before the first episode finished."
+        done = f"Stopped; {len(self.outcomes)} of {len(self.units)} episodes are saved in {self.log.path}"
+        again = f"; the {in_play} in progress will be played again" if in_play > 1 else ""
+        return f"{done}{again}. {SAME}"
+
+    def _count(self, outcome: EpisodeResult) -> None:
+        self.outcomes.append(outcome)
+        self._fine += outcome.error is None
 
 
 def run(
@@ -104,7 +322,7 @@ def run(
         progress or SilentProgress(),
         Exploration.of(explore),
     )
-    return _collect(collection, prompts, jobs, scale, timeout_s)
+    return _collect_scripted(collection, prompts, jobs, scale, timeout_s)
 
 
 def run_as_configured(
@@ -167,28 +385,55 @@ def run_as_configured(
     )
 
 
-def _collect(
-    collection: Collection, prompts: AgentConfig | None, jobs: int | None, scale: ScaleConfig, timeout_s: float | None
+def run_policy(
+    source: str | Path,
+    selection: TaskSelection,
+    *,
+    overrides: Sequence[str] = (),
+    config: str | None = None,
+    use_bank: bool = True,
+    greedy: bool = False,
+    chunk: int | None = None,
+    seed: int | None = None,
+    output: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Collected:
-    selection, agent, explore = collection.selection, collection.agent, collection.explore
-    if explore.advises:  # refused before anything is played
-        check_adviser(make_scripted_agent(agent, resolve_env(selection.env), prompts))
-    units = selection.units(collection.progress)
-    make = partial(_Playing, selection.env, selection.kwargs, agent, prompts, collection.seed, explore, timeout_s)
-    depends_on: dict[str, Any] = {"explore": explore.stated} if explore.advises else {}
-    depends_on |= {
-        name: value
-        for name, value, default in (
-            ("explore_moves", explore.moves, 0.0),
-            ("explore_moves_like", list(explore.moves_like), list(MOVES)),
-            ("explore_never", list(explore.never), []),
-            ("max_steps", explore.max_steps, None),
-        )
-        if value != default
-    }
-    if prompts is not None:
-        depends_on["prompts"] = prompts.model_dump(mode="json", include=_LISTING)
-    return collection.run(units, depends_on, lambda writer: _play(make, writer, jobs, scale))
+    """Run a policy on tasks, sampled as its rollouts are, and store every episode.
+
+    Args:
+        source: run folder, checkpoint, model's folder, model on the hub, or `openai:MODEL`; see `resolve_target`.
+        selection: which tasks. Where the policy was trained in this environment, its arguments are those of the training, with
+            these changes. Rollouts of one task are sampled as one group.
+        overrides: changes to the config, e.g. `rollout.temperature=0.4`; `env.kwargs.NAME=VALUE` is handed to the environment.
+        config: a plain model's recipe or config file.
+        use_bank: False plays without the skill bank.
+        greedy: take the likeliest tokens, in the place of sampling at `rollout.temperature`.
+        chunk: episodes that are played together; None: `CHUNK`, or as many as the backend takes at once. Another number samples
+            other episodes from the same seed.
+        seed: of all random choices; None: the config's.
+        output: `FILE.jsonl`; the settings are stored in `FILE.jsonl.json`, the cost of requests in `FILE.jsonl.usage.jsonl`.
+            None: nothing is stored.
+        progress: reports episodes, success, tokens and cost.
+
+    Raises:
+        SkillTTRLError: there is no such policy, environment, split or type; `output` holds something else; every episode failed;
+            or the budget is spent (`BudgetError`).
+        Interrupted: a signal came; every finished chunk is stored where there is an `output`.
+    """
+    progress = progress or SilentProgress()
+    env_id = resolve_env(selection.env)
+    refuse_split({**env_kwargs(overrides, env_id), **selection.kwargs})
+    found = resolve_target(source, overrides, config=config, use_bank=use_bank)
+    selection = selection.made({**env_kwargs(overrides, env_id, found.config), **selection.kwargs})
+    usage = None if output is None else Path(f"{lines_of(Path(output))}.{USAGE}")
+    with track_usage(usage, found.config.endpoints) as ledger, ledger.phase("collect"):
+        own = found.config.seed if seed is None else seed
+        collection = Collection(selection, found.name, own, output, progress)
+        playing = in_env(found, selection.env, selection.kwargs, overrides)
+        collected = _collect_policy(playing, collection, greedy=greedy, chunk=chunk, use_bank=use_bank)
+    for line in usage_lines(ledger.report()):
+        progress.notice(line)
+    return collected
 
 
 def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Collected:
@@ -202,17 +447,22 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         progress: reports episodes and success.
 
     Raises:
-        SkillTTRLError: as for `run` and `targets.collect.run_policy`.
+        SkillTTRLError: as for `run` and `run_policy`.
         Interrupted: a signal came; finished episodes are stored.
     """
-    if find_scripted_agent(config.collect.agent, resolve_env(config.env.id)) is None:
-        from skill_ttrl.stages.targets.collect import collect_for_run
-
-        return collect_for_run(path, config, progress)
-    asked = config.collect
-    collection = Collection(training_selection(config), asked.agent, config.seed, path, progress, exploration(asked))
-    # More processes need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know.
-    return _collect(collection, None, 1, config.scale, config.rollout.rollout_timeout_s)
+    asked, selection = config.collect, training_selection(config)
+    if find_scripted_agent(asked.agent, resolve_env(config.env.id)) is not None:
+        collection = Collection(selection, asked.agent, config.seed, path, progress, exploration(asked))
+        # More processes need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know.
+        return _collect_scripted(collection, None, 1, config.scale, config.rollout.rollout_timeout_s)
+    if asked.epsilon:
+        raise ConfigError(
+            f"collect.epsilon works with scripted agents, but collect.agent={asked.agent} is a policy. Set it to 0; raise "
+            "rollout.temperature for more variety."
+        )
+    found = resolve_target(asked.agent, config=None if is_trained(asked.agent) else config.model_dump(mode="json"))
+    collection = Collection(selection, found.name, config.seed, path, progress)
+    return _collect_policy(in_env(found, selection.env, selection.kwargs), collection)
 
 
 def exploration(asked: CollectConfig) -> Exploration:
@@ -223,104 +473,125 @@ def exploration(asked: CollectConfig) -> Exploration:
     return Exploration(chances, asked.explore_moves, asked.max_steps, listed, moves, never)
 
 
-class _Playing:
-    """Plays one unit after another in its process, with one environment and one scripted agent.
-
-    Both are made anew after an episode that failed: what comes next must not depend on what a failure left behind.
-    """
-
-    def __init__(
-        self,
-        env: str,
-        kwargs: Mapping[str, Any],
-        agent: str,
-        prompts: AgentConfig | None,
-        seed: int,
-        explore: Exploration,
-        timeout_s: float | None,
-    ) -> None:
-        self._make_env = partial(make_env, env, **kwargs)
-        self._make_agent = partial(make_scripted_agent, agent, resolve_env(env), prompts)
-        self._play = partial(run_scripted_episode, seed=seed, explore=explore, timeout_s=timeout_s)
-        if prompts is not None:
-            self._play = partial(self._play, max_steps=prompts.max_turns)
-        self._made: tuple[gymnasium.Env[Any, Any], ScriptedAgent] | None = None
-
-    def __call__(self, unit: Unit) -> Played:
-        """The line of the episode, and what is counted of it."""
-        env, agent = self._made = self._made or self._make()
-        task, attempt = unit
-        played = self._play(env, task, agent, attempt=attempt)
-        line, outcome = written(played)
-        if outcome.error is not None:
-            if played.stop_reason != "timeout":  # else it may be running, and closing it could take as long
-                close_env(env)
-            self._made = None
-        return line, outcome
-
-    def _make(self) -> tuple[gymnasium.Env[Any, Any], ScriptedAgent]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # said already, where the tasks were listed
-            return self._make_env(), self._make_agent()
-
-    def check(self, tasks: Sequence[Task]) -> None:
-        """See that agent and environment can be made where this is called, and that one of these tasks can be played.
-
-        Raises:
-            EnvError: they cannot, or its data are not there.
-        """
-        env, _ = self._make()
-        try:
-            for task in tasks:
-                with suppress(EnvError):  # a task that fails is data
-                    return check_text_env(env, task)
-            check_text_env(env, tasks[0])
-        finally:
-            close_env(env)
-
-
-def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None, scale: ScaleConfig) -> int:
-    """Play what is left, in order."""
-    left = writer.units[len(writer.outcomes) :]
-    with ExitStack() as stack:
-        if scale.address is None:
-            jobs = jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS))
-            results = work(make, left, jobs, partial(writer.progress.notice, warning=True))
-        else:
-            results = stack.enter_context(_on_workers(make, left, scale, writer.progress))
-        stop = stack.enter_context(StopSignal())
-        stack.enter_context(closing(results))
-        for _ in left:
-            with stop.interruptible(writer.leaving()):
-                line, outcome = next(results)
-            writer.show(outcome)
-            writer.add(line, outcome)
-    return 0
-
-
-@contextmanager
-def _on_workers(
-    make: partial[_Playing], units: Sequence[Unit], scale: ScaleConfig, progress: Progress
-) -> Iterator[Generator[Played]]:
-    """Yield the result of each unit, in order, played by workers of a Ray cluster that end with the block.
-
-    Raises:
-        WorkerError: there is no cluster, or its nodes are not ready.
-    """
-    size = max(1, min(MOST_A_BATCH, len(units) // BATCHES))
-    batches = [units[start : start + size] for start in range(0, len(units), size)]
+def _collect_scripted(
+    collection: Collection, prompts: AgentConfig | None, jobs: int | None, scale: ScaleConfig, timeout_s: float | None
+) -> Collected:
+    selection, agent, explore = collection.selection, collection.agent, collection.explore
+    if explore.advises:  # refused before anything is played
+        check_adviser(make_scripted_agent(agent, resolve_env(selection.env), prompts))
+    units = selection.units(collection.progress)
     tried = [units[place][0] for place in dict.fromkeys((0, len(units) // 2, len(units) - 1))]
-    check, setup = partial(_check, make, tried), partial(_set_up, make, tried)
-    with open_pool(setup, check, scale, most=len(batches), progress=progress) as pool:
-        yield (each for batch in pool.map(batches) for each in batch)
+    on_ray = scale.address is not None
+    setup = ScriptedSetup(selection.env, selection.kwargs, agent, prompts, explore, timeout_s, tried if on_ray else ())
+    depends_on: dict[str, Any] = {"explore": explore.stated} if explore.advises else {}
+    depends_on |= {
+        name: value
+        for name, value, default in (
+            ("explore_moves", explore.moves, 0.0),
+            ("explore_moves_like", list(explore.moves_like), list(MOVES)),
+            ("explore_never", list(explore.never), []),
+            ("max_steps", explore.max_steps, None),
+        )
+        if value != default
+    }
+    if prompts is not None:
+        depends_on["prompts"] = prompts.model_dump(mode="json", include=_LISTING)
+    jobs = 1 if on_ray else jobs or min(cores(), max(1, len(units) // _EPISODES_A_PROCESS))
+    size = max(1, min(MOST_A_BATCH, len(units) // BATCHES)) if on_ray or jobs > 1 else 1
+    return _collect(collection, units, depends_on, lambda tasks: setup, Sampling(), size, scale, jobs)
 
 
-def _check(make: partial[_Playing], tasks: Sequence[Task]) -> None:
-    make().check(tasks)
+def _collect_policy(
+    found: EvalTarget, collection: Collection, *, greedy: bool = False, chunk: int | None = None, use_bank: bool = True
+) -> Collected:
+    config, sampling = found.config, Sampling.of(found.config.rollout, 0.0 if greedy else None)
+    if chunk is not None and chunk < 1:
+        raise ConfigError(f"chunk must be at least 1, found {chunk}.")
+    size = chunk or min(CHUNK, config.rollout.max_batch_size)
+    depends_on = {
+        "model": found.fingerprint(),
+        "config": {name: value for name, value in decisive(config).items() if name != "env"},
+        "sampling": asdict(sampling),
+        "chunk": size,
+        "skill_bank": use_bank and config.skills is not None,
+    }
+    units = collection.selection.units(collection.progress)
+
+    def setup(tasks: Sequence[Task]) -> PolicySetup:
+        return PolicySetup(found, {"": tasks}, use_bank)
+
+    return _collect(collection, units, {"policy": depends_on}, setup, sampling, size, config.scale)
 
 
-def _set_up(make: partial[_Playing], tasks: Sequence[Task]) -> tuple[Callable[[Sequence[Unit]], list[Played]], None]:
-    """`workers.Setup`: plays batches. Checked again: the worker's node may have joined after the others were asked."""
-    playing = make()
-    playing.check(tasks)
-    return lambda units: [playing(unit) for unit in units], None
+def _collect(
+    collection: Collection,
+    units: Sequence[Unit],
+    depends_on: Mapping[str, Any],
+    setup: Callable[[Sequence[Task]], PolicySetup | ScriptedSetup],
+    sampling: Sampling,
+    size: int,
+    scale: ScaleConfig,
+    jobs: int = 1,
+) -> Collected:
+    """Play all units in chunks of `size` episodes, whoever plays."""
+    per_task = collection.selection.rollouts_per_task
+    tasks = [task for task, attempt in units if attempt == 0]
+    draw = SamplingPass("", per_task, sampling, collection.seed)
+    plan = list(split_into_chunks(tasks, draw, max(1, size // per_task), lines_per_task=per_task, lines=len(units)))
+
+    def play(writer: EpisodeWriter) -> int:
+        meter = _Meter(current_ledger())
+        with open_sampler(setup(tasks), scale, collection.progress, chunks=len(plan), jobs=jobs) as sampler:
+            _play(sampler, plan, writer, meter)
+        return meter.tokens
+
+    return collection.run(units, depends_on, play)
+
+
+def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:
+    """Play the chunks that are not whole yet."""
+
+    def on_episode(trajectory: Trajectory) -> None:
+        meter.add(trajectory)
+        writer.show(episode_result(trajectory), meter.figures())
+
+    def reported(chunk: Chunk, there: int) -> bool:
+        """True if each episode is reported as it ends: all of them are new and will be kept."""
+        return not there and chunk.lines == len(chunk.tasks) * chunk.draw.rollouts_per_task
+
+    def sample(left: Sequence[tuple[Chunk, int]]) -> Generator[list[Group]]:
+        listeners = [on_episode if reported(*each) else meter.add for each in left]
+        return sampler.sample([chunk for chunk, _ in left], listeners)
+
+    def take(chunk: Chunk, there: int, groups: list[Group]) -> None:
+        played = [trajectory for group in groups for trajectory in group.trajectories]
+        for trajectory in played[there : chunk.lines]:
+            line, outcome = written(trajectory)
+            if not reported(chunk, there):
+                writer.show(outcome, meter.figures())
+            writer.add(line, outcome)
+        if writer.write():
+            current_ledger().settle()
+
+    sample_chunks(plan, len(writer.outcomes), sample, take, writer.leaving)
+
+
+class _Meter:
+    """Tokens and cost while episodes are played."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.tokens = 0
+        """Tokens that the policy has written; for a remote policy, in requests that were answered; 0 of a scripted agent."""
+        self._ledger, self._before = ledger, ledger.totals()
+        self._began = time.perf_counter()
+
+    def add(self, trajectory: Trajectory) -> None:
+        self.tokens += sum(
+            step.completion.num_sampled_tokens for step in trajectory.steps if step.completion is not None
+        )
+
+    def figures(self) -> dict[str, float]:
+        spent = self._ledger.totals()
+        self.tokens = max(self.tokens, spent.tokens_out - self._before.tokens_out)  # a remote model may return no ids
+        rate = {"tokens/s": self.tokens / max(time.perf_counter() - self._began, 1e-9)} if self.tokens else {}
+        return rate | ({"cost": spent.cost} if spent.cost else {})

@@ -18,7 +18,7 @@ from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
 from skill_ttrl.envs.alfworld.maker.games import write_games
 from skill_ttrl.errors import EnvError
-from skill_ttrl.rollout.scripted import run_scripted_episode
+from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.types import Trajectory
 
 

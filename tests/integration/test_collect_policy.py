@@ -12,9 +12,8 @@ from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.episode_logs import read_identity
-from skill_ttrl.stages.collect import collect_into
-from skill_ttrl.stages.collecting.collection import TaskSelection
-from skill_ttrl.stages.targets.collect import run_policy
+from skill_ttrl.stages.collect import collect_into, run_policy
+from skill_ttrl.stages.inputs.selection import TaskSelection
 from skill_ttrl.types import Trajectory, from_json
 from tests.doors import DOORS, opens
 from tests.faulty_server import FaultyServer

@@ -17,8 +17,7 @@ from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.turns import RolloutSettings
+from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.stages import train
 from skill_ttrl.stages.inputs.demonstrate import LeftOut, demonstrate, demonstrate_episodes
 from skill_ttrl.stages.setup.checks import check_form

@@ -25,7 +25,7 @@ SETTINGS = ["rl.steps=3", "rl.save_steps=2", "sft.steps=4", "sft.save_steps=2", 
 HARNESS = '''
 import json, os, signal, sys
 import skill_ttrl.cli.display.views, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
-import skill_ttrl.stages.collect as collect, skill_ttrl.stages.distill as distill, skill_ttrl.stages.sft as sft
+import skill_ttrl.rollout.rollout as rollout, skill_ttrl.stages.distill as distill, skill_ttrl.stages.sft as sft
 import skill_ttrl.stages.setup.checks as checks, skill_ttrl.stages.setup.encode as encode, skill_ttrl.stages.data_phases as gather
 import skill_ttrl.runs.checkpoint as checkpoint
 from skill_ttrl.cli.main import main
@@ -34,14 +34,14 @@ from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
-from skill_ttrl.stages.collecting.collection import EpisodeWriter
+from skill_ttrl.stages.collect import EpisodeWriter
 from skill_ttrl.envs import env_tasks
 
 for split in ("train", "valid_unseen"):
     env_tasks("alfworld", {"data": "generated", "max_steps": 12}, split, 12)  # listed once, not by every child
 config, folder, settings, stops = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
 PLACES = {
-    "collect": (collect, "run_scripted_episode"),
+    "collect": (rollout, "_play_scripted"),
     "kept": (EpisodeWriter, "add"),
     "between": (checks, "make_teacher"),
     "distill": (gather, "distill_into"),

@@ -16,7 +16,7 @@ from skill_ttrl.envs.webshop.live import LiveVisit, NotThePage, ServerGoals, rea
 from skill_ttrl.envs.webshop.pages import Text, as_text
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.stages import collect
-from skill_ttrl.stages.collecting.collection import TaskSelection
+from skill_ttrl.stages.inputs.selection import TaskSelection
 from tests.web_shop_server import Misbehaving, started_shop
 
 MAX_WAIT_FRACTION: dict[str, dict[str, Any]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,13 @@ from skill_ttrl.answers import canonicals, correct
 from skill_ttrl.config import EvalConfig, RolloutConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import EnvError
-from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import count_unknown
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.outcome import interval_of_rollouts
-from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.rollout.rollout import RolloutSettings, refuse_failure, rollout
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, SamplingPass, TaskSamples, drawn
-from skill_ttrl.rollout.scripted import run_scripted_episode
+from skill_ttrl.rollout.scripted import ScriptedPolicy
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, SamplingResult, TypeResult
 from skill_ttrl.statistics import (
     Interval,
@@ -43,7 +44,7 @@ from skill_ttrl.statistics import (
     vote_entropy,
     wilson_interval,
 )
-from skill_ttrl.types import Group, Skill, Task, Trajectory, derive_seed
+from skill_ttrl.types import Group, Skill, Task, derive_seed
 from skill_ttrl.voting import copied_winners, given_up, majority_vote
 
 
@@ -110,19 +111,18 @@ def play_controls(
     rows = []
     for name in asked:
         for task in tasks:
-            scripted = _scripted_agent(name, config, agent, task)
-            played = _play(envs, task, scripted, config, config.agent.max_turns)
-            rows.append(drawn(Group(task, (played,)), source=source, draw=name))
+            group = _play(
+                envs, task, partial(_scripted_agent, name, config, agent, task), config, config.agent.max_turns
+            )
+            rows.append(drawn(group, source=source, draw=name))
     return Controls(tuple(rows), asked=asked)
 
 
-def _play(envs: EnvPool, task: Task, agent: ScriptedAgent, config: SkillTTRLConfig, max_steps: int) -> Trajectory:
-    (env,) = envs.acquire(1)
-    timeout_s = config.rollout.rollout_timeout_s
-    played = run_scripted_episode(env, task, agent, seed=config.seed, max_steps=max_steps, timeout_s=timeout_s)
-    if played.stop_reason == "timeout":
-        envs.discard(env)
-    return played
+def _play(
+    envs: EnvPool, task: Task, make: Callable[[], ScriptedAgent], config: SkillTTRLConfig, max_steps: int
+) -> Group:
+    settings = RolloutSettings(Sampling(), config.seed, max_steps, rollout_timeout_s=config.rollout.rollout_timeout_s)
+    return wait_for(rollout([task], 1, envs=envs, agent=ScriptedPolicy(make), settings=settings))[0]
 
 
 def _scripted_agent(name: str, config: SkillTTRLConfig, agent: Agent, task: Task) -> ScriptedAgent:
@@ -138,7 +138,7 @@ def _scripted_agent(name: str, config: SkillTTRLConfig, agent: Agent, task: Task
 def lists_actions(envs: EnvPool, tasks: Sequence[Task], config: SkillTTRLConfig) -> bool:
     """Tell whether the environment lists actions, by one step of one of the first tasks."""
     for task in tasks[:3]:
-        played = _play(envs, task, ConstantAgent("look"), config, max_steps=1)
+        (played,) = _play(envs, task, partial(ConstantAgent, "look"), config, max_steps=1).trajectories
         if played.steps:
             return bool(played.steps[0].admissible_actions)
     return False

@@ -18,7 +18,7 @@ import gymnasium
 
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.scripted import check_adviser, make_scripted_agent
+from skill_ttrl.agents.scripted import check_adviser, find_scripted_agent, make_scripted_agent
 from skill_ttrl.answers import conditions
 from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig
 from skill_ttrl.config.scale import AUTO
@@ -38,9 +38,8 @@ from skill_ttrl.skills.merge.make import MERGERS, make_merger
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
-from skill_ttrl.stages.collecting.collection import training_selection
-from skill_ttrl.stages.collecting.watch import find_scripted_agent
 from skill_ttrl.stages.inputs.leak import run_of
+from skill_ttrl.stages.inputs.selection import training_selection
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
 from skill_ttrl.stages.setup.open_bank import check_start
 from skill_ttrl.stages.training.run_bank import models_of

@@ -19,28 +19,29 @@ from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.llm.backends import COMMAND, backend_facts
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, current_ledger, track_usage, usage_lines
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
 from skill_ttrl.rollout.samples import SamplingPass, TaskSamples, drawn
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE
-from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
 from skill_ttrl.stages.evaluation.measure import Controls, UnknownWords, applies, correctness
 from skill_ttrl.stages.inputs.leak import FirstWords
 from skill_ttrl.stages.inputs.tasks import source_tasks
-from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget
-from skill_ttrl.stages.targets.sampler import Chunk, SampleChunks, open_sampler, sample_chunks, split_into_chunks
+from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, decisive
+from skill_ttrl.stages.targets.sampler import (
+    ABORT_AFTER_FAILURES,
+    Chunk,
+    PolicySetup,
+    SampleChunks,
+    open_sampler,
+    sample_chunks,
+    split_into_chunks,
+)
 from skill_ttrl.types import Group, Task, first_problem, from_json, to_json
-
-KEPT = ("seed", "env", "agent", "skills", "runtime")
-"""Sections of a config that samples depend on as a whole; of others only what `decisive` names."""
 
 CONTROLS = "controls.json"
 """The file with the episodes of scripted agents on the problems of a folder."""
-DECISIVE = ("model", "provider", "base_url", "server_type", "logprobs", "extra_body")
-"""Fields of an endpoint that samples depend on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +113,12 @@ def draw_samples(
         else:
             size = chunk if chunk is not None or folder is not None else 0
             most = plan_samples(tasks, draws, size, config.rollout.max_batch_size)
-            how: dict[str, Any] = {"use_bank": use_bank, "both_wordings": both_wordings, "chunks": len(most)}
             if len(most) == 1 and config.scale.address is not None:
                 progress.notice(
                     "All problems form one batch, which one worker samples. To divide them: --batch-size N."
                 )
-            with open_sampler(subject, tasks, progress, **how) as sampler:
+            setup = PolicySetup(subject, tasks, use_bank, both_wordings)
+            with open_sampler(setup, config.scale, progress, chunks=len(most)) as sampler:
                 plan = plan_samples(sampler.fitting, draws, size, config.rollout.max_batch_size)
                 unknown = UnknownWords(sampler.tokenizer)
                 rows = run_sampling_plan(
@@ -249,29 +250,6 @@ def _made_with(
         "skill_bank": use_bank and subject.config.skills is not None,
         "paraphrase": subject.config.vote.paraphrase if both_wordings else None,
     }
-
-
-def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
-    """Return the settings that decide which samples are drawn from given weights, apart from the ways of sampling."""
-    whole = config.model_dump(mode="json")
-    asked: dict[str, Any] = {}
-    if backend_facts(config).remote:
-        policy = config.endpoints.of("policy")
-        asked = {"endpoints": {"policy": policy and policy.model_dump(mode="json", include=set(DECISIVE))}}
-    if config.command is not None and config.rollout.backend == COMMAND:
-        asked = {"command": config.command.model_dump(mode="json", include={"argv", "env", "cwd"})}
-    return (
-        {name: whole[name] for name in KEPT}
-        | asked
-        | {
-            "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
-            "data": {name: whole["data"][name] for name in ("max_prompt_tokens", "overlong")},
-            "model": {
-                name: whole["model"][name]
-                for name in ("revision", "trust_remote_code", "attn_implementation", "chat_template")
-            },
-        }
-    )
 
 
 def _known(subject: EvalTarget, tasks: Mapping[str, Sequence[Task]]) -> tuple[dict[tuple[str, str], bool] | None, str]:

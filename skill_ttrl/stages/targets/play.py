@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
 
+from skill_ttrl.agents.scripted import ScriptedAgent, WalkthroughAgent
 from skill_ttrl.config import GateConfig
-from skill_ttrl.envs import TextEnv, make_env, resolve_env
-from skill_ttrl.envs.lookup import env_question_option
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.envs import TextEnv, make_env, prepare_env, resolve_env
+from skill_ttrl.envs.lookup import env_question_option, refuse_split, split_argument
+from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
 from skill_ttrl.optimize.paired import GateOutcome
-from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import refuse_failure, rollout
-from skill_ttrl.rollout.turns import RolloutSettings
+from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
+from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
+from skill_ttrl.rollout.episode import Stopped
+from skill_ttrl.rollout.info import text_of
+from skill_ttrl.rollout.rollout import RolloutSettings, refuse_failure, rollout, run_scripted_episode
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.collecting.watch import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
 from skill_ttrl.stages.inputs.tasks import own_training_tasks, source_tasks, split_tasks
 from skill_ttrl.stages.setup.build import build_for_eval, check_graded
 from skill_ttrl.stages.setup.defaults import with_env_defaults
@@ -33,6 +34,7 @@ from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy
 from skill_ttrl.stages.targets.resolve import (
     EvalTarget,
     TrainedPolicy,
+    env_kwargs,
     find_trained,
     in_env,
     is_trained,
@@ -44,6 +46,7 @@ from skill_ttrl.stages.training.bank_gate import BankGate, TestChange
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import majority_vote
+from skill_ttrl.voting.rewards import as_reward
 
 Policy = TrainedPolicy | EvalTarget
 """Source of answers: a trained policy, or whatever `resolve_target` finds."""
@@ -226,57 +229,156 @@ def find_policy(
     return in_env(found, env, env_kwargs(overrides, resolve_env(env), found.config), overrides)
 
 
-def play_policy(
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """State of the episode to show: at the start, and after every step."""
+
+    step: int
+    """Steps played so far; 0 at the start."""
+    limit: int | None
+    """Steps of an episode; None where the environment sets no bound."""
+    action: str | None
+    """Action that led here; None at the start."""
+    observation: str
+    info: Mapping[str, Any]
+    earned: float
+    """Sum of the rewards so far."""
+    over: bool
+    """True if the environment has ended the episode."""
+
+
+Watch = Callable[[Scene], None]
+
+
+class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
+    """Environment wrapper that calls `watch` after every reset and step."""
+
+    def __init__(self, env: TextEnvironment, watch: Watch) -> None:
+        super().__init__(env)
+        self._watch, self._limit = watch, step_limit(env)
+        self._steps, self._earned = 0, 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._steps, self._earned = 0, 0.0
+        self._show(None, observation, info, over=False)
+        return observation, info
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`."""
+        observation, reward, terminated, truncated, info = answer = self.env.step(action)
+        self._steps += 1
+        self._earned += as_reward(reward)
+        self._show(action, observation, info, over=bool(terminated or truncated))
+        return answer
+
+    def _show(self, action: str | None, observation: str, info: Any, *, over: bool) -> None:
+        seen = text_of(observation)
+        try:
+            self._watch(Scene(self._steps, self._limit, action, seen, info, self._earned, over))
+        except Exception as error:  # a screen that fails is no outcome of the environment
+            raise Stopped from error
+
+
+def step_limit(env: TextEnvironment) -> int | None:
+    """The longest episode: the environment's own `max_steps`, or what it was registered with; None where neither says."""
+    own = getattr(env.unwrapped, "max_steps", None)
+    if isinstance(own, int):
+        return own
+    return env.spec.max_episode_steps if env.spec is not None else None
+
+
+def play(
     env: TextEnvironment,
     task: Task,
-    policy: Policy,
+    player: ScriptedAgent | Policy,
     *,
     seed: int,
     watch: Watch,
-    temperature: float = 0.0,
     use_bank: bool = True,
 ) -> Trajectory:
-    """Let a policy play `task`, as its training episodes go.
+    """Let a scripted agent or a policy play `task`, and watch.
 
     Args:
         env: is reset; stays open.
         task: what is played.
-        policy: a trained policy, a plain model or a remote one. Its config sets prompts and sampling.
+        player: a scripted agent, which may raise `Stopped` to leave; or a policy, whose config sets prompts, and which answers greedily.
         seed: of its random choices.
-        watch: called with every scene.
-        temperature: 0 is greedy.
-        use_bank: False plays without its skill bank.
+        watch: called with every scene, before it acts on it.
+        use_bank: False: a policy plays without its skill bank.
 
     Raises:
-        ConfigError, ModelError: it cannot be asked like this.
+        EnvError: the walkthrough is to be played, and the environment has none.
+        ConfigError, ModelError: the policy cannot be asked like this.
     """
-    config, watched = policy.config, WatchedEnv(env, task, watch)
+    watched = WatchedEnv(env, watch)
+    if not isinstance(player, TrainedPolicy | EvalTarget):
+        played = run_scripted_episode(watched, task, player, seed=seed)
+        if isinstance(player, WalkthroughAgent) and not played.steps:
+            raise EnvError(
+                f"{task.env_id} has no walkthrough of {task.id} ({played.error}). Watch another policy with --policy."
+            )
+        return played
+    config = player.config
     with (
         track_usage(None, config.endpoints) as ledger,
         ledger.phase("play"),
         annotate_budget_error("Raise it, or play a shorter game."),
-        load_policy(policy, use_bank) as parts,
+        load_policy(player, use_bank) as parts,
     ):
-        work = rollout(
-            [task],
-            1,
-            envs=EnvPool(lambda: watched),
-            agent=parts.agent,
-            backend=parts.backend,
-            settings=RolloutSettings(
-                Sampling.of(config.rollout, temperature),
-                seed,
-                max_turns=config.agent.max_turns,
-                max_prompt_tokens=config.data.max_prompt_tokens,
-                constrain=config.agent.structured_actions,
-                schedule="sync",
-            ),
+        settings = RolloutSettings(
+            Sampling.of(config.rollout, 0.0),
+            seed,
+            max_turns=config.agent.max_turns,
+            max_prompt_tokens=config.data.max_prompt_tokens,
+            constrain=config.agent.structured_actions,
         )
-        try:
-            (group,) = wait_for(work)
-        except Stopped as stopped:
-            return ended(watched, stopped)
+        envs, agent = EnvPool(lambda: watched), parts.agent
+        (group,) = wait_for(rollout([task], 1, envs=envs, agent=agent, backend=parts.backend, settings=settings))
     return group.trajectories[0]
+
+
+def open_env(
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    split: str | None,
+    progress: Progress | None = None,
+    *,
+    name: str | None = None,
+) -> TextEnvironment:
+    """The environment; one that takes a `split` is made for this one, so that it looks for no other.
+
+    Args:
+        env_id: its id.
+        kwargs: its arguments.
+        split: None: the one that `name` begins with, as ALFWorld's ids do; else its own.
+        progress: reports how far it is where opening takes long.
+        name: of the task that it is opened for.
+
+    Raises:
+        ConfigError: there is a split among the arguments too.
+        EnvError: it cannot be made with these arguments.
+    """
+    there, slash, _ = (name or "").partition("/")
+    if split is None and slash and "split" not in kwargs:
+        with suppress(SplitError):  # what stands before the slash need be no split
+            return open_env(env_id, kwargs, there, progress)
+    if split is not None:
+        refuse_split(kwargs)
+    arguments = {**kwargs, **({} if split is None else split_argument(env_id, split))}
+    progress = progress or SilentProgress()
+    with telling_warnings(progress):
+        prepare_env(env_id, arguments, Counting(progress, OPENING, "item"))
+        return make_env(env_id, **arguments)
+
+
+def refuse_error(trajectory: Trajectory) -> None:
+    """Raise `EnvError`, or `EndpointError` of a model that gave no answer, with what went wrong in an episode."""
+    if trajectory.error is not None:
+        place = f"at step {len(trajectory.steps) + 1}" if trajectory.steps else "before the first step"
+        kind = EndpointError if trajectory.stop_reason == "no_answer" else EnvError
+        raise kind(f"The episode in {trajectory.task.env_id} failed {place}: {trajectory.error}")
 
 
 @contextmanager

@@ -292,6 +292,11 @@ def _not_loaded(
     return EvalTarget(said, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own))
 
 
+KEPT = ("seed", "env", "agent", "skills", "runtime")
+"""Sections of a config that samples depend on as a whole; of others only what `decisive` names."""
+DECISIVE = ("model", "provider", "base_url", "server_type", "logprobs", "extra_body")
+"""Fields of an endpoint that samples depend on."""
+
 SMALL = 300_000_000
 """Parameters of a model below which `with_fitting` chooses: too small to reason in steps."""
 FEW_SHOT = {"agent.template": "few_shot", "model.chat_template": "none", "rollout.stop": ["\n"]}
@@ -338,6 +343,42 @@ def in_env(found: EvalTarget, env_id: str, kwargs: Mapping[str, Any], overrides:
     settings = found.config.model_copy(deep=True)
     settings.env.id, settings.env.kwargs = env_id, dict(kwargs)
     return replace(found, config=with_env_defaults(settings, playing=overrides))
+
+
+def env_kwargs(overrides: Sequence[str], env_id: str, trained: SkillTTRLConfig | None = None) -> dict[str, Any]:
+    """Arguments of the environment: those that a run was trained with, where it was in the same one, then `env.kwargs`."""
+    asked = load_config({}, [each for each in overrides if each.startswith("env.kwargs")]).env.kwargs
+    return {**(trained.env.kwargs if trained is not None and _plays(trained, env_id) else {}), **asked}
+
+
+def _plays(config: SkillTTRLConfig, env_id: str) -> bool:
+    try:
+        return resolve_env(config.env.id) == env_id
+    except EnvError:  # what it was trained in is not here: something else, then
+        return False
+
+
+def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
+    """Return the settings that decide which samples are drawn from given weights, apart from the ways of sampling."""
+    whole = config.model_dump(mode="json")
+    asked: dict[str, Any] = {}
+    if backend_facts(config).remote:
+        policy = config.endpoints.of("policy")
+        asked = {"endpoints": {"policy": policy and policy.model_dump(mode="json", include=set(DECISIVE))}}
+    if config.command is not None and config.rollout.backend == COMMAND:
+        asked = {"command": config.command.model_dump(mode="json", include={"argv", "env", "cwd"})}
+    return (
+        {name: whole[name] for name in KEPT}
+        | asked
+        | {
+            "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
+            "data": {name: whole["data"][name] for name in ("max_prompt_tokens", "overlong")},
+            "model": {
+                name: whole["model"][name]
+                for name in ("revision", "trust_remote_code", "attn_implementation", "chat_template")
+            },
+        }
+    )
 
 
 def _measured_on(*path: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""A policy that samples chunks: loaded here, or once in each worker of a Ray cluster. A chunk has its own seed, so both sample the same.
+"""The sampler of `collect`, `evaluate` and `vote`: a policy or a scripted agent, loaded here or once in each worker, samples chunks.
+
+A chunk has its own seed, so it does not matter who samples it.
 
 The lines of a plan have a fixed order, so the number of lines that a log holds says where to continue: stopped at any point and
 started again, a plan ends with the same bytes as one that was never stopped.
@@ -6,18 +8,25 @@ started again, a plan ends with the same bytes as one that was never stopped.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.llm.backend import Sampling, counting
+from skill_ttrl.agents.scripted import ScriptedAgent, make_scripted_agent
+from skill_ttrl.config import AgentConfig, ScaleConfig
+from skill_ttrl.envs import check_text_env, make_env, resolve_env
+from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
+from skill_ttrl.llm.backend import Sampling, counting, wait_for
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, when_spent
 from skill_ttrl.progress import NoticeCollector, Progress
+from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
+from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.rollout.samples import SamplingPass
+from skill_ttrl.rollout.scripted import Exploration, ScriptedPolicy
 from skill_ttrl.scale.cluster import open_pool
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.evaluation.measure import Controls, join, play_controls
@@ -25,12 +34,16 @@ from skill_ttrl.stages.setup.build import build_for_eval, make_envs
 from skill_ttrl.stages.setup.checks import check_shared_policy
 from skill_ttrl.stages.setup.rollout_workers import Sampled, worker_config
 from skill_ttrl.stages.targets.resolve import EvalTarget
-from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker, ignore
+from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
 from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated
 from skill_ttrl.stages.training.run_bank import NoBank
 from skill_ttrl.types import Group, Task, derive_seed
-from skill_ttrl.workers import Pool
+from skill_ttrl.workers import Pool, ProcessCrew
 
+ABORT_AFTER_FAILURES = 100
+"""So many rollouts at the start that all fail end a collection or a drawing: the environment, the agent or the model is broken."""
+MOST_STEPS = 1000
+"""Longest episode of a scripted agent, where neither the environment nor a config sets a bound."""
 SampleChunks = Callable[[Sequence["Chunk"]], Generator[list[Group]]]
 """Chunks → the groups of each, in order; here one chunk after another as they are asked for, or on several workers."""
 
@@ -116,66 +129,49 @@ Problems = Mapping[str, Sequence[Task]]
 
 @contextmanager
 def open_sampler(
-    target: EvalTarget,
-    problems: Problems,
-    progress: Progress,
-    *,
-    use_bank: bool,
-    chunks: int,
-    both_wordings: bool = False,
-) -> Iterator[LocalSampler | RemoteSampler]:
-    """Load a policy where `scale.address` says; it is closed at the end.
+    setup: PolicySetup | ScriptedSetup, scale: ScaleConfig, progress: Progress, *, chunks: int, jobs: int = 1
+) -> Iterator[LocalSampler | WorkerSampler]:
+    """Load what samples where `scale.address` says; it is closed at the end.
 
     Args:
-        target: the policy.
-        problems: what it is to sample.
+        setup: loads a policy, or a scripted agent.
+        scale: where it samples.
         progress: reports what was left out, and what workers print.
-        use_bank: False leaves its skill bank out.
         chunks: number of chunks that will be sampled: more workers than that do not start.
-        both_wordings: half of the samples answer a paraphrase of the question.
+        jobs: processes of this machine; 1: this one.
 
     Raises:
         ConfigError: such a policy is not sampled by workers.
         WorkerError: the cluster is not there, or its nodes are not ready.
         SkillTTRLError: the policy cannot be loaded.
     """
-    setup = PolicySetup(target, problems, use_bank, both_wordings)
-    config = target.config
-    if config.scale.address is None:
-        with setup.open(progress) as here, _completions_shown(here, progress):
-            yield here
-        return
-    check_shared_policy(config)
-    setup = setup.on_workers()
-    with open_pool(setup, setup.check, config.scale, most=chunks, progress=progress) as pool:
+    with ExitStack() as stack:
+        if scale.address is not None:
+            setup = setup.on_workers()
+            pool = stack.enter_context(open_pool(setup, setup.check, scale, most=chunks, progress=progress))
+        elif jobs > 1:
+            notice = partial(progress.notice, warning=True)
+            pool = stack.enter_context(closing(Pool(ProcessCrew(setup, max(1, min(jobs, chunks))), notice)))
+        else:
+            yield stack.enter_context(setup.open(progress))
+            return
         facts: _Facts = pool.facts()
         for text, warning in facts.notices:
             progress.notice(text, warning=warning)
-        yield RemoteSampler(pool, facts.fitting, facts.tokenizer)
-
-
-def _completions_shown(sampler: LocalSampler, progress: Progress) -> AbstractContextManager[None]:
-    """Show how many completions of a batch have ended, where rollouts have one turn and end together."""
-    if sampler.worker.config.agent.max_turns > 1:
-        return nullcontext()
-    return counting(
-        sampler.worker.backend, lambda ended: progress.enter("sample", f"{ended} completions of this batch")
-    )
+        yield WorkerSampler(pool, facts.fitting, facts.tokenizer)
 
 
 @dataclass(frozen=True)
 class LocalSampler:
-    """A policy that is loaded in this process, with its agent, its bank and environments."""
+    """Samples in this process."""
 
-    worker: RolloutWorker
-    fitting: Problems
+    sample_chunk: Callable[[Chunk, OnRolloutEnd], list[Group]]
+    fitting: Problems = field(default_factory=dict)
     """The problems whose prompts fit."""
-    paraphrase: Callable[[Sequence[str]], list[str]] | None
-
-    @property
-    def tokenizer(self) -> Any:
-        """The policy's; None where it is not known."""
-        return getattr(self.worker.backend, "tokenizer", None)
+    tokenizer: Any = None
+    """The policy's; None where it is not known."""
+    controls: Callable[[], Controls] = Controls
+    """Have the scripted agents of `eval.controls` play the problems."""
 
     def sample(
         self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
@@ -184,34 +180,14 @@ class LocalSampler:
         for chunk, tell in zip(chunks, listeners or [ignore] * len(chunks), strict=True):
             yield self.sample_chunk(chunk, tell)
 
-    def sample_chunk(self, chunk: Chunk, tell: OnRolloutEnd = ignore) -> list[Group]:
-        """The groups of one chunk."""
-        draw, paraphrase = chunk.draw, self.paraphrase
-
-        def roll_out(tasks: Sequence[Task], rollouts: int, sampling: Sampling) -> list[Group]:
-            return self.worker.generate_rollouts(tasks, rollouts, sampling, chunk.seed, on_rollout_end=tell)
-
-        if paraphrase is None:
-            return roll_out(chunk.tasks, draw.rollouts_per_task, draw.sampling)
-        half = partial(roll_out, rollouts=draw.rollouts_per_task // 2, sampling=draw.sampling)
-        return sample_both_variants(half, paraphrase, chunk.tasks)
-
-    def controls(self) -> Controls:
-        """Have the scripted agents of `eval.controls` play the problems."""
-        worker = self.worker
-        return join(
-            play_controls(worker.config, own, worker.envs, worker.agent, source=name)
-            for name, own in self.fitting.items()
-        )
-
 
 @dataclass(frozen=True)
-class RemoteSampler:
-    """A policy that the workers of a cluster have loaded."""
+class WorkerSampler:
+    """Samples on workers: of a cluster, or processes of this machine."""
 
     pool: Pool
-    fitting: Problems
-    tokenizer: Any
+    fitting: Problems = field(default_factory=dict)
+    tokenizer: Any = None
 
     def sample(
         self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
@@ -229,18 +205,83 @@ class RemoteSampler:
 
     def controls(self) -> Controls:
         """As `LocalSampler.controls`."""
-        found: Controls
+        found: Any
         (found,) = self.pool.map([None])
-        return found
+        return cast(Controls, found)
 
 
 @dataclass(frozen=True)
 class _Facts:
     """Facts that a worker gives of the policy that it has loaded."""
 
-    fitting: Problems
-    tokenizer: Any
-    notices: list[tuple[str, bool]]
+    fitting: Problems = field(default_factory=dict)
+    tokenizer: Any = None
+    notices: Sequence[tuple[str, bool]] = ()
+
+
+@dataclass(frozen=True)
+class ScriptedSetup:
+    """Makes environment and agent of a scripted agent's rollouts; can be sent to another process."""
+
+    env: str
+    kwargs: Mapping[str, Any]
+    agent: str
+    prompts: AgentConfig | None = None
+    """How a policy's prompts list the actions, for `first` and `constant:TEXT`, and how many turns it has; None: as the environment has it."""
+    explore: Exploration = field(default_factory=Exploration)
+    timeout_s: float | None = None
+    tried: Sequence[Task] = ()
+    """Tasks of which each worker must be able to play one."""
+
+    def on_workers(self) -> ScriptedSetup:
+        """The same for a worker."""
+        return self
+
+    @contextmanager
+    def open(self, progress: Progress) -> Iterator[LocalSampler]:
+        """Environment and agent in this process."""
+        with closing(EnvPool(self._make_env)) as envs:
+            yield LocalSampler(self._sampling(envs))
+
+    def __call__(self) -> tuple[Callable[[Any], Sampled], _Facts]:
+        """Environment and agent in a worker. Checked again: its node may have joined after the others were asked."""
+        self.check()
+        sample = self._sampling(EnvPool(self._make_env))
+        return lambda chunk: Sampled.of(sample(chunk, ignore)), _Facts()
+
+    def check(self) -> None:
+        """See that environment and agent can be made here, and that one of the `tried` tasks can be played: `scale.cluster.Check`.
+
+        Raises:
+            EnvError: they cannot, or its data are not there.
+        """
+        if self.tried:
+            self._make_agent()
+            with closing(EnvPool(self._make_env)) as envs:
+                (env,) = envs.acquire(1)
+                for task in self.tried[:-1]:
+                    with suppress(EnvError):  # a task that fails is data
+                        return check_text_env(env, task)
+                check_text_env(env, self.tried[-1])
+
+    def _make_agent(self) -> ScriptedAgent:
+        return make_scripted_agent(self.agent, resolve_env(self.env), self.prompts)
+
+    def _make_env(self) -> TextEnvironment:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # said already, where the tasks were listed
+            return make_env(self.env, **self.kwargs)
+
+    def _sampling(self, envs: EnvPool) -> Callable[[Chunk, OnRolloutEnd], list[Group]]:
+        policy = ScriptedPolicy(self._make_agent, self.explore)
+        turns = MOST_STEPS if self.prompts is None else self.prompts.max_turns
+
+        def sample(chunk: Chunk, tell: OnRolloutEnd) -> list[Group]:
+            how = RolloutSettings(chunk.draw.sampling, chunk.draw.seed, turns, rollout_timeout_s=self.timeout_s)
+            count = chunk.draw.rollouts_per_task
+            return wait_for(rollout(chunk.tasks, count, envs=envs, agent=policy, settings=how, on_episode=tell))
+
+        return sample
 
 
 @dataclass(frozen=True)
@@ -250,13 +291,19 @@ class PolicySetup:
     target: EvalTarget
     problems: Problems
     use_bank: bool
-    both_wordings: bool
+    both_wordings: bool = False
+    """Half of the samples answer a paraphrase of the question."""
     needs: tuple[Path, ...] = ()
     """Local paths that it is loaded from."""
 
     def on_workers(self) -> PolicySetup:
-        """The same for a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null."""
+        """The same for a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null.
+
+        Raises:
+            ConfigError: such a policy is not sampled by workers.
+        """
         target, config = self.target, self.target.config
+        check_shared_policy(config)
         bank = config.skills.bank if self.use_bank and config.skills is not None else None
         run = None if target.trained is None else target.trained.run
         named = (Path(each) for each in (target.weights, run, config.model.path, bank) if each is not None)
@@ -280,16 +327,41 @@ class PolicySetup:
                 raise ConfigError(
                     f"Paraphrases need the text of the question, which {len(silent)} tasks do not have, first {silent[0]!r}."
                 )
-            yield LocalSampler(worker, fitting, make_paraphraser(worker) if self.both_wordings else None)
+            paraphrase = make_paraphraser(worker) if self.both_wordings else None
+
+            def sample(chunk: Chunk, tell: OnRolloutEnd) -> list[Group]:
+                draw = chunk.draw
+
+                def roll_out(tasks: Sequence[Task], rollouts: int, sampling: Sampling) -> list[Group]:
+                    return worker.generate_rollouts(tasks, rollouts, sampling, chunk.seed, on_rollout_end=tell)
+
+                if paraphrase is None:
+                    return roll_out(chunk.tasks, draw.rollouts_per_task, draw.sampling)
+                half = partial(roll_out, rollouts=draw.rollouts_per_task // 2, sampling=draw.sampling)
+                return sample_both_variants(half, paraphrase, chunk.tasks)
+
+            def controls() -> Controls:
+                rows = (
+                    play_controls(target.config, own, worker.envs, worker.agent, source=name)
+                    for name, own in fitting.items()
+                )
+                return join(rows)
+
+            if target.config.agent.max_turns == 1:  # rollouts end together
+                shown = counting(
+                    worker.backend, lambda ended: progress.enter("sample", f"{ended} completions of this batch")
+                )
+                stack.enter_context(shown)
+            yield LocalSampler(sample, fitting, getattr(worker.backend, "tokenizer", None), controls)
 
     def __call__(self) -> tuple[Callable[[Chunk | None], Any], _Facts]:
-        """Load the policy in a worker, for as long as its process lives: `workers.Setup`."""
+        """Load the policy in a worker, for as long as its process lives."""
         notices = NoticeCollector()
         opened: AbstractContextManager[LocalSampler] = self.open(notices)
         sampler = opened.__enter__()
 
         def work(chunk: Chunk | None, _open: object = opened) -> Any:  # what is opened closes where nobody holds it
-            return sampler.controls() if chunk is None else Sampled.of(sampler.sample_chunk(chunk))
+            return sampler.controls() if chunk is None else Sampled.of(sampler.sample_chunk(chunk, ignore))
 
         return work, _Facts(sampler.fitting, sampler.tokenizer, notices.notices)
 
@@ -309,5 +381,4 @@ class PolicySetup:
         make_envs(config, [task for tasks in self.problems.values() for task in tasks]).close()
 
 
-Sampler = LocalSampler | RemoteSampler
-"""A policy that samples chunks."""
+Sampler = LocalSampler | WorkerSampler

@@ -13,8 +13,7 @@ from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.turns import RolloutSettings, Schedule
+from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.document import skills_of
 from skill_ttrl.skills.retrieval.bank_view import BankView

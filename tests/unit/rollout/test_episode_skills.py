@@ -17,8 +17,7 @@ from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.turns import RolloutSettings, Schedule
+from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings

@@ -16,7 +16,8 @@ from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.expert import WebShopExpert
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rollout.scripted import ADVICE, Adviser, Exploration, run_scripted_episode
+from skill_ttrl.rollout.rollout import run_scripted_episode
+from skill_ttrl.rollout.scripted import ADVICE, Exploration, ScriptedPlayer
 from skill_ttrl.types import Task
 from tests.alfworld_kitchen import PLACE, problem, write_game
 from tests.alfworld_scenes import commands
@@ -105,9 +106,9 @@ def test_what_an_expert_does_without_a_plan_is_played_and_advised_to_nobody() ->
     player = ALFWorldExpert()
     info = {"admissible_commands": commands("go to shelf 1; go to desk 1")}
     for task, guesses in ((HOT, False), ("Your task is to: dance.", True)):
-        adviser = Adviser(player, seed=0)
-        adviser.start(Task("t", "e"), task, info)
-        assert (adviser.advice is None) == guesses == player.guesses
+        watching = ScriptedPlayer(player, seed=0)
+        watching.start(Task("t", "e"), task, info)
+        assert (watching.advise(task, info) is None) == guesses == player.guesses
 
 
 def test_tries_explore_in_turn_and_most_of_the_noise_may_only_move(kitchen: str) -> None:

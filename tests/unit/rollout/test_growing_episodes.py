@@ -16,8 +16,7 @@ from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import encode_chat, encode_next, missing_end, turn_end
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.turns import RolloutSettings, Schedule
+from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings

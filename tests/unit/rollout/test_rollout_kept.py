@@ -12,8 +12,7 @@ from skill_ttrl.envs import TextEnv
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.turns import RolloutSettings, Schedule
+from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.types import Group, Task
 
 TASKS = [Task(str(number), "Halls-v0", {"doors": 2 + number}) for number in range(3)]

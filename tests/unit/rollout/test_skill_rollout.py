@@ -13,8 +13,7 @@ from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.turns import RolloutSettings
+from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings

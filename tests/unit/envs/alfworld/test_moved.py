@@ -17,7 +17,7 @@ from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.envs.alfworld.rules import move
 from skill_ttrl.envs.alfworld.world import World
 from skill_ttrl.errors import EnvError
-from skill_ttrl.rollout.scripted import run_scripted_episode
+from skill_ttrl.rollout.rollout import run_scripted_episode
 from tests.alfworld_kitchen import GOALS, PLACE, TWO, kitchen, play, problem, write_game
 
 

@@ -30,7 +30,7 @@ from skill_ttrl.envs.webshop.reading import (
     words,
 )
 from skill_ttrl.errors import ConfigError, EnvError
-from skill_ttrl.rollout.scripted import run_scripted_episode
+from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.types import Trajectory
 
 pytestmark = pytest.mark.usefixtures("one_cache")  # each catalogue is read once

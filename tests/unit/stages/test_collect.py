@@ -14,7 +14,8 @@ from skill_ttrl.errors import EnvError, RunFolderError, WorkerError
 from skill_ttrl.rollout.outcome import EpisodeResult
 from skill_ttrl.runs.episode_logs import TrajectoryFile, identity_file
 from skill_ttrl.stages import collect as stage
-from skill_ttrl.stages.collecting.collection import Collected, TaskSelection
+from skill_ttrl.stages.collect import Collected
+from skill_ttrl.stages.inputs.selection import TaskSelection
 from skill_ttrl.types import Trajectory, from_json
 from skill_ttrl.workers import work
 from tests.doors import DOORS, twice
@@ -41,7 +42,7 @@ def trajectories(path: Path) -> list[Trajectory]:
 @pytest.fixture
 def found_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh Python finds this module."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[4])
+    monkeypatch.syspath_prepend(Path(__file__).parents[3])
 
 
 @pytest.mark.usefixtures("found_by_processes")

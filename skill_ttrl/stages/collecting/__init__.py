@@ -1,1 +1,0 @@
-"""Playing episodes: collections in chunks that survive a kill, and games to watch."""
