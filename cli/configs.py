@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -71,9 +70,8 @@ def _convert(file: Path, output: Path | None, as_json: bool) -> None:
 
     found, written = run(file, output), None if output is None else str(output)
     if as_json:
-        parts = {"without_counterpart": found.without_counterpart, "different": found.different}
-        keys = {name: [asdict(each) for each in part] for name, part in parts.items()}
-        print_json({"system": found.system, "output": written, "config": found.config.stated(), **keys})
+        notes = {"without_counterpart": found.without_counterpart, "different": found.different}
+        print_json({"system": found.system, "output": written, "config": found.config.stated(), **notes})
     elif written is None:
         write_text(found.text())
     else:

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skill_ttrl.agents.prompt import PromptFormatter
     from skill_ttrl.answers import compute_reward, grade_answer
-    from skill_ttrl.compat.clients import BaseLLMClient, OpenAIChatClient
-    from skill_ttrl.compat.rollout_engine import RolloutEngine
-    from skill_ttrl.compat.skill_env import SimpleQAEnv, SkillEnv
-    from skill_ttrl.compat.skillopt import SkillOptConfig, SkillOptTrainer
-    from skill_ttrl.compat.trainer import SkillTTRLTrainer
+    from skill_ttrl.compat.skillrl import (
+        BaseLLMClient,
+        OpenAIChatClient,
+        SimpleQAEnv,
+        SkillEnv,
+        SkillOptConfig,
+        SkillOptTrainer,
+    )
+    from skill_ttrl.compat.trainer import RolloutEngine, SkillTTRLTrainer
     from skill_ttrl.config import SkillTTRLConfig, load_config
     from skill_ttrl.optimize.types import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult
     from skill_ttrl.rl.algorithms import (
@@ -118,10 +122,7 @@ _HOME = {
         "agents.prompt": "PromptFormatter",
         "answers": "compute_reward grade_answer",
         "config": "SkillTTRLConfig load_config",
-        "compat.rollout_engine": "RolloutEngine",
-        "compat.clients": "BaseLLMClient OpenAIChatClient",
-        "compat.skill_env": "SimpleQAEnv SkillEnv",
-        "compat.skillopt": "SkillOptConfig SkillOptTrainer",
+        "compat.skillrl": "BaseLLMClient OpenAIChatClient SimpleQAEnv SkillEnv SkillOptConfig SkillOptTrainer",
         "optimize.types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
         "rl.algorithms": "compute_gae_advantage compute_grpo_advantage compute_grpo_nsr_outcome_advantage whiten_advantages",
         "rl.kl": "compute_kl_penalty",
@@ -130,7 +131,7 @@ _HOME = {
         "skills.bank.bank": "SkillBank",
         "skills.merge.make": "SkillMerger",
         "skills.ops": "OutputParser",
-        "compat.trainer": "SkillTTRLTrainer",
+        "compat.trainer": "RolloutEngine SkillTTRLTrainer",
         "trust": "trusting",
         "types": "BankUpdate Completion Group Skill SkillOps Step Task Trajectory VoteResult",
         "voting": "apply_original_gt apply_pseudo_labels apply_ttrl_gt batch_majority_vote compute_ttrl_metrics "

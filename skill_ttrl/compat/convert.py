@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from skill_ttrl.config.schema import SkillTTRLConfig
-from skill_ttrl.config.section import explain_problem
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.config.seed_keys import DEMONSTRATIONS, FIRST_SKILL_TTRL, SKILLRL_RUST, Key
 from skill_ttrl.config.yaml_text import read_mapping
 from skill_ttrl.errors import ConfigError, did_you_mean
@@ -71,33 +68,23 @@ BELONGING = {"model.lora.": "model.lora.r", "endpoints.roles.merger.": "endpoint
 """Settings of a section that is there only where one of them is set."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatched:
-    """A key of theirs that the converted config says nothing of, or says differently."""
-
-    key: str
-    value: Any
-    reason: str
-    """Why, and what to do."""
-
-
 @dataclass(frozen=True)
 class Converted:
     """Result of a conversion."""
 
     system: str
     config: SkillTTRLConfig
-    without_counterpart: tuple[Unmatched, ...]
-    """Keys that the file states and that set nothing here."""
-    different: tuple[Unmatched, ...]
+    without_counterpart: Mapping[str, str]
+    """Keys that the file states and that set nothing here, each with the reason and what to do."""
+    different: Mapping[str, str]
     """Keys that are set here and mean something else, or do so only in part."""
 
     def notes(self) -> list[str]:
         """One line for each of these keys, after one on where the config comes from."""
         return [
             f"Converted from a config of {self.system}.",
-            *(f"No counterpart: {each.key}. {each.reason}." for each in self.without_counterpart),
-            *(f"Different: {each.key}. {each.reason}." for each in self.different),
+            *(f"No counterpart: {key}. {reason}." for key, reason in self.without_counterpart.items()),
+            *(f"Different: {key}. {reason}." for key, reason in self.different.items()),
         ]
 
     def text(self) -> str:
@@ -136,53 +123,34 @@ def convert(path: str | Path, output: str | Path | None = None) -> Converted:
             f"{where} is not {EXPECTED}; found the keys: {found}. A config of this project needs no conversion: skillttrl configs FILE."
         )
     values = {name: stated.get(name, key.default) for name, key in system.keys.items()}
-    ours: dict[str, tuple[str | None, Any]] = {path: (None, value) for path, value in system.base(values).items()}
-    missing, different = list[Unmatched](), list[Unmatched]()
+    ours, missing, different = dict(system.base(values)), dict[str, str](), dict[str, str]()
     for name, key in system.keys.items():
         given = key.values(values[name])
-        ours |= {path: (name, each) for path, each in given.items()}
+        ours |= given
         if name in stated and (key.note or not key.paths):
-            shown = None if "api_key" in name else stated[name]
-            (different if key.paths else missing).append(Unmatched(name, shown, key.note))
+            (different if key.paths else missing)[name] = key.note
         if key.unset and not given:
-            missing.append(Unmatched(name, values[name], key.unset))
+            missing[name] = key.unset
     for name in [name for name in stated if name not in system.keys]:
-        reason = f"It is not a key of {system.name}.{did_you_mean(name, system.keys).removesuffix('.')}"
-        missing.append(Unmatched(name, stated[name], reason))
+        missing[name] = f"It is not a key of {system.name}.{did_you_mean(name, system.keys).removesuffix('.')}"
     for start, needed in BELONGING.items():
         if needed not in ours:
-            ours = {path: each for path, each in ours.items() if not path.startswith(start)}
-    if ours.get(ALGORITHM, (None, "grpo"))[1] != "grpo":  # the others have no such option, and normalise by themselves
+            ours = {path: value for path, value in ours.items() if not path.startswith(start)}
+    if ours.get(ALGORITHM, "grpo") != "grpo":  # the others have no such option, and normalise by themselves
         ours.pop(SCALE, None)
-    name = re.sub(r"[^\w.-]", "_", Path(path).stem).lstrip(".") or "converted"
-    converted = Converted(system.name, _validated(ours, name, where), tuple(missing), tuple(different))
+    nested: Data = {"name": re.sub(r"[^\w.-]", "_", Path(path).stem).lstrip(".") or "converted"}
+    for setting, value in ours.items():
+        node = nested
+        *sections, last = setting.split(".")
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[last] = value
+    try:
+        converted = Converted(system.name, load_config(nested), missing, different)
+    except ConfigError as error:
+        raise ConfigError(f"{where} cannot be converted, by the keys that its own became: {error}") from None
     build_loss(converted.config.rl.loss)  # options of both are checked when they are built
     build_algorithm(converted.config.rl.algorithm)
     if output is not None:
         write_new(Path(output), converted.text())
     return converted
-
-
-def _validated(ours: Mapping[str, tuple[str | None, Any]], name: str, where: str) -> SkillTTRLConfig:
-    """The config of these settings.
-
-    Raises:
-        ConfigError: it cannot have one of them; names their key and ours.
-    """
-    data: Data = {"name": name}
-    for path, (_, value) in ours.items():
-        node = data
-        *sections, last = path.split(".")
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[last] = value
-    try:
-        return SkillTTRLConfig.model_validate(data)
-    except ValidationError as error:
-        problems = []
-        for problem in error.errors():
-            path = ".".join(map(str, problem["loc"]))
-            theirs = next((key for each, (key, _) in ours.items() if key and path.startswith(each)), None)
-            said = " ".join(explain_problem(problem, SkillTTRLConfig, shows_value="base_url" not in path))
-            problems.append(f"  {theirs or 'the file'} ({path} here): {said}")
-        raise ConfigError("\n".join([f"{where} cannot be converted; nothing was written:", *problems])) from None

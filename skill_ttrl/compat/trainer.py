@@ -1,16 +1,20 @@
-"""`SkillTTRLTrainer`: a thin face over the stages, for those who hold their data in Python."""
+"""`SkillTTRLTrainer` and `RolloutEngine`: the first Skill-TTRL's names over the stages and the backends, for data held in Python."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import ModelConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.tasks import MATH_ENV_ID
+from skill_ttrl.llm.backend import BackendContext, Request, Sampling, refuse_error, wait_for
+from skill_ttrl.llm.backends import REMOTE, make_backend
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -24,7 +28,7 @@ from skill_ttrl.stages.setup.open_run import Resume
 from skill_ttrl.stages.train import run
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
-from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult
+from skill_ttrl.types import Group, Message, Step, Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import ballot_of, batch_vote, label_metrics
 
 Records = Sequence[Mapping[str, Any]]
@@ -190,3 +194,71 @@ def offline_group(problem: str, responses: Sequence[str]) -> Group:
         step = Step(problem, text, 0.0, terminated=True, truncated=False)
         rollouts.append(Trajectory(task, (step,), parsed.answer, "terminated", ops=parsed.skill_ops))
     return Group(task, tuple(rollouts))
+
+
+class RolloutEngine:
+    """Samples `n` texts for each prompt.
+
+    Args:
+        model_path: Hugging Face id or folder; for `openai` the name of a model at `OPENAI_BASE_URL`.
+        engine: a backend by name: `hf`, `vllm`, `openai`, or `module:attribute` of your own.
+        temperature, top_p, max_new_tokens: how to sample.
+        seed: the same seed and the same calls give the same texts, as far as the backend promises it.
+        device: "cpu", "cuda", …
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        engine: str = "hf",
+        *,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        max_new_tokens: int = 512,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        from skill_ttrl.llm.models.load import load_model
+
+        config = SkillTTRLConfig(model=ModelConfig(path=model_path))
+        config.rollout.backend, config.rollout.max_new_tokens = engine, max_new_tokens
+        if engine == REMOTE:
+            config.endpoints.model = model_path
+        load = partial(load_model, config.model, device=device, seed=seed)
+        self.backend = make_backend(BackendContext.of(config, load, device))
+        self.sampling = Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)
+        self._seed, self._calls = seed, 0
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        n_samples: int = 64,
+        *,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+    ) -> list[list[str]]:
+        """`n_samples` texts for each prompt, in order; a prompt is a user's message.
+
+        Args:
+            prompts: user's messages.
+            n_samples: texts for each.
+            temperature: of this call; None: the engine's own.
+            top_p: likewise.
+            max_tokens: longest text of this call; None: the engine's `max_new_tokens`.
+
+        Raises:
+            EndpointError: a remote model gave no answer.
+        """
+        given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_new_tokens": max_tokens}
+        sampling = replace(self.sampling, **{name: value for name, value in given.items() if value is not None})
+        requests = [Request((Message("user", prompt),), n=n_samples) for prompt in prompts]
+        self._calls += 1
+        seed = derive_seed(self._seed, "engine", self._calls)
+        generations = wait_for(self.backend.generate(requests, sampling, seed=seed))
+        refuse_error(generations)
+        return [[done.text for done in found.completions] for found in generations]
+
+    def close(self) -> None:
+        """Stop what the backend has started."""
+        self.backend.close()

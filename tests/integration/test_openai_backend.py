@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.compat.rollout_engine import RolloutEngine
+from skill_ttrl.compat.trainer import RolloutEngine
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import Backend, BackendContext, Request, Sampling, wait_for

@@ -69,7 +69,7 @@ def test_the_first_skill_ttrl(first: Path) -> None:
 
 def test_keys_without_a_counterpart_are_named_and_no_key_of_a_server_is_written(first: Path) -> None:
     found = convert(first)
-    missing = {each.key: each.reason for each in found.without_counterpart}
+    missing = found.without_counterpart
     assert [*missing] == [
         "data.shuffle",
         "skill_bank.enable_evolve",
@@ -79,7 +79,7 @@ def test_keys_without_a_counterpart_are_named_and_no_key_of_a_server_is_written(
         "trainer.lerning_rate",
     ]
     assert "Did you mean 'trainer.learning_rate'" in missing["trainer.lerning_rate"]
-    assert {each.key for each in found.different} == {"rollout.top_p", "algorithm.clip_ratio_high"}
+    assert {*found.different} == {"rollout.top_p", "algorithm.clip_ratio_high"}
     assert "very-secret" not in found.text() + repr(found)
 
 
@@ -105,9 +105,7 @@ def test_skillrl_in_rust(rust: Path) -> None:
         and teacher is not None
         and teacher.model == "t"
     )
-    assert [each.key for each in found.without_counterpart] == [
-        "model.teacher_api_key"
-    ] and "very-secret" not in found.text()
+    assert [*found.without_counterpart] == ["model.teacher_api_key"] and "very-secret" not in found.text()
 
 
 @pytest.mark.parametrize("name", ["first", "rust"])
@@ -126,7 +124,7 @@ def test_what_is_written_is_the_config_and_names_these_keys(
 def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("skill_bank: {}\ntrainer: {seed: 1}\nmerger: {model: null}\n")
     found = convert(tmp_path / "a.yaml")
-    assert [each.key for each in found.without_counterpart] == ["data.train_files"]
+    assert [*found.without_counterpart] == ["data.train_files"]
     config = found.config
     assert config.rollout.backend == "vllm" and config.rollout.temperature == 0.6 and config.rl.total_epochs == 80
     assert config.skills is not None and config.skills.merger == "heuristic" and config.endpoints.of("merger") is None
@@ -140,10 +138,10 @@ def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> N
     [
         ("rl: {steps: 3}", "found the keys: rl"),
         ("rollout: {temperature: hot}\ntrainer: {seed: 1}", "rollout.temperature"),
-        ("trainer: {total_epochs: 0}", "trainer.total_epochs"),
+        ("trainer: {total_epochs: 0}", "rl.total_epochs"),
         ("algorithm: {adv_estimator: nothing}", "nothing"),
         ("algorithm: {norm_adv_by_std: [1]}", "scale_rewards"),
-        ("merger: {api_base: 'http://me:secret@host/v1'}", "merger.api_base"),
+        ("merger: {api_base: 'http://me:secret@host/v1'}", "merger.base_url"),
         ("- a", "must contain keys and values"),
     ],
 )

@@ -18,7 +18,6 @@ from skill_ttrl import (
     SkillBank,
     SkillTTRLConfig,
 )
-from skill_ttrl.compat import rollout_engine
 from skill_ttrl.compat import trainer as trainers
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.config.seed_keys import FIRST_SKILL_TTRL
@@ -107,7 +106,7 @@ def test_training_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_rollout_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_engine, "make_backend", lambda context: ScriptedBackend(["a", "b"]))
+    monkeypatch.setattr(trainers, "make_backend", lambda context: ScriptedBackend(["a", "b"]))
     names = run_snippet("8. Rollout Engine", prompts=["p", "q"])
     assert [len(texts) for texts in names["responses"]] == [64, 64]
 

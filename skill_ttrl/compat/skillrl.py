@@ -1,13 +1,17 @@
-"""`SkillOptTrainer` and `SkillOptConfig`: `skillrl`'s trainer over this project's loop, with the same files and the same summary.
+"""`skillrl`'s names (PyPI, 1.0.0) over this project's loop: its clients, its environments, `SkillOptConfig` and `SkillOptTrainer`.
 
-What is different is in docs/coming-from.md. In short: a run that was stopped continues exactly, since every finished call is in
-`journal.jsonl`; nothing fails silently; and a folder of another run is refused.
+Files and results are the same; what differs is in docs/coming-from.md. In short: a run that was stopped continues exactly, since every
+finished call is in `journal.jsonl`; nothing fails silently; and a folder of another run is refused. `OpenAIChatClient` is this project's
+own client (`llm/openai`): its retries, its bounds on what an answer may be, its ledger and budget. A request that comes to nothing is an
+`EndpointError`, not an empty answer.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -20,9 +24,8 @@ from typing import Any
 from pydantic import ValidationError
 
 import skill_ttrl
-from skill_ttrl.compat.clients import BaseLLMClient
-from skill_ttrl.compat.skill_env import SkillEnv
-from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.answers.grade import matches, token_f1
+from skill_ttrl.config import EndpointConfig, OptimizeConfig, Role
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.errors import (
     ConfigError,
@@ -32,7 +35,11 @@ from skill_ttrl.errors import (
     SkillTTRLError,
     SplitError,
     annotate_error,
+    did_you_mean,
 )
+from skill_ttrl.llm.backend import wait_for
+from skill_ttrl.llm.openai.client import Client
+from skill_ttrl.llm.openai.ledger import asked_in
 from skill_ttrl.optimize.calls import JOURNAL, ONE_REQUEST, Calls, Item, Journal, Reply
 from skill_ttrl.optimize.engines import prompt_texts
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
@@ -44,6 +51,280 @@ from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import PARTS, Templates, places_of
 from skill_ttrl.storage.append_log import AppendLog
 from skill_ttrl.storage.files import wrap_os_errors
+from skill_ttrl.types import Message, first_problem
+
+SENT_PER_RETRY = 3
+"""skillrl's SDK sends each of its `retries` attempts up to three times."""
+NEW_LIMIT, OLD_LIMIT = "max_completion_tokens", "max_tokens"
+
+
+class BaseLLMClient(ABC):
+    """A language model that is asked for one answer at a time, from several threads at once."""
+
+    model: str = ""
+    """Name of the model, for logs."""
+
+    @abstractmethod
+    def chat(
+        self,
+        *,
+        system: str,
+        user: str,
+        max_completion_tokens: int = 4096,
+        temperature: float | None = None,
+        stage: str = "",
+        retries: int = 3,
+        **kwargs: Any,
+    ) -> tuple[str, dict[str, Any]]:
+        """One answer and what it took.
+
+        Args:
+            system: the instructions.
+            user: the question.
+            max_completion_tokens: longest answer.
+            temperature: of the sampling; None: the client's own choice.
+            stage: the stage that asks: `rollout`, `analyst`, `merge`, `ranking`.
+            retries: attempts where the connection or the server fails.
+            kwargs: further fields of the request, where the client knows any.
+
+        Returns:
+            The text, perhaps empty, and a dictionary with `prompt_tokens`, `completion_tokens` and `total_tokens`.
+
+        Raises:
+            EndpointError: no answer came; the trainer counts it.
+        """
+
+
+class OpenAIChatClient(BaseLLMClient):
+    """Chat models behind OpenAI's protocol: OpenAI, Azure, vLLM and any other server of the protocol.
+
+    Args:
+        model: name of the model, on Azure of the deployment.
+        api_key: the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. Your own server needs none.
+        base_url: address of the server; None: `OPENAI_BASE_URL`, else OpenAI's own.
+        azure_endpoint: address on Azure; makes this an Azure client.
+        api_version: version of Azure's interface.
+        default_temperature: temperature where `chat` is given none; None: not sent.
+        timeout: seconds for one attempt.
+
+    Raises:
+        ConfigError: an address or a value cannot be used, or a key is missing.
+        MissingDependencyError: the package openai is not installed.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        azure_endpoint: str | None = None,
+        api_version: str | None = None,
+        default_temperature: float | None = None,
+        timeout: float = 120.0,
+    ) -> None:
+        self.model, self.default_temperature, self.timeout = model, default_temperature, timeout
+        self._key, self._api_version = api_key, api_version
+        self._lock = threading.Lock()
+        self._clients: dict[tuple[Role, int], Client] = {}
+        self._limit_field = NEW_LIMIT
+        try:
+            self._config = EndpointConfig(
+                model=model,
+                provider="azure" if azure_endpoint else "openai",
+                base_url=azure_endpoint or base_url,
+                temperature=default_temperature,
+                timeout=timeout,
+                max_concurrency=64,  # the caller's threads are the bound
+            )
+            self._client("optimizer", 3)  # a missing key is found now
+        except ValidationError as error:
+            raise ConfigError(f"OpenAIChatClient({model!r}): {first_problem(error)}") from None
+        except ConfigError as error:
+            raise ConfigError(f"OpenAIChatClient({model!r}): {error} Or pass api_key=, base_url= here.") from None
+
+    def chat(
+        self,
+        *,
+        system: str,
+        user: str,
+        max_completion_tokens: int = 4096,
+        temperature: float | None = None,
+        stage: str = "",
+        retries: int = 3,
+        **kwargs: Any,
+    ) -> tuple[str, dict[str, Any]]:
+        """One answer and what it took; see `BaseLLMClient`. `kwargs` are sent as fields of the request.
+
+        A server that accepts only the older `max_tokens` gets that from then on.
+
+        Raises:
+            EndpointError: no answer came, after the retries; `kind` says why.
+            BudgetError: the budget of the ledger in use is spent.
+        """
+        messages = [Message("system", system or ""), Message("user", user or "")]
+        role: Role = "policy" if stage == "rollout" else "optimizer"
+
+        def answer(limit_field: str) -> tuple[str, dict[str, Any]]:
+            limit = {NEW_LIMIT: None, limit_field: max_completion_tokens}
+            with asked_in(stage or "other"):
+                reply = wait_for(
+                    self._client(role, retries).chat(messages, temperature=temperature, extra={**limit, **kwargs})
+                )
+            used = {"prompt_tokens": reply.usage.prompt, "completion_tokens": reply.usage.answer}
+            total = {"total_tokens": reply.usage.prompt + reply.usage.answer}
+            return reply.text.strip(), {**used, **total, "calls": 1, "stage": stage}
+
+        limit_field = self._limit_field
+        try:
+            return answer(limit_field)
+        except EndpointError as error:
+            if limit_field != NEW_LIMIT or error.kind != "refused" or NEW_LIMIT not in str(error):
+                raise
+        found = answer(OLD_LIMIT)
+        self._limit_field = OLD_LIMIT
+        return found
+
+    def close(self) -> None:
+        """End the connections. Safe to call twice."""
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.shut()
+
+    def _client(self, role: Role, retries: int) -> Client:
+        """This project's client for a role: what a request is for stands in the ledger."""
+        with self._lock:
+            if (role, retries) not in self._clients:
+                config = self._config.model_copy(update={"max_retries": SENT_PER_RETRY * max(1, retries) - 1})
+                self._clients[role, retries] = Client(config, role, key=self._key, api_version=self._api_version)
+            return self._clients[role, retries]
+
+
+class SkillEnv(ABC):
+    """Items in splits, and how one is rolled out under a document.
+
+    An item is a dictionary of JSON values; `id` names it in records, and where it is missing its place does.
+    """
+
+    task_types: Sequence[str] = ()
+    """Tags by which the test results are reported."""
+    name: str = "skill_env"
+
+    @abstractmethod
+    def get_items(self, split: str) -> list[dict[str, Any]]:
+        """All items of a split: `train`, `val` or `test`, or as the config names them."""
+
+    @abstractmethod
+    def rollout_one(self, *, item: dict[str, Any], skill: str, target_client: BaseLLMClient) -> RolloutResult:
+        """Roll out one item under the document `skill`. Called from several threads at once.
+
+        Returns:
+            The scored rollout: `hard` 1 or 0, `soft` from 0 to 1; without partial credit `soft = float(hard)`.
+        """
+
+    def get_initial_skill(self) -> str:
+        """The first document."""
+        return ""
+
+    def get_task_types(self) -> list[str]:
+        """The tags by which the test results are reported."""
+        return list(self.task_types)
+
+
+NO_SKILL = "You are a helpful assistant. Answer the question concisely."
+"""Instructions in the place of an empty document."""
+
+
+class SimpleQAEnv(SkillEnv):
+    """Asks each question once, with the document as the system prompt.
+
+    `hard`: a reference answer stands in the prediction, ignoring case and spacing. `soft`: 1 then, else the best token F1.
+
+    Args:
+        train_items: items to train on: `question`, `answers`, and perhaps `id`, `context` and `task_type`.
+        val_items: items that the gate decides by.
+        test_items: items that the result is reported on.
+        max_completion_tokens: longest answer.
+        initial_skill: the first document.
+    """
+
+    name = "simple_qa"
+
+    def __init__(
+        self,
+        *,
+        train_items: Sequence[dict[str, Any]],
+        val_items: Sequence[dict[str, Any]],
+        test_items: Sequence[dict[str, Any]],
+        max_completion_tokens: int = 512,
+        initial_skill: str = "",
+    ) -> None:
+        self._splits = {"train": list(train_items), "val": list(val_items), "test": list(test_items)}
+        self.max_completion_tokens = max_completion_tokens
+        self._initial_skill = initial_skill
+        types = {str(item["task_type"]) for items in self._splits.values() for item in items if item.get("task_type")}
+        self.task_types = sorted(types)
+
+    def get_initial_skill(self) -> str:
+        """The first document, as it was handed in."""
+        return self._initial_skill
+
+    def get_items(self, split: str) -> list[dict[str, Any]]:
+        """The items of a split.
+
+        Raises:
+            SplitError: there is no such split.
+        """
+        if split not in self._splits:
+            raise SplitError(f"Unknown split {split!r}.{did_you_mean(split, self._splits)}")
+        return self._splits[split]
+
+    def rollout_one(self, *, item: dict[str, Any], skill: str, target_client: BaseLLMClient) -> RolloutResult:
+        """Ask the question and score the answer.
+
+        Raises:
+            EndpointError: the client got no answer.
+        """
+        question, context = str(item.get("question") or ""), str(item.get("context") or "")
+        answers = references(item.get("answers"))
+        system = skill or NO_SKILL
+        user = "\n\n".join([*([f"Context:\n{context}"] if context else []), f"Question: {question}", "Answer:"])
+        text, _ = target_client.chat(
+            system=system, user=user, max_completion_tokens=self.max_completion_tokens, stage="rollout", retries=2
+        )
+        prediction = (text or "").strip()
+        hard = int(matches(prediction, answers))
+        shown = [answer[:60] for answer in answers[:3]]
+        return RolloutResult(
+            id=str(item.get("id", "")),
+            hard=hard,
+            soft=1.0 if hard else round(token_f1(prediction, answers), 4),
+            n_turns=1,
+            fail_reason=""
+            if hard
+            else f"prediction does not match any reference answer (pred={prediction[:80]!r}, refs={shown})",
+            task_type=str(item.get("task_type") or ""),
+            task_description=str(item.get("task_description") or ""),
+            predicted_answer=prediction,
+            question=question,
+            reference_text=" | ".join(answers),
+            target_system_prompt=system,
+            target_user_prompt=user,
+            conversation=[
+                {"role": "system", "content": system},
+                {"role": "user", "content": user},
+                {"role": "assistant", "content": prediction},
+            ],
+        )
+
+
+def references(answers: Any) -> list[str]:
+    """The reference answers as texts; a single one may stand without a list."""
+    if answers is None or answers == "":
+        return []
+    return [str(each) for each in answers] if isinstance(answers, list | tuple) else [str(answers)]
+
 
 IDENTITY = "optimize.json"
 FREE = ("workers", "verbose", "save_every_step", "eval_test", "out_root", "extras")
@@ -56,8 +337,6 @@ OURS = {
     **dict(zip(SAME, SAME, strict=True)),
 }
 """Keys of `SkillOptConfig` → keys of the section `optimize`."""
-RAISED = "rollout_error: "
-"""Begins the reason of a failed rollout that raised an error, as in skillrl."""
 
 
 @dataclass
@@ -219,8 +498,9 @@ class EnvRollouts:
             raise (EndpointError(said, error.kind) if isinstance(error, EndpointError) else EnvError(said)) from error
         for place, error in errors.items():  # saved only now: a run in which nothing works has to repeat them
             name = str(items[place]["id"])
-            reason = f"{RAISED}{type(error).__name__}: {error}"
-            results[place] = RolloutResult(id=str(self._items[name].get("id", name)), fail_reason=reason)
+            reason = f"rollout_error: {type(error).__name__}: {error}"
+            of_item = str(self._items[name].get("id", name))
+            results[place] = RolloutResult(of_item, fail_reason=reason, extras={"stop_reason": "error"})
             on_result(place, results[place])
         return [results[place] for place in range(len(items))]
 
@@ -360,9 +640,9 @@ class SkillOptTrainer:
             found = optimize(task, self.initial_skill, config, calls, optimizer, seed=self.cfg.seed, watch=watch)
             watch.end(found)
             write_buckets(root, found, self.env.get_task_types())
-            summary = self._summary(found, calls, watch.failed, time.monotonic() - began)
+            summary = self._summary(found, calls, time.monotonic() - began)
             write_json(root / "summary.json", summary)
-        self._say(f"best selection score {self.best_score:.4f} (step {self.best_step}); written to {root}")
+        self.say(f"best selection score {self.best_score:.4f} (step {self.best_step}); written to {root}")
         return summary
 
     @contextmanager
@@ -387,14 +667,14 @@ class SkillOptTrainer:
         with folder:
             journal = Journal(root / JOURNAL)
             if journal.replayed:
-                self._say(f"continuing the run in {root}: {journal.replayed} finished calls and rollouts")
+                self.say(f"continuing the run in {root}: {journal.replayed} finished calls and rollouts")
             try:
                 yield journal
             finally:
                 if not len(journal):  # nothing was finished: other settings may start here
                     (root / IDENTITY).unlink(missing_ok=True)
 
-    def _summary(self, found: Optimized, calls: Calls, failed: int, seconds: float) -> dict[str, Any]:
+    def _summary(self, found: Optimized, calls: Calls, seconds: float) -> dict[str, Any]:
         """The report, with skillrl's keys; intervals and calls are ours."""
         actions = [str(row["action"]) for row in found.rows]
         first, best = (
@@ -420,10 +700,10 @@ class SkillOptTrainer:
             **intervals(found.test_first, found.test_best),
             "calls": {stage: vars(counts) for stage, counts in calls.counts.items()},
             "fallbacks": dict(sum((Counter(row["fallbacks"]) for row in (*found.rows, *found.ends)), Counter[str]())),
-            "failed_rollouts": failed,
         }
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line of progress, where the config wants it."""
         if self.cfg.verbose:
             print(f"[skillopt] {text}", flush=True)
 
@@ -441,47 +721,30 @@ class TrainerWatch(FolderWatch):
     def __init__(self, trainer: SkillOptTrainer, folder: Path) -> None:
         super().__init__(folder, snapshots=trainer.cfg.save_every_step)
         self._trainer, self._steps = trainer, 0
-        self.failed = 0
-        """Rollouts that raised an error."""
+        trainer.history = self.rows
 
     def begin(self, state: OptimizeState, steps: int) -> None:
         """Write the first document, and print its score."""
         super().begin(state, steps)
-        trainer, self._steps = self._trainer, steps
-        trainer.history = []
-        self._count(state.current_evaluation.results)
-        self._take(state)
-        trainer._say(f"{trainer.env.name}: {steps} steps; the first document scores {state.current_score:.4f}")
+        self._steps = steps
+        self._take(state, f"{steps} steps; the first document scores {state.current_score:.4f}")
 
     def step(self, record: StepRecord, state: OptimizeState) -> None:
         """Write a step, and print what it did."""
         super().step(record, state)
         row = self.rows[-1]
-        self._trainer.history.append(row)
-        self._take(state)
-        self._count(record.rollouts)
-        if record.evaluation is not None and not record.evaluation.cached:
-            self._count(record.evaluation.results)
         applied = row.get("apply_report", {"applied": 0})["applied"]
         lost = f", unusable answers: {dict(record.fallbacks)}" if record.fallbacks else ""
-        self._trainer._say(
-            f"step {record.step}/{self._steps}: {record.action}, {applied} edits, batch {row['rollout_hard']:.4f}, "
-            f"current {state.current_score:.4f}, best {state.best_score:.4f}{lost}"
-        )
+        said = f"{record.action}, {applied} edits, batch {row['rollout_hard']:.4f}"
+        scores = f"current {state.current_score:.4f}, best {state.best_score:.4f}"
+        self._take(state, f"step {record.step}/{self._steps}: {said}, {scores}{lost}")
 
-    def end(self, outcome: Optimized) -> None:
-        """Write the test rollouts."""
-        super().end(outcome)
-        self._count([*(outcome.test_first or ()), *(outcome.test_best or ())])
-
-    def _take(self, state: OptimizeState) -> None:
+    def _take(self, state: OptimizeState, said: str) -> None:
         trainer = self._trainer
         trainer.current_skill, trainer.current_score = state.current, state.current_score
         trainer.best_skill, trainer.best_score, trainer.best_step = state.best, state.best_score, state.best_step
         trainer.global_step = state.step
-
-    def _count(self, results: Sequence[RolloutResult]) -> None:
-        self.failed += sum(result.fail_reason.startswith(RAISED) for result in results)
+        trainer.say(f"{trainer.env.name}: {said}")
 
 
 def intervals(first: Sequence[RolloutResult] | None, best: Sequence[RolloutResult] | None) -> dict[str, Any]:
