@@ -36,7 +36,7 @@ from reproduction_figures import (
 
 from skill_ttrl.config import SkillTTRLConfig, load_config, settings_digest
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, SkillTTRLError
-from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.folder import read_run_json
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.reports.summarize import read_evaluations

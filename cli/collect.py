@@ -253,7 +253,7 @@ def _episodes(count: int) -> str:
 
 def success_table(rows: Mapping[str, SuccessStats]) -> FittedTable:
     """One row per task type, at most 80 columns wide. Has scores, if there are any."""
-    from skill_ttrl.stages.reports.inspection import with_interval
+    from skill_ttrl.stages.reports.summary_text import with_interval
 
     scored = any(each.score is not None for each in rows.values())
     cells = []

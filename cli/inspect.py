@@ -37,8 +37,8 @@ def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson
 
     Example: `skillttrl inspect runs/quickstart`
     """
-    from skill_ttrl.stages.inspecting.inspect import inspect as look
     from skill_ttrl.stages.reports.compare import compare
+    from skill_ttrl.stages.reports.inspect import inspect as look
 
     if len(paths) == 1:
         show(look(paths[0], limit=rows), as_json, partial(inspection_view, full=full))
@@ -48,7 +48,7 @@ def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson
 
 def _comparison(found: Comparison) -> RenderableType:
     from skill_ttrl.stages.reports.compare import FIGURES
-    from skill_ttrl.stages.reports.inspection import short, with_interval
+    from skill_ttrl.stages.reports.summary_text import short, with_interval
     from skill_ttrl.statistics import PAIRED_TEST, verdict
 
     rows = [

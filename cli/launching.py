@@ -88,7 +88,7 @@ def run_or_check(
         check_files(source)
     if (config.runtime.nproc or 1) > 1 and not launched():
         raise typer.Exit(_launch(found, config))
-    from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
+    from skill_ttrl.stages.reports.inspect import seeds_inspection
     from skill_ttrl.stages.seeds import run_seeds
     from skill_ttrl.stages.train import check_runnable, run
 

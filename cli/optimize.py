@@ -89,7 +89,7 @@ def optimize(
 
 def summary_table(found: OptimizeSummary) -> FittedTable:
     """Scores of the first and the best document."""
-    from skill_ttrl.stages.reports.inspection import with_interval
+    from skill_ttrl.stages.reports.summary_text import with_interval
 
     def score(of: Score | None) -> str | None:
         return None if of is None else with_interval(of.hard, (of.low, of.high))

@@ -66,7 +66,7 @@ def show_(
 
     Example: `skillttrl skills show bank --search 'cool an apple' --top-k 3`
     """
-    from skill_ttrl.stages.inspecting.inspect_bank import bank_history, inspect_bank, look, search_bank
+    from skill_ttrl.stages.reports.bank import bank_history, inspect_bank, look, search_bank
 
     if (skill_id is not None) + (search is not None) + history > 1:
         raise ConfigError("ID, --search and --history exclude each other: give one of them.")
@@ -104,7 +104,7 @@ def add(
 
     Example: `skillttrl skills add bank --title 'Cool first' --text 'Open the fridge before you cool something.'`
     """
-    from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
+    from skill_ttrl.stages.reports.bank import open_or_make
 
     record = {"title": title, "text": _text(text), "when_to_apply": when_to_apply, "tier": tier, "id": skill_id}
     with open_or_make(bank) as opened:
@@ -166,7 +166,7 @@ def import_(
 
     Example: `skillttrl skills import bank skills.json`
     """
-    from skill_ttrl.stages.inspecting.inspect_bank import open_or_make, skills_at
+    from skill_ttrl.stages.reports.bank import open_or_make, skills_at
 
     found, _ = skills_at(file, form)  # before a bank is made
     notices = list(found.notices)
@@ -204,16 +204,16 @@ def export(
 
     Example: `skillttrl skills export bank --format skillrl -o skills.json`
     """
-    from skill_ttrl.stages.inspecting import inspect_bank
+    from skill_ttrl.stages.reports import bank as banks
 
     if output is None:
         if as_json:
             raise ConfigError("--json reports what was written to a file: it needs --output.")
-        text, notices = inspect_bank.export_text(bank, form)
+        text, notices = banks.export_text(bank, form)
         write_text(text)
         _note(notices)
         return
-    skills, at, notes = inspect_bank.export(bank, output, form)
+    skills, at, notes = banks.export(bank, output, form)
     found = {"source": str(bank), "version": at, "skills": len(skills), "output": str(output), "notes": notes}
     version_text = "" if at is None else f" (version {at})"
     show(found, as_json, lines=[f"Wrote {len(skills)} skills of {bank}{version_text} to {output}."])

@@ -189,7 +189,7 @@ def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
 
 def _row(each: Replayed, name: str) -> Sequence[str | None]:
     """A strategy's metric, its difference from the majority, and the verdict."""
-    from skill_ttrl.stages.reports.inspection import with_interval
+    from skill_ttrl.stages.reports.summary_text import with_interval
 
     label, figure, difference = one_line(each.strategy, MAX_NAME), each.figures.get(name), each.differences.get(name)
     value = None if figure is None else with_interval(figure.value, figure.interval)

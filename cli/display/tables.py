@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
     from skill_ttrl.stages.doctor.dry_run import DryRun
     from skill_ttrl.stages.evaluation.results import Evaluation
-    from skill_ttrl.stages.reports.inspection import Inspection
+    from skill_ttrl.stages.reports.summary_text import Inspection
     from skill_ttrl.stages.targets.play import Reply
     from skill_ttrl.types import Skill
 

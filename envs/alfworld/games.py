@@ -37,8 +37,7 @@ from skill_ttrl.envs.alfworld.game import (
     read_game_file,
 )
 from skill_ttrl.errors import EnvError, SplitError, did_you_mean
-from skill_ttrl.storage.cache import cache_folder, digest_of
-from skill_ttrl.storage.files import write_atomic
+from skill_ttrl.storage.files import cache_folder, digest_of, write_atomic
 
 Progress = Callable[[int, int], None]
 """Callback that receives (games read or generated, games in total)."""

@@ -42,12 +42,12 @@ from skill_ttrl.llm.openai.client import Client
 from skill_ttrl.llm.openai.ledger import asked_in
 from skill_ttrl.optimize.calls import JOURNAL, ONE_REQUEST, Calls, Item, Journal, Reply
 from skill_ttrl.optimize.engines import prompt_texts
+from skill_ttrl.optimize.gate import GateMetric
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import FolderWatch, Optimized, OptimizeState, OptimizeTask, StepRecord, write_json
 from skill_ttrl.optimize.schedule import SchedulerMode
-from skill_ttrl.optimize.scores import GateMetric, compute_score, content_hash, skill_hash
-from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.optimize.types import RolloutResult, compute_score, content_hash, skill_hash
 from skill_ttrl.prompts.templates import PARTS, Templates, places_of
 from skill_ttrl.storage.append_log import AppendLog
 from skill_ttrl.storage.files import wrap_os_errors

@@ -22,8 +22,7 @@ from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderErr
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.llm.openai.ledger import Ledger, asked_in
-from skill_ttrl.optimize.scores import content_hash, skill_hash
-from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.optimize.types import RolloutResult, content_hash, skill_hash
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 from skill_ttrl.storage.jsonl import read_jsonl

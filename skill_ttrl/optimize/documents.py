@@ -24,10 +24,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from skill_ttrl.optimize.transcript import extract_json, unescape_tags
 from skill_ttrl.optimize.types import Edit, Patch, as_text
-from skill_ttrl.sanitize import replace_surrogates
+from skill_ttrl.sanitize import OUR_TAGS, replace_surrogates
+from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.types.thoughts import json_content
 
+_FENCED = re.compile(r"```(?:json)?(.+?)```", re.DOTALL | re.IGNORECASE)
+_ESCAPED_TAG = re.compile(rf"&lt;(?=/?(?:{'|'.join(tag for tag in OUR_TAGS if tag != 'rollout')})\b)")
 PREVIEW_CHARS = 200
 """Of target and content in a report."""
 
@@ -349,3 +352,28 @@ def updated_document(
         said = status if chosen is None or edit is chosen else "skipped_other_candidate"
         reports.append({**_report(edit.op, edit.target, edit.content, said), "index": index})
     return None if text is None else with_body(document, f"{split(text).body.rstrip()}\n"), reports
+
+
+def extract_json(text: str | None) -> dict[str, Any] | None:
+    """The JSON object in a text: all of it, else its first fenced block, else from the first `{` to the last `}`.
+
+    None where there is none. The first of these that is JSON decides: where it is a list, there is no object.
+    """
+    if not isinstance(text, str):
+        return None
+    text = json_content(text).strip()
+    fenced = _FENCED.search(text)
+    for candidate in (text, fenced and fenced[1].strip(), text[text.find("{") : text.rfind("}") + 1]):
+        if not candidate:
+            continue
+        try:
+            found = parse_json(candidate)
+        except ValueError:  # a number of too many digits is a ValueError too
+            continue
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def unescape_tags(answer: str) -> str:
+    """An answer with our tags as an agent writes them: a model copies `&lt;answer>` as the rollouts show it. `rollout` stays escaped."""
+    return _ESCAPED_TAG.sub("<", answer)

@@ -22,11 +22,10 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import MissingDependencyError
 from skill_ttrl.optimize.calls import Calls, ChatRequest, Item
 from skill_ttrl.optimize.documents import reads_the_same
+from skill_ttrl.optimize.gate import Selection, decide, select_gate_score
+from skill_ttrl.optimize.lessons import clip
 from skill_ttrl.optimize.loop import advance, check, test_rollouts
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
-from skill_ttrl.optimize.scores import select_gate_score
-from skill_ttrl.optimize.selection import Selection, decide
-from skill_ttrl.optimize.transcript import clip
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.sanitize import escape
 

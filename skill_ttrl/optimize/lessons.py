@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from skill_ttrl.optimize.transcript import clip, show_rollout
 from skill_ttrl.optimize.types import Edit, RawPatch, RolloutResult
 from skill_ttrl.sanitize import escape, escape_terminal
 from skill_ttrl.types import derive_seed
@@ -206,3 +205,59 @@ _GUIDE = "Follow it where the rollouts leave room; where they clearly say otherw
 
 
 NONE_YET = "(none yet: this is the first)"
+
+
+ROLLOUT_CHARS = 12_000
+MESSAGE_CHARS = 800
+SHOWN_EDIT_CHARS = 500
+"""Longest description of an edit."""
+FIELDS = (
+    ("Task type", "task_type", 200),
+    ("Task", "task_description", 1000),
+    ("Question", "question", 1000),
+    ("Expected", "reference_text", 2000),
+    ("Answer", "predicted_answer", 2000),
+    ("Reason of the failure", "fail_reason", 600),
+)
+"""(label, field of a result, most characters)."""
+
+
+def show_rollout(result: RolloutResult, most: int = ROLLOUT_CHARS) -> str:
+    """One rollout: its task, what was expected and answered, why it failed, and the conversation."""
+    lines = [
+        f"{label}: {clip(str(text), longest)}" for label, name, longest in FIELDS if (text := getattr(result, name))
+    ]
+    turns = [_shown_turn(message) for message in result.conversation]
+    lines += ["Conversation:", *turns] if turns else []
+    name = " ".join(escape(str(result.id)).replace('"', "'").split())
+    body = clip(escape(escape_terminal("\n".join(lines))), most)
+    return f'<rollout id="{name}" hard="{result.hard}" soft="{result.soft:.2f}">\n{body}\n</rollout>'
+
+
+def clip(text: str, most: int) -> str:
+    """The text, without its middle where it is longer than `most` characters, and how much that is."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[len(text) - half :]}"
+
+
+def describe_edit(edit: Edit) -> str:
+    """One line that says what an edit does, cut where it is long."""
+    fields = {
+        "target": edit.target and repr(edit.target),
+        "content": edit.content and repr(edit.content),
+        "support": edit.support_count,
+        "source": edit.source_type,
+    }
+    text = "  ".join(
+        [f"op={edit.op}", *(f"{name}={value}" for name, value in fields.items() if value not in ("", None))]
+    )
+    return text if len(text) <= SHOWN_EDIT_CHARS else f"{text[: SHOWN_EDIT_CHARS - 3].rstrip()}..."
+
+
+def _shown_turn(message: object) -> str:
+    """A message, whatever an environment calls one."""
+    if not isinstance(message, dict):
+        return clip(str(message), MESSAGE_CHARS)
+    return f"[{message.get('role', '?')}] {clip(str(message.get('content', '')), MESSAGE_CHARS)}"

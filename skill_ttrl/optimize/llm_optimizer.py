@@ -17,11 +17,18 @@ from typing import Any, TypeVar
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.documents import MODES, guidance_of, read_document, read_text
-from skill_ttrl.optimize.lessons import NONE_YET, Pair, show_pairs
-from skill_ttrl.optimize.scores import compute_score
-from skill_ttrl.optimize.transcript import describe_edit, extract_json, show_rollout
-from skill_ttrl.optimize.types import BudgetDecision, Edit, Patch, RawPatch, RolloutResult, SourceType, StepView
+from skill_ttrl.optimize.documents import MODES, extract_json, guidance_of, read_document, read_text
+from skill_ttrl.optimize.lessons import NONE_YET, Pair, describe_edit, show_pairs, show_rollout
+from skill_ttrl.optimize.types import (
+    BudgetDecision,
+    Edit,
+    Patch,
+    RawPatch,
+    RolloutResult,
+    SourceType,
+    StepView,
+    compute_score,
+)
 from skill_ttrl.prompts.templates import Templates
 
 REQUEST_TOKENS = 2048

@@ -19,13 +19,12 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls, Item
 from skill_ttrl.optimize.documents import MODES, reads_the_same, updated_document, with_guidance
+from skill_ttrl.optimize.gate import Evaluation, Selection, decide
 from skill_ttrl.optimize.lessons import Pair, describe_step, sample_order
 from skill_ttrl.optimize.llm_optimizer import LLMWriter
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.schedule import budget_of
-from skill_ttrl.optimize.scores import graded
-from skill_ttrl.optimize.selection import Evaluation, Selection, decide
-from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
+from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView, graded
 
 COMPARISON = "comparison"
 """Rollouts at the end of an epoch are counted under this name."""

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.optimize.calls import Item
+from skill_ttrl.optimize.gate import Evaluation
 from skill_ttrl.optimize.lessons import Memory, Pair, count_changes
-from skill_ttrl.optimize.scores import compute_score, skill_hash
-from skill_ttrl.optimize.selection import Evaluation
-from skill_ttrl.optimize.types import BudgetDecision, Patch, RawPatch, RolloutResult
+from skill_ttrl.optimize.types import BudgetDecision, Patch, RawPatch, RolloutResult, compute_score, skill_hash
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.storage.jsonl import parse_json
 

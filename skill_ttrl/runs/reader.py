@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.folder import read_run_json
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.storage.jsonl import read_jsonl
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.identity import SCHEMA_VERSION
+from skill_ttrl.runs.folder import SCHEMA_VERSION
 from skill_ttrl.types import first_problem, from_json
 
 

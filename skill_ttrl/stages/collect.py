@@ -37,7 +37,7 @@ from skill_ttrl.rollout.outcome import (
 from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.rollout.scripted import MOVES, Exploration
 from skill_ttrl.runs.episode_logs import TrajectoryFile, lines_of, write_array
-from skill_ttrl.runs.identity import describe_environment
+from skill_ttrl.runs.folder import describe_environment
 from skill_ttrl.stages.inputs.selection import TaskSelection, Unit, training_selection
 from skill_ttrl.stages.targets.resolve import EvalTarget, decisive, env_kwargs, in_env, is_trained, resolve_target
 from skill_ttrl.stages.targets.sampler import (

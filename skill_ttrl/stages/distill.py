@@ -32,8 +32,7 @@ from skill_ttrl.skills.types import Case, TeacherResult
 from skill_ttrl.stages.inputs.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
-from skill_ttrl.storage.cache import remove_unfinished, unfinished
-from skill_ttrl.storage.files import wrap_os_errors
+from skill_ttrl.storage.files import remove_unfinished, unfinished, wrap_os_errors
 from skill_ttrl.types import Skill, Trajectory
 
 

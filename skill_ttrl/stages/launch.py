@@ -16,8 +16,7 @@ from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import is_command, is_remote
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
-from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.identity import NO_EFFECT_ON_RESULTS
+from skill_ttrl.runs.folder import NO_EFFECT_ON_RESULTS, RunFolder
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.stages.setup.load import load_checked
 

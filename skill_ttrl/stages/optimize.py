@@ -26,7 +26,7 @@ from skill_ttrl.optimize.calls import JOURNAL, Calls, ChatFn, EndpointChat, Jour
 from skill_ttrl.optimize.engines import ENGINES, check_optimizer, check_prompts, prompt_texts, sizes_of
 from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
-from skill_ttrl.optimize.scores import content_hash, graded
+from skill_ttrl.optimize.types import content_hash, graded
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
@@ -40,8 +40,16 @@ from skill_ttrl.stages.optimizing.rollouts import (
     one_by_one,
     skill_reader,
 )
-from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folder, is_optimization, open_folder
-from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
+from skill_ttrl.stages.optimizing.summary import (
+    SUMMARY,
+    OptimizeSummary,
+    Resume,
+    check_folder,
+    is_optimization,
+    open_folder,
+    read_summary,
+    summarize,
+)
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.defaults import with_env_defaults

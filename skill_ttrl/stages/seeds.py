@@ -9,9 +9,9 @@ from pathlib import Path
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.progress import Progress
-from skill_ttrl.runs.identity import config_differences
+from skill_ttrl.runs.folder import config_differences
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.stages.reports.seeds import SEEDS, Seeds, is_seeds, named_seeds, read_seeds
+from skill_ttrl.stages.reports.compare import SEEDS, Seeds, is_seeds, named_seeds, read_seeds
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.open_run import Resume
 from skill_ttrl.stages.train import run

@@ -17,8 +17,7 @@ from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rl.parallel.driver import Driver, current_driver
-from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
-from skill_ttrl.runs.identity import config_differences
+from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder, config_differences
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.runs.tracker import open_tracker

@@ -15,8 +15,8 @@ from skill_ttrl.runs.checkpoint import verify
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.retrieval.make import make_embedder
 from skill_ttrl.stages import train
-from skill_ttrl.stages.inspecting.inspect import inspect
-from skill_ttrl.stages.inspecting.inspect_bank import search_bank
+from skill_ttrl.stages.reports.bank import search_bank
+from skill_ttrl.stages.reports.inspect import inspect
 from tests.faulty_server import FaultyServer, requests_in, vector_of
 
 KEY = "sk-embed-0123456789abcdef"

@@ -17,9 +17,9 @@ import pytest
 from skill_ttrl.data.formats import CONVENTIONS, Formats
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, RunFolderError, SkillTTRLError
 from skill_ttrl.stages.evaluate import measure_policy
-from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary
+from skill_ttrl.stages.reports.inspect import inspect
 from tests import format_models
 from tests.faulty_server import FaultyServer
 

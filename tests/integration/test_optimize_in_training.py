@@ -19,8 +19,8 @@ from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
+from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, Group, from_json

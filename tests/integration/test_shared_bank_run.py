@@ -20,7 +20,7 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.folder import LOG_FILE
 from skill_ttrl.stages import train
 from skill_ttrl.stages.doctor.diagnose import diagnose
-from skill_ttrl.stages.inspecting.inspect import inspect
+from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.targets.resolve import find_trained
 from skill_ttrl.types import Skill
 from tests.integration.test_chroma_server import free_port, start, stop

@@ -15,7 +15,7 @@ from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import evaluate, merge, train
-from skill_ttrl.stages.inspecting.inspect import inspect
+from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.targets.play import Reply
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.voting import majority_vote

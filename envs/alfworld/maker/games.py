@@ -24,7 +24,7 @@ from skill_ttrl.envs.alfworld.maker.ontology import Ontology, read_floor_plan, r
 from skill_ttrl.envs.alfworld.maker.rooms import Goal, WorldState, furnish, goal_series, write_problem
 from skill_ttrl.envs.alfworld.world import TOOLS, World, build_world, read_problem
 from skill_ttrl.errors import EnvError
-from skill_ttrl.storage.cache import cache_folder, made_whole, remove_unfinished, waiting_for
+from skill_ttrl.storage.files import cache_folder, made_whole, remove_unfinished, waiting_for
 
 SEED = 0
 COUNTS: Mapping[str, int] = {"train": 240, "valid_seen": 60, "valid_unseen": 60}

@@ -30,7 +30,7 @@ from skill_ttrl.envs.webshop.catalogue.product import (
 from skill_ttrl.envs.webshop.catalogue.store import Store, forget_stores, open_store, write_store
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, KINDS, TEST_GOALS, GoalList, SyntheticGoals
 from skill_ttrl.errors import EnvError, did_you_mean
-from skill_ttrl.storage.cache import cache_folder, digest_of
+from skill_ttrl.storage.files import cache_folder, digest_of
 
 Progress = Callable[[int, int], None]
 """Callback that receives (items done, items in total)."""

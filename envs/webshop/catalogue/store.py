@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.catalogue.search import SearchIndex, build_index, document_text
 from skill_ttrl.errors import EnvError
-from skill_ttrl.storage.cache import cache_folder, made_whole, remove_unfinished, waiting_for
-from skill_ttrl.storage.files import fsync, write_atomic
+from skill_ttrl.storage.files import cache_folder, fsync, made_whole, remove_unfinished, waiting_for, write_atomic
 
 KEPT_PRODUCTS = 2048
 """Products that a process keeps read."""

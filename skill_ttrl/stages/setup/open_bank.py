@@ -17,8 +17,7 @@ from skill_ttrl.config import SkillsConfig
 from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.runs.exposure import Exposure
-from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.identity import read_run_json
+from skill_ttrl.runs.folder import RunFolder, read_run_json
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.files import SkillFile, holds_skills, read_file

@@ -9,8 +9,7 @@ from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.checkpoint import newest, restore_to_checkpoint
-from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.identity import config_differences, summarize_names
+from skill_ttrl.runs.folder import RunFolder, config_differences, summarize_names
 from skill_ttrl.stages.inputs.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.training.run import ResumePoint
 from skill_ttrl.voting import requires

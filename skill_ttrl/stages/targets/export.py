@@ -10,8 +10,7 @@ from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.chat import write_sampling
 from skill_ttrl.llm.models.load import load_checkpoint, load_tokenizer, save_model
 from skill_ttrl.llm.models.weights import SHARDS, is_sharded, merge_adapters
-from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state
-from skill_ttrl.runs.model_card import model_card
+from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, model_card
 from skill_ttrl.stages.targets.resolve import TrainedPolicy
 from skill_ttrl.storage.files import wrap_os_errors
 

@@ -15,8 +15,7 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.runs.checkpoint import Checkpoint
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.metrics import MetricsLog
-from skill_ttrl.runs.records import eval_line
+from skill_ttrl.runs.metrics import MetricsLog, eval_line
 from skill_ttrl.runs.stop_rules import COLLAPSE, stop_step
 from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.stages.evaluation.measure import correctness, evaluation_draws

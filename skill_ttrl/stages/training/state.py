@@ -23,9 +23,8 @@ from skill_ttrl.rl.parallel.driver import LEARNER, RanksLearner, Replica, rl_lea
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.rl.update_metrics import dump_skipped
-from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
-from skill_ttrl.runs.model_card import model_card
-from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
+from skill_ttrl.runs.checkpoint import load_tensors, model_card, save_checkpoint
+from skill_ttrl.runs.metrics import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.bank_gate import BankGate, make_gate

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.runs.identity import describe_environment
+from skill_ttrl.runs.folder import describe_environment
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, SamplingResult, TypeResult
 from skill_ttrl.stages.setup.defaults import with_env_defaults

@@ -9,7 +9,7 @@ import pytest
 
 from skill_ttrl.cli.configs import _verified_on
 from skill_ttrl.config import load_config, read_config_text, recipe_names, settings_digest, verified_note
-from skill_ttrl.runs.identity import config_differences
+from skill_ttrl.runs.folder import config_differences
 
 REAL_MODELS = (
     "ttrl_qwen2.5_math_7b", "ttrl_qwen2.5_math_1.5b", "grpo_nsr_ttrl_qwen2.5_math_1.5b", "ttrl_qwen2.5_0.5b_lora",

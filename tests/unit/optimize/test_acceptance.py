@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeGateConfig
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.selection import Selection, decide
+from skill_ttrl.optimize.gate import Selection, decide
 from skill_ttrl.optimize.types import RolloutResult
 
 PAIRS = st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 2), min_size=1, max_size=40)

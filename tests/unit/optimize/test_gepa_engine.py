@@ -11,7 +11,7 @@ import pytest
 
 from skill_ttrl.errors import BudgetError, DataError, EndpointError, MissingDependencyError
 from skill_ttrl.optimize.calls import Reply
-from skill_ttrl.optimize.scores import compute_score
+from skill_ttrl.optimize.types import compute_score
 from tests.rule_optimizer import ScriptedOptimizer
 from tests.rule_runs import RuleRun
 

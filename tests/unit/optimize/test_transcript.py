@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from skill_ttrl.optimize.documents import MODES
-from skill_ttrl.optimize.transcript import show_rollout, unescape_tags
+from skill_ttrl.optimize.documents import MODES, unescape_tags
+from skill_ttrl.optimize.lessons import show_rollout
 from skill_ttrl.optimize.types import RolloutResult
 
 

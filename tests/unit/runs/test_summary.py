@@ -14,9 +14,9 @@ from skill_ttrl.config import LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
-from skill_ttrl.runs.model_card import model_card
+from skill_ttrl.runs.checkpoint import model_card
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.runs.records import trajectory_lines, vote_line
+from skill_ttrl.runs.metrics import trajectory_lines, vote_line
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.stages.reports.run_page import write_report_html

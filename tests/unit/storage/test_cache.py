@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.storage.cache import digest_of, made_whole, remove_unfinished, unfinished, waiting_for
+from skill_ttrl.storage.files import digest_of, made_whole, remove_unfinished, unfinished, waiting_for
 
 
 def test_a_folder_appears_filled_and_takes_the_place_of_another(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from skill_ttrl.llm.openai.ledger import (
     current_ledger,
     track_usage,
 )
-from skill_ttrl.runs.identity import config_differences
+from skill_ttrl.runs.folder import config_differences
 
 
 def entry(phase: str = "rl", role: str = "merger", outcome: str = "ok", cost: float | None = 0.5) -> Entry:

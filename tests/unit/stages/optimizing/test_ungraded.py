@@ -11,8 +11,7 @@ import pytest
 
 from skill_ttrl.errors import DataError, EnvError
 from skill_ttrl.optimize.calls import Calls, Item, Journal
-from skill_ttrl.optimize.scores import graded
-from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.optimize.types import RolloutResult, graded
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.optimize import prepare
 

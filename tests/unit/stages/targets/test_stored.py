@@ -10,7 +10,7 @@ import pytest
 
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Sample, TaskSamples
-from skill_ttrl.runs.records import trajectory_lines
+from skill_ttrl.runs.metrics import trajectory_lines
 from skill_ttrl.stages.targets.stored import SampleSet, is_stored, read_stored
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, to_json
 

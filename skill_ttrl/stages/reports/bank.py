@@ -21,7 +21,7 @@ from skill_ttrl.skills.changes import TIERS
 from skill_ttrl.skills.files import SkillFile, dump_skills, format_of_target, read_file, write_skills
 from skill_ttrl.skills.folder import LOG_FILE, is_bank
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.reports.inspection import MAX_CELL, Inspection
+from skill_ttrl.stages.reports.summary_text import MAX_CELL, Inspection
 from skill_ttrl.stages.setup.open_bank import BANK, bank_path
 from skill_ttrl.types import BankUpdate, Skill
 

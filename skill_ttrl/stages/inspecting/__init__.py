@@ -1,1 +1,0 @@
-"""Views of runs, checkpoints, banks and files."""
