@@ -167,11 +167,6 @@ def env_defaults(name: str, kwargs: Mapping[str, Any] | None = None) -> Mapping[
     return found
 
 
-def env_fixed_actions(name: str) -> frozenset[str]:
-    """`TextEnv.fixed_actions` of an environment's class; empty if it has none. Raises as `resolve_env`."""
-    return frozenset(getattr(_creator(name), "fixed_actions", ()))
-
-
 def env_question_option(name: str) -> str | None:
     """`TextEnv.question_option` of an environment's class; None if it has none. Raises as `resolve_env`."""
     return getattr(_creator(name), "question_option", None)

@@ -105,8 +105,6 @@ class TextEnv(gymnasium.Env[str, str]):
     config_defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults for config keys that are not set in this environment: `{"agent.template": "episode", "agent.context_mode": "window",
     "agent.action_parser": "action", "agent.max_turns": 20}`. Read from the class, before an instance exists."""
-    fixed_actions: ClassVar[Collection[str]] = ()
-    """Actions with an argument that is part of their name, as `click[buy now]`: reports count each of them by itself."""
     question_option: ClassVar[str | None] = None
     """Option of `reset` that takes any question in place of a task, for `skillttrl ask`; None: there is none."""
     expensive: bool = False

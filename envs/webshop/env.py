@@ -22,7 +22,7 @@ from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, ope
 from skill_ttrl.envs.webshop.catalogue.nouns import TAGGERS
 from skill_ttrl.envs.webshop.goals import SPLITS, TRAIN_BOTH, GoalList
 from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
-from skill_ttrl.envs.webshop.pages import BUTTONS, SEARCH, admissible
+from skill_ttrl.envs.webshop.pages import admissible
 from skill_ttrl.envs.webshop.shop import MODES, Shop, ShopVisit, State, View, is_coded, shared_shop
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
@@ -80,7 +80,6 @@ class WebShopEnv(TextEnv):
         "data.max_prompt_tokens": 6000,
         "rl.reward": "env",
     }
-    fixed_actions = frozenset(f"click[{button.lower()}]" for button in BUTTONS if button != SEARCH)
     splits = (*SPLITS, TRAIN_BOTH)
 
     def __init__(

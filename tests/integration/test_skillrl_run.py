@@ -131,9 +131,8 @@ def test_every_phase_leaves_its_files(whole: Path) -> None:
 def test_coverage_is_of_the_episodes_that_are_imitated(whole: Path) -> None:
     found = json.loads((whole / "coverage.json").read_text())
     assert found["examples"] == 60 and found["episodes"] <= 24 and 0 < found["won"] <= found["episodes"]
-    assert sum(found["by_type"].values()) == sum(found["by_verb"].values()) == 60
-    assert "go" in found["by_verb"] and "help" in found["never_done"] and found["not_possible"] == 0
-    assert 0 < found["no_skill_fraction"] < 1 and found["distinct_skill_blocks"] > 1
+    assert sum(found["by_type"].values()) == 60 and found["not_possible"] == 0
+    assert 0 < found["no_skill_fraction"] < 1
     assert sum(found["skills_shown"].values()) > 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -46,8 +46,6 @@ class StepShown:
     """Ids of the skills in the prompt."""
     answer: str = ""
     """The action as the model writes it: its number, where actions are numbered, or its form; empty: its text."""
-    followed: str = ""
-    """Id of the skill that the step follows most, by its words; empty where it follows none."""
 
     def response(self, tagged: bool) -> str:
         """Target text of the model."""
@@ -67,18 +65,10 @@ class Coverage:
     """Successful ones among these episodes."""
     by_type: Mapping[str, int] = field(default_factory=dict)
     """Examples by type of task."""
-    by_verb: Mapping[str, int] = field(default_factory=dict)
-    """Examples by what is done: the words of the action that are not names or numbers of things."""
-    never_done: Sequence[str] = ()
-    """Verbs that were possible somewhere and are in no example."""
     skills_shown: Mapping[str, int] = field(default_factory=dict)
     """Examples whose prompt shows a skill, by its id; skills of the bank that none shows have 0."""
-    skills_followed: Mapping[str, int] = field(default_factory=dict)
-    """Examples in which the action has more words of this skill than of any other shown."""
     no_skill_fraction: float = 0.0
     """Share of the examples whose prompts have none."""
-    distinct_skill_blocks: int = 0
-    """Different sets of skills in the prompts."""
     not_possible: int = 0
     """Steps that were left out because what was done was not among the possible actions."""
     not_written: int = 0
@@ -211,10 +201,9 @@ def show_steps(
     for trajectory, place, action in steps:
         skills = shown[id(trajectory)]
         scene = scene_at(trajectory, place, skills)
-        followed = follows(action, skills)
-        thought = followed.title if followed is not None and config.rationale == "skill" else ""
-        if aims is not None:
-            thought = aims.before(trajectory, place, action)
+        thought = "" if aims is None else aims.before(trajectory, place, action)
+        if config.rationale == "skill" and (followed := follows(action, skills)) is not None:
+            thought = followed.title
         yield StepShown(
             agent.prompt(scene).messages if prompts else (),
             action,
@@ -223,7 +212,6 @@ def show_steps(
             task_type=trajectory.task.task_type,
             skills=tuple(skill.id for skill in skills),
             answer=agent.answer(action, scene) or "",
-            followed="" if followed is None else followed.id,
         )
 
 
@@ -301,20 +289,8 @@ def follows(action: str, skills: Sequence[Skill]) -> Skill | None:
     return skills[counts.index(max(counts))] if max(counts) > 0 else None
 
 
-def verb(action: str, fixed: Collection[str] = ()) -> str:
-    """The action without its object: `go to drawer 1` → `go`, `click[b09x]` → `click`; one of `fixed` as it is."""
-    if action in fixed:
-        return action
-    head, bracket, _ = action.partition("[")
-    return head if bracket else action.split(" ", 1)[0]
-
-
 def coverage(
-    shown: Sequence[StepShown],
-    episodes: Sequence[Trajectory],
-    bank: Sequence[Skill],
-    left_out: LeftOut,
-    fixed: Collection[str] = (),
+    shown: Sequence[StepShown], episodes: Sequence[Trajectory], bank: Sequence[Skill], left_out: LeftOut
 ) -> Coverage:
     """Coverage of the demonstrations of these episodes.
 
@@ -323,24 +299,15 @@ def coverage(
         episodes: the imitated episodes.
         bank: all skills.
         left_out: steps that are not imitated.
-        fixed: the environment's `fixed_actions`.
     """
-    verbs = Counter(verb(each.action, fixed) for each in shown)
-    actions = {action for each in episodes for step in each.steps for action in step.admissible_actions}
-    possible = {verb(action, fixed) for action in actions}
-    blocks = Counter(each.skills for each in shown)
     counts = Counter(skill for each in shown for skill in each.skills)
     return Coverage(
         examples=len(shown),
         episodes=len(episodes),
         won=sum(trajectory.is_success for trajectory in episodes),
         by_type=dict(sorted(Counter(each.task_type for each in shown).items())),
-        by_verb=dict(verbs.most_common()),
-        never_done=sorted(possible - set(verbs)),
         skills_shown={skill.id: counts[skill.id] for skill in bank},
-        skills_followed=dict(Counter(each.followed for each in shown if each.followed).most_common()),
-        no_skill_fraction=blocks[()] / len(shown) if shown else 0.0,
-        distinct_skill_blocks=len(blocks),
+        no_skill_fraction=sum(not each.skills for each in shown) / len(shown) if shown else 0.0,
         not_possible=left_out.not_possible,
         not_written=left_out.not_written,
     )

@@ -17,7 +17,6 @@ from skill_ttrl.config import BUILTIN, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, names_of, read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import load_demonstrations
-from skill_ttrl.envs.lookup import env_fixed_actions
 from skill_ttrl.errors import ConfigError, DataError, EndpointError, RunFolderError, annotate_error
 from skill_ttrl.llm.chat import answer_end, answer_form, encode_chats, encode_next, encode_plain, missing_end, turn_end
 from skill_ttrl.progress import Progress
@@ -347,7 +346,7 @@ def encode_episodes(
         imitated = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
         encoded = _encode_chats(parts, [(each.messages, each.response(tagged)) for each in shown])
         chats = [as_chat(each, tagged) for each in shown]
-    found = coverage(shown, imitated, list(parts.bank.skills), left_out, env_fixed_actions(whole.env.id))
+    found = coverage(shown, imitated, list(parts.bank.skills), left_out)
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(each) + "\n" for each in chats))
     folder.write_json(COVERAGE, asdict(found))
     progress.notice(said_of(found))
@@ -413,18 +412,12 @@ def _encode_chats(
 
 def said_of(found: Coverage) -> str:
     """Describe the coverage of demonstrations in a line or two."""
-    verbs = ", ".join(f"{name} {count}" for name, count in found.by_verb.items())
-    never = f" Never shown: {', '.join(found.never_done)}." if found.never_done else ""
+    said = f"Imitating {found.examples:,} steps of {found.episodes:,} episodes, {found.won:,} of them won."
     if found.not_written:
-        never += f" {found.not_written:,} steps are skipped because agent.observations cannot write their action, or an earlier one of the episode."
-    bare = (
-        f" {found.no_skill_fraction:.0%} of the prompts have no skills; the others have {found.distinct_skill_blocks} different "
-        "sets."
-    )
-    return (
-        f"Imitating {found.examples:,} steps of {found.episodes:,} episodes, {found.won:,} of them won: {verbs}.{never}"
-        + (f"{bare} Shown most often: {most_shown(found.skills_shown, found.examples)}." if found.skills_shown else "")
-    )
+        said += f" {found.not_written:,} steps are skipped because agent.observations cannot write their action, or an earlier one of the episode."
+    if found.skills_shown:
+        said += f" {found.no_skill_fraction:.0%} of the prompts have no skills. Shown most often: {most_shown(found.skills_shown, found.examples)}."
+    return said
 
 
 def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstration], what: str) -> None:

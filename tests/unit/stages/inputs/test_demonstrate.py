@@ -16,7 +16,7 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.inputs.demonstrate import LeftOut, chosen_steps, coverage, demonstrate, follows, verb
+from skill_ttrl.stages.inputs.demonstrate import LeftOut, chosen_steps, coverage, demonstrate, follows
 from skill_ttrl.types import Skill, Step, Task, Trajectory
 
 LISTED = ("go to shelf 1", "look", "take mug 1 from shelf 1")
@@ -144,20 +144,4 @@ def test_coverage_says_what_is_shown_and_what_never_is() -> None:
     shown = list(demonstrate([WON], skilled(), DemonstrationsConfig(no_skill_fraction=0, random_skill_fraction=0), 0))
     found = coverage(shown, [WON], [*SKILLS, Skill("s3", "Other", "x", task_type="other")], LeftOut())
     assert (found.examples, found.episodes, found.won) == (2, 1, 1)
-    assert found.by_verb == {"go": 1, "take": 1}
-    assert found.never_done == ["look"]
     assert found.skills_shown == {"s1": 2, "s2": 2, "s3": 0}
-    assert found.skills_followed == {"s2": 1, "s1": 1}
-
-
-@pytest.mark.parametrize(
-    ("action", "done"),
-    [
-        ("go to drawer 1", "go"),
-        ("click[b09x]", "click"),
-        ("click[buy now]", "click[buy now]"),
-        ("search[a b]", "search"),
-    ],
-)
-def test_the_verb_of_an_action(action: str, done: str) -> None:
-    assert verb(action, {"click[buy now]"}) == done
