@@ -34,7 +34,13 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).resolve().parent.parent
 CLI = "from skill_ttrl.cli.entry import main; main()"
 
-NAMES: dict[str, str | None] = {"extra": None}
+NAMES: dict[str, str | None] = {
+    "extra": None,
+    "by_verb": None,
+    "never_done": None,
+    "skills_followed": None,
+    "distinct_skill_blocks": None,
+}
 """Old name → new name of a field (`accuracy`) or a file (`votes.jsonl`); None: one side alone has it. For a commit that only renames."""
 
 IGNORED = {"seconds", "created", "check", "digest", "config_digest", "timing", "source", "policy", "reused_from"}
