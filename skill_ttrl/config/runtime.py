@@ -24,16 +24,12 @@ class RuntimeConfig(Section):
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     """How several ranks hold the policy. `ddp`: each rank has a full copy, and gradients are summed. `fsdp`: weights, gradients and
     optimizer state are sharded (torch's `fully_shard`). `auto`: `fsdp` on GPUs, `ddp` on a CPU."""
-    reshard_after_forward: bool = True
-    """With `fsdp`: free a layer's gathered weights after its forward pass and gather them again for the backward pass. False uses more
-    memory and half the communication."""
-    param_offload: bool = False
-    """With `fsdp`: hold weights, gradients and optimizer state in CPU memory and run the optimizer there."""
-    optimizer_offload: bool = False
-    """Hold the optimizer state in CPU memory while the policy samples and while gradients are computed."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """What lies in CPU memory. `optimizer`: the optimizer state, while the policy samples and while gradients are computed. `all`: weights,
+    gradients and optimizer state, and the optimizer runs there; needs `fsdp`."""
 
     @model_validator(mode="after")
     def _offload_needs_shards(self) -> RuntimeConfig:
-        if self.param_offload and self.parallel == "ddp":
-            raise ValueError("param_offload needs parallel=fsdp: with ddp each rank computes with weights of its own")
+        if self.offload == "all" and self.parallel == "ddp":
+            raise ValueError("offload all needs parallel=fsdp: with ddp each rank computes with weights of its own")
         return self

@@ -97,8 +97,8 @@ def test_two_agents_of_torchrun_train_as_one_with_two_processes_does(tiny_yaml: 
 
 REFUSED: list[tuple[list[str], int, str]] = [
     (["--set", "runtime.parallel=fsdp"], 2, "to shard weights over. Start it with --nproc 2"),
-    (["--set", "runtime.param_offload=true"], 2, "needs sharded weights"),
-    (["--set", "runtime.param_offload=true", "--set", "runtime.parallel=ddp"], 2, "param_offload needs parallel=fsdp"),
+    (["--set", "runtime.offload=all"], 2, "needs sharded weights"),
+    (["--set", "runtime.offload=all", "--set", "runtime.parallel=ddp"], 2, "offload all needs parallel=fsdp"),
     (["--nproc", "0"], 2, "--nproc"),
     (["--nproc", "2", "--set", "runtime.parallel=fsd"], 2, "runtime.parallel"),
     (["--nproc", "2", "--set", "runtime.device=cuda:0", "--dry-run"], 2, "a single device"),

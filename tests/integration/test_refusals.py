@@ -51,7 +51,7 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "rollout.backend=own_refusals:make", "rl.rollout_correction.type=token_mask"], 2, "rl.rollout_correction"),
     ([*STEP, "rollout.backend=openai"], 2, "cannot be trained"),
     ([*STEP, "runtime.parallel=fsdp"], 2, "runtime.parallel"),
-    ([*STEP, "runtime.param_offload=true", "runtime.parallel=ddp"], 2, "param_offload"),
+    ([*STEP, "runtime.offload=all", "runtime.parallel=ddp"], 2, "offload"),
     ([*STEP, "rl.algorithm=gmae", "rl.reward=label"], 2, "rl.reward"),
     ([*STEP, "rl.algorithm=scrl", "rl.extra_rewards={format: 0.5}"], 2, "votes alone"),
     ([*STEP, "rl.reward=verify"], 2, "has none. Add the field `check`"),

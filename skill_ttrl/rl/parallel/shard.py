@@ -38,8 +38,6 @@ class Sharding:
         device: Where this rank computes.
         size: Number of ranks.
         compute: Dtype of the forward pass where it is not that of the weights; gradients are summed in float32.
-        reshard_after_forward: Free a layer's whole weights after its forward pass and gather them again for the backward pass.
-            False: hold them until then.
         offload: Hold shards, gradients and the optimizer's moments in the CPU's memory; the optimizer computes there.
 
     Raises:
@@ -53,19 +51,17 @@ class Sharding:
         size: int,
         *,
         compute: torch.dtype | None = None,
-        reshard_after_forward: bool = True,
         offload: bool = False,
     ) -> None:
         self.mesh: DeviceMesh = init_device_mesh(device.type, (size,))
         self._model = model
-        self._reshard = reshard_after_forward
         self._gathered = False
         policy = OffloadPolicy()
         if offload:
             policy = CPUOffloadPolicy(pin_memory=device.type == "cuda")
         options: dict[str, Any] = {
             "mesh": self.mesh,
-            "reshard_after_forward": reshard_after_forward,
+            "reshard_after_forward": True,  # a layer's whole weights are gathered again for the backward pass
             "offload_policy": policy,
             "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32 if compute else None),
         }
@@ -116,7 +112,7 @@ class Sharding:
         for part in self._parts():
             part.reshard()
             if self._gathered:
-                part.set_reshard_after_forward(self._reshard, recurse=False)
+                part.set_reshard_after_forward(True, recurse=False)
         self._gathered = False
 
     @torch.no_grad()

@@ -43,7 +43,7 @@ HEAP_SHARE = 0.75
 """glibc hands freed blocks of more than 32 MiB back at once and keeps smaller ones: of activations and logits made of
 such, about this share more stays resident (measured with models of 7 to 46 million parameters: 0.4 to 1.2)."""
 SHARDED = ("weights", "gradients", "optimizer", "reference", "critic")
-"""Parts that `fsdp` shards, and that `runtime.param_offload` moves to the CPU's memory."""
+"""Parts that `fsdp` shards, and that `runtime.offload: all` moves to the CPU's memory."""
 PHASES = {"sample": "sampling", "update": "update", "sft": "cold start"}
 
 
@@ -165,7 +165,7 @@ def estimate_memory(
     if runtime.parallel == "fsdp" and ranks > 1:
         parts |= {name: -(-parts[name] // ranks) for name in SHARDED}
         parts |= {"casts": 0, "gathered": parameters * compute}
-        if runtime.param_offload and not on_cpu:
+        if runtime.offload == "all" and not on_cpu:
             parts |= dict.fromkeys(SHARDED, 0)
     phases = _phases(config, parts, on_cpu=on_cpu)
     return MemoryEstimate("cpu" if on_cpu else "cuda", parameters, trainable, parts, phases, ranks)
@@ -177,7 +177,7 @@ def _phases(config: SkillTTRLConfig, parts: Mapping[str, int], *, on_cpu: bool) 
     def together(*names: str) -> int:
         return sum(parts.get(name, 0) for name in names)
 
-    kept, offloads = together("optimizer"), config.runtime.optimizer_offload and not on_cpu
+    kept, offloads = together("optimizer"), config.runtime.offload == "optimizer" and not on_cpu
     fixed = together("weights", "sampler", "reference", "critic", "casts", "runtime", "episodes", "gathered")
     engine = parts["engine"]
     if config.vllm.enable_sleep_mode and not on_cpu:

@@ -240,7 +240,7 @@ def _load(
         loaded = load_policy(config, accelerator, weights)
         ranks.copy_from_driver_([*loaded.model.parameters(), *loaded.model.buffers()])
     options = config.model.model_dump(include={"gradient_checkpointing", "packing"})
-    options["offload_optimizer"] = config.runtime.optimizer_offload
+    options["offload_optimizer"] = config.runtime.offload == "optimizer"
     return loaded, Policy(loaded.model, loaded.tokenizer, accelerator.device, sharding=sharding, **options)
 
 
@@ -270,7 +270,7 @@ def _load_sharded(
     from skill_ttrl.rl.device import autocast_dtype
     from skill_ttrl.rl.parallel.shard import Sharding
 
-    ranks, runtime = replica.ranks, config.runtime
+    ranks = replica.ranks
     source = weights or Path(config.model.path)
     in_pieces = is_sharded(source) and config.model.lora is None  # adapters rename what they adapt
     loaded = load_policy(config, accelerator, weights, device="cpu", empty=in_pieces or not ranks.is_driver)
@@ -280,8 +280,7 @@ def _load_sharded(
         accelerator.device,
         ranks.size,
         compute=autocast_dtype(accelerator),
-        reshard_after_forward=runtime.reshard_after_forward,
-        offload=runtime.param_offload,
+        offload=config.runtime.offload == "all",
     )
     if in_pieces:
         read_shards(source, weights_of(loaded.model), ranks.control)

@@ -28,8 +28,7 @@ rl.kl_estimator: k3
 rl.learning_rate: 5e-7
 rl.warmup_ratio: 0.03
 rl.lr_scheduler: cosine
-runtime.param_offload: false
-runtime.optimizer_offload: false
+runtime.offload: none
 rollout.backend: vllm
 vllm.mode: server
 rollout.n_samples_per_prompt: 32

@@ -152,8 +152,8 @@ def test_an_engine_and_shards_are_counted_on_their_gpu() -> None:
     one, ddp, fsdp = found("runtime.nproc=1", "runtime.parallel=auto"), found("runtime.parallel=ddp"), found()
     assert ddp.parts["weights"] == one.parts["weights"] == -(-8 * fsdp.parts["weights"] // 1)
     assert fsdp.parts["gathered"] == 2 * fsdp.parameters
-    assert found("runtime.param_offload=true").parts["optimizer"] == 0
-    assert found("runtime.optimizer_offload=true").phases["update"] < fsdp.phases["update"]
+    assert found("runtime.offload=all").parts["optimizer"] == 0
+    assert found("runtime.offload=optimizer").phases["update"] < fsdp.phases["update"]
     engine, asleep = (
         found("rollout.backend=vllm", "vllm.gpu_memory_utilization=0.5", f"vllm.enable_sleep_mode={sleeps}")
         for sleeps in ("false", "true")
