@@ -75,7 +75,8 @@ def _interrupt(number: int, frame: object) -> None:
 @pytest.mark.slow
 def test_a_child_does_not_outlive_its_worker(hasty: Pool) -> None:
     hasty.judge([EASY])
-    worker = next(each for each in psutil.Process().children() if each.cmdline()[-2:-1] == ["0.3"])
+    assert hasty._worker is not None
+    worker = psutil.Process(hasty._worker.pid)
     (child,) = worker.children()
     asking = threading.Thread(target=hasty.judge, args=([parse(clean(SLOW))],))
     asking.start()
