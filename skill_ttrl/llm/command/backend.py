@@ -29,7 +29,7 @@ from skill_ttrl.config import CommandConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.openai.backend import GO_ON, TextBackend, all_of
-from skill_ttrl.llm.openai.ledger import PROGRAM, Spend, counted_request
+from skill_ttrl.llm.openai.ledger import PROGRAM, Usage, counted_request
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.types import Completion, Message, derive_seed
 
@@ -232,7 +232,7 @@ class CommandBackend(TextBackend):
     async def _answer(self, request: Request, sampling: Sampling, seed: int) -> Completion | BudgetError:
         stop = _Stop(self._stop)
         try:
-            async with counted_request(PROGRAM, self.config.argv[0], Spend(requests=1)) as counted:
+            async with counted_request(PROGRAM, self.config.argv[0], Usage(attempts=1)) as counted:
                 try:
                     finished = await self._run(request, sampling, seed, stop)
                     counted.outcome = finished.outcome

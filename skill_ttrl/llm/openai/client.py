@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
@@ -23,9 +23,8 @@ from pydantic import BaseModel
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError
 from skill_ttrl.llm.backend import BackgroundEventLoop
-from skill_ttrl.llm.openai.ledger import CountedRequest, Entry, Ledger, Spend, Tokens, counted_request, current_ledger
+from skill_ttrl.llm.openai.ledger import CountedRequest, Entry, Ledger, Usage, counted_request, current_ledger
 from skill_ttrl.llm.openai.replies import (
-    EMPTY_ACCOUNT,
     Address,
     MalformedResponse,
     Reply,
@@ -49,9 +48,10 @@ from skill_ttrl.types import Message, derive_seed
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
-Read = Callable[[Mapping[str, Any]], tuple[T, str]]
-"""A body → what was wanted, and the outcome for the ledger."""
+Read = Callable[[Mapping[str, Any]], tuple[T, str, bool]]
+"""An answer's body → what was wanted, the outcome for the ledger, and whether a resumed command is given the same answer."""
 
+DECLINED = ("refusal", "filtered")
 CHAT, EMBEDDINGS = "chat/completions", "embeddings"
 BATCH_TEXTS = 32
 """Texts embedded by one request; small servers take no more."""
@@ -61,31 +61,10 @@ MOST_BYTES = 64 << 20
 """Longest answer that is read, unpacked: many samples with their log-probs have a few MiB."""
 PACKINGS = ("", "identity", "gzip", "deflate")
 """Ways of packing an answer that are asked for: what they make of one piece has a bound."""
-LONGEST_PAUSE = 120
-"""A server that asks for a longer pause, in seconds, is not asked again."""
 AROUND_A_TEXT = 16
 """Most tokens that a chat template adds around a message, in addition to its role."""
 AROUND_ALL = 128
 """Most tokens that a chat template adds around a conversation, e.g. a system message of its own."""
-
-
-class AskOptions(TypedDict, total=False):
-    """How to sample. What is left out, or None, is as the config says, else as the server does it."""
-
-    n: int
-    """Answers; 1 where it is left out. Where the server gives fewer at a time, the missing ones are asked for."""
-    temperature: float | None
-    top_p: float | None
-    max_tokens: int | None
-    """Longest answer."""
-    stop: Sequence[str]
-    """Texts that end an answer."""
-    seed: int | None
-    """Of the sampling, where the server knows seeds."""
-    logprobs: bool | None
-    """Ask for log-probs."""
-    extra: Mapping[str, Any] | None
-    """Further fields of the request; one that is None is left out of it, also where the config names it."""
 
 
 class Client:
@@ -124,56 +103,74 @@ class Client:
         """Host and port of the server."""
         return self._address.host
 
-    async def chat(self, messages: Sequence[Message], **how: Unpack[AskOptions]) -> Reply:
-        """`n` answers to a conversation.
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        n: int = 1,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Reply:
+        """`n` answers to a conversation; where the server gives fewer at a time, the missing ones are requested one by one.
+
+        Args:
+            messages: the conversation.
+            n: answers.
+            temperature: of the sampling; None: the config's, else the server's.
+            top_p: None: the server's.
+            max_tokens: longest answer; None: the config's.
+            stop: texts that end an answer.
+            seed: of the sampling, where the server knows seeds.
+            extra: further fields of the request; one that is None is left out, also where the config names it.
 
         Raises:
             EndpointError: it came to nothing; `kind` says why.
             BudgetError: the budget is spent.
         """
-        return await self._loop.run(self._answers(_said(messages), how))
+        body = self._body(
+            messages, temperature=temperature, max_tokens=max_tokens, top_p=top_p, stop=list(stop) or None
+        )
+        body["logprobs"] = self.config.logprobs or None
+
+        async def request(count: int, number: int) -> Reply:
+            own = seed if seed is None or not number else derive_seed(seed, "again", number)
+            numbers = {"n": count if count > 1 else None, "seed": None if own is None else own % SEEDS}
+            sent = self._sent({**body, **numbers}, extra)
+            # What tells two samples apart is part of the request's digest, also where the server is not sent it.
+            return await self._request(CHAT, sent, (own, number), _reply)
+
+        async def whole() -> Reply:
+            first = await request(n, 0)
+            rest = await _all(partial(request, 1, number) for number in range(1, n - len(first.choices) + 1))
+            choices = tuple(choice for reply in (first, *rest) for choice in reply.choices)[:n]
+            return Reply(choices, sum((reply.usage for reply in rest), first.usage))
+
+        return await self._loop.run(whole())
 
     async def json(self, messages: Sequence[Message], schema: type[M], *, repairs: int = 1) -> M:
-        """One answer that fits `schema`, requested again up to `repairs` times where it does not.
+        """One answer that fits `schema`, requested again up to `repairs` times with what was wrong where it does not.
 
         `extra_body` may name another `response_format` than the schema, or null for a server that knows none.
-
-        What form the answer is to have is added to the conversation; a repeated request names what was wrong with the answer.
 
         Raises:
             EndpointError: it came to nothing; of kind `malformed` where no answer fitted, of kind `refusal` or `filtered`
                 where there was none.
             BudgetError: the budget is spent.
         """
-        form = response_format(schema)
         asked = [*messages]
         if "response_format" in self.config.extra_body:  # nothing else tells the model
             asked.append(Message("user", instruction(schema)))
-        problem = ""
-
-        def judged(reply: Reply) -> tuple[M | None, str, str]:
-            """The part that fits, else None; the outcome, and the error."""
-            value, wrong = read_json(reply.text, schema)
-            if reply.outcome == "tool_call":
-                return None, reply.outcome, "a tool was called, but none is available. Write the JSON object as text."
-            if value is None and reply.outcome == "length":
-                wrong = "it was cut off before its end. Be shorter."
-            return value, "ok" if value is not None else "malformed" if reply.outcome == "ok" else reply.outcome, wrong
-
         for left in range(repairs, -1, -1):
-
-            def useful(outcome: str, left: int = left) -> bool:
-                """A resumed run must not meet again the answer that ended it; one that is followed by a repair did not."""
-                return outcome == "ok" or (left > 0 and outcome not in ("refusal", "filtered"))
-
-            body = {**_said(asked), "response_format": form}
-            reply = await self._loop.run(
-                self._answers(body, {"logprobs": False}, lambda reply: judged(reply)[1], useful)
-            )
-            found, _, problem = judged(reply)
+            body = self._sent(self._body(asked) | {"response_format": response_format(schema)})
+            going = self._request(CHAT, body, (None, 0), partial(_fitting, schema, left))
+            found, reply, problem = await self._loop.run(going)
             if found is not None:
                 return found
-            if reply.outcome in ("refusal", "filtered"):
+            if reply.outcome in DECLINED:
                 said = reply.choices[0].refusal or "the server's content filter cut the answer"
                 raise EndpointError(self._message(f"declined to answer: {short(said)}"), reply.outcome)
             asked += [Message("assistant", reply.text), Message("user", repair(problem))]
@@ -191,69 +188,51 @@ class Client:
             EndpointError: it came to nothing.
             BudgetError: the budget is spent.
         """
+
+        async def vectors(part: list[str]) -> list[list[float]]:
+            sent = self._sent({"input": part, "encoding_format": "float"})
+            return await self._request(
+                EMBEDDINGS, sent, (), lambda answer: (read_embeddings(answer, len(part)), "ok", True)
+            )
+
         batches = [list(texts[start : start + BATCH_TEXTS]) for start in range(0, len(texts), BATCH_TEXTS)]
-        found = await _all(partial(self._loop.run, self._vectors(batch)) for batch in batches)
+        found = await _all(partial(self._loop.run, vectors(batch)) for batch in batches)
         return [vector for batch in found for vector in batch]
 
     def shut(self) -> None:
         """Cancel running requests and end the connections. Safe to call twice."""
         self._loop.close(self._sdk.close())
 
-    async def _answers(
+    def _body(
         self,
-        body: dict[str, Any],
-        how: AskOptions,
-        judge: Callable[[Reply], str] = lambda reply: reply.outcome,
-        useful: Callable[[str], bool] = lambda outcome: True,
-    ) -> Reply:
-        """`n` choices, by one request where the server can, else by several; those of a `useful` outcome are saved once paid."""
-        config, n, seed, temperature = self.config, how.get("n", 1), how.get("seed"), how.get("temperature")
-        wanted = config.logprobs if how.get("logprobs") is None else how["logprobs"]
-        body = {
-            **body,
-            "temperature": config.temperature if temperature is None else temperature,
-            "top_p": how.get("top_p"),
-            "max_completion_tokens": how.get("max_tokens") or config.max_tokens,
-            "stop": list(how.get("stop", ())) or None,
-            "logprobs": wanted or None,
+        messages: Sequence[Message],
+        *,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Fields of a chat request."""
+        return {
+            "messages": _spoken(messages),
+            "temperature": self.config.temperature if temperature is None else temperature,
+            "max_completion_tokens": max_tokens or self.config.max_tokens,
+            **more,
         }
 
-        def understood(found: Mapping[str, Any]) -> tuple[Reply, str]:
-            reply = read_reply(found)
-            return reply, judge(reply)
+    def _sent(self, body: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The body as it is sent: with the config's own fields, then `extra`; those that are None are left out."""
+        given = {name: value for name, value in body.items() if value is not None}
+        fields = {**given, **self.config.extra_body, **(extra or {})}
+        return dict(sound({name: value for name, value in fields.items() if value is not None}))
 
-        async def ask(count: int, number: int) -> Reply:
-            own = seed if seed is None or not number else derive_seed(seed, "again", number)
-            numbers = {"n": count if count > 1 else None, "seed": None if own is None else own % SEEDS}
-            sent = _sent({**_without_none({**body, **numbers}), **config.extra_body, **(how.get("extra") or {})})
-            # What tells two samples apart is part of the request's digest, also where the server is not sent it.
-            return await self._request(CHAT, sent, (own, number), understood, useful)
-
-        first = await ask(n, 0)
-        replies = [first, *await _all(partial(ask, 1, number) for number in range(1, n - len(first.choices) + 1))]
-        choices = tuple(choice for reply in replies for choice in reply.choices)[:n]
-        return Reply(choices, sum((reply.usage for reply in replies), Tokens()))
-
-    async def _vectors(self, texts: list[str]) -> list[list[float]]:
-        sent = _sent({"input": texts, "encoding_format": "float", **self.config.extra_body})
-        return await self._request(EMBEDDINGS, sent, (), lambda found: (read_embeddings(found, len(texts)), "ok"))
-
-    async def _request(
-        self,
-        path: str,
-        body: dict[str, Any],
-        marks: tuple[Any, ...],
-        read: Read[T],
-        useful: Callable[[str], bool] = lambda _: True,
-    ) -> T:
-        """Parsed reply, from the ledger's file where it is there.
+    async def _request(self, path: str, body: dict[str, Any], marks: tuple[Any, ...], read: Read[T]) -> T:
+        """What `read` makes of the answer, which comes from the ledger's file where it is there.
 
         Args:
             path: of the interface.
             body: what is sent.
             marks: tell apart requests that are sent alike.
-            read: raises `MalformedResponse` for an answer to be asked for again.
-            useful: decides by the outcome whether a resumed command is given the answer.
+            read: raises `MalformedResponse` for an answer to be requested again.
 
         Raises:
             EndpointError: it came to nothing; `kind` says why.
@@ -262,40 +241,37 @@ class Client:
         config, ledger = self.config, self._ledger or current_ledger()
         key = digest(self.role, config.model, path, {**body, "": marks})
         saved = ledger.take(key)
-        with suppress(MalformedResponse):  # somebody has changed the file: asked for anew
+        with suppress(MalformedResponse):  # somebody has changed the file: requested anew
             if saved is not None:
-                found, outcome = read(saved)
+                found, outcome, _ = read(saved)
                 ledger.record(Entry(ledger.current_phase(), self.role, config.model, outcome, 0, cached=True))
                 return found
-        most = Spend(requests=config.max_retries + 1) + (self._most(path, body) if ledger.bounded else Spend())
+        most = Usage(attempts=config.max_retries + 1) + (self._most(path, body) if ledger.bounded else Usage())
         counted = counted_request(self.role, config.model, most, ledger=ledger, prices=config, key=key)
         async with self._slots, counted as request:
-            understood: list[tuple[T, str, dict[str, Any]]] = []
+            understood: list[tuple[tuple[T, str, bool], dict[str, Any]]] = []
 
             def understand(text: str) -> None:
                 answer = read_body(text, self._address.scrubbed)
                 request.tokens += tokens_said(answer)  # of one that cannot be used too: it is paid for
-                understood.append((*read(answer), answer))
+                understood.append((read(answer), answer))
 
-            sdk = self._sdk.with_options(max_retries=request.allowed - 1)
-            kind = sdk.chat.completions if path == CHAT else sdk.embeddings
-            named = {name: body[name] for name in ("messages", "input", "encoding_format") if name in body}
-            rest = {name: value for name, value in body.items() if name not in named}
             _sending.set((request, understand))
             try:
-                await kind.with_raw_response.create(model=config.model, **named, extra_body=rest)
+                sdk = self._sdk.with_options(max_retries=request.allowed - 1)
+                await sdk.post(f"/{path}", body={"model": config.model, **body}, cast_to=str)
             except Exception as error:
                 failure = failure_of(error, config, self.role, self._address, request.attempts)
                 if failure is None:
                     raise
                 raise failure from None
-            found, request.outcome, answer = understood[0]
+            (found, request.outcome, reusable), answer = understood[0]
             if not (request.tokens.prompt or request.tokens.answer):
-                request.tokens = estimated(body, found.texts if isinstance(found, Reply) else [])
-            request.answer = answer if useful(request.outcome) else None
+                request.tokens = estimated(body, answer)
+            request.answer = answer if reusable else None
         return found
 
-    def _most(self, path: str, body: Mapping[str, Any]) -> Spend:
+    def _most(self, path: str, body: Mapping[str, Any]) -> Usage:
         """The most tokens and money that a request can take.
 
         A prompt's bytes are taken: no tokenizer that works on bytes makes more tokens than that.
@@ -318,7 +294,11 @@ class Client:
             answer = max(limits) * max(
                 [1, *(body[name] for name in ("n", "best_of") if isinstance(body.get(name), int))]
             )
-        return Spend(prompt + answer, (prompt * (config.price_in or 0.0) + answer * (config.price_out or 0.0)) / 1e6)
+        return Usage(
+            tokens_in=prompt,
+            tokens_out=answer,
+            cost=(prompt * (config.price_in or 0.0) + answer * (config.price_out or 0.0)) / 1e6,
+        )
 
     def _message(self, text: str) -> str:
         return f"endpoints.roles.{self.role}: {self.config.model!r} at {self.host} {one_line(text)}"
@@ -391,10 +371,6 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
                 await response.aclose()
             gone = ("content-encoding", "content-length", "transfer-encoding")
             headers = [pair for pair in response.headers.multi_items() if pair[0].lower() not in gone]
-            pause = response.headers.get("retry-after", "")
-            empty = response.status_code == 429 and any(code.encode() in body for code in EMPTY_ACCOUNT)
-            if empty or (pause.isdigit() and int(pause) > LONGEST_PAUSE):  # which older versions of the SDK pass over
-                headers.append(("x-should-retry", "false"))
             return type(response)(response.status_code, headers=headers, content=bytes(body), request=request)
 
     name = urlsplit(address.base_url).hostname or ""
@@ -427,9 +403,33 @@ def _certificates(http: Any, file: str | None, folder: str | None) -> Any:
     return http.create_ssl_context()
 
 
-def _said(messages: Sequence[Message]) -> dict[str, Any]:
-    """The conversation as it is sent: without turns that say nothing, which servers refuse. What stood on both sides of one is
-    one message, since servers also refuse two of one role in a row.
+def _reply(answer: Mapping[str, Any]) -> tuple[Reply, str, bool]:
+    reply = read_reply(answer)
+    return reply, reply.outcome, True
+
+
+def _fitting(schema: type[M], left: int, answer: Mapping[str, Any]) -> tuple[tuple[M | None, Reply, str], str, bool]:
+    """The part of an answer that fits the schema, else None, with what is wrong; `left` repairs may follow.
+
+    A resumed run must not meet again the answer that ended it; one that is followed by a repair did not.
+    """
+    reply = read_reply(answer)
+    value, wrong = read_json(reply.text, schema)
+    outcome: str = reply.outcome
+    if outcome == "tool_call":
+        value, wrong = None, "a tool was called, but none is available. Write the JSON object as text."
+    elif value is not None:
+        outcome = "ok"
+    elif outcome == "length":
+        wrong = "it was cut off before its end. Be shorter."
+    elif outcome == "ok":
+        outcome = "malformed"
+    return (value, reply, wrong), outcome, outcome == "ok" or (left > 0 and outcome not in DECLINED)
+
+
+def _spoken(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """The conversation without turns that say nothing, which servers refuse. What stood on both sides of one is one message, since
+    servers also refuse two of one role in a row.
     """
     said: list[dict[str, str]] = []
     gap = False
@@ -442,15 +442,7 @@ def _said(messages: Sequence[Message]) -> dict[str, Any]:
         else:
             said.append({"role": each.role, "content": each.content})
         gap = False
-    return {"messages": said or [{"role": each.role, "content": each.content} for each in messages]}
-
-
-def _sent(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(sound(_without_none(fields)))
-
-
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+    return said or [{"role": each.role, "content": each.content} for each in messages]
 
 
 async def _all(asking: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:

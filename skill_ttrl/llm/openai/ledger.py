@@ -52,27 +52,10 @@ class Tokens:
     """Tokens of one answer or of many."""
 
     prompt: int = 0
-    cached: int = 0
-    """Of the prompt's, those that the server had read before."""
     answer: int = 0
-    estimated: bool = False
-    """True if the server did not say: a token was taken for 4 bytes."""
 
     def __add__(self, other: Tokens) -> Tokens:
-        sums = (self.prompt + other.prompt, self.cached + other.cached, self.answer + other.answer)
-        return Tokens(*sums, self.estimated or other.estimated)
-
-
-@dataclass(frozen=True, slots=True)
-class Spend:
-    """Amounts that a budget bounds: tokens of prompts and answers, cost by the config's prices, requests sent, retries included."""
-
-    tokens: int = 0
-    cost: float = 0.0
-    requests: int = 0
-
-    def __add__(self, other: Spend) -> Spend:
-        return Spend(self.tokens + other.tokens, self.cost + other.cost, self.requests + other.requests)
+        return Tokens(self.prompt + other.prompt, self.answer + other.answer)
 
 
 @dataclass(frozen=True)
@@ -87,7 +70,6 @@ class Entry:
     attempts: int
     """Times it was sent; 0 if the answer came from the disk."""
     tokens_in: int = 0
-    tokens_cached: int = 0
     tokens_out: int = 0
     cost: float | None = 0.0
     """By the config's prices; None where it has none."""
@@ -95,8 +77,6 @@ class Entry:
     """From the first attempt to the last answer, pauses included."""
     cached: bool = False
     """True if the answer came from the disk and cost nothing."""
-    estimated: bool = False
-    """True if the server did not count the tokens: they are a quarter of the bytes."""
     key: str | None = None
     """Digest of the request; None where the answer is not to be used again."""
     answer: Mapping[str, Any] | None = None
@@ -104,8 +84,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over requests."""
+class Usage:
+    """Sums over requests, or the most that one can take. A budget bounds attempts, tokens and cost."""
 
     requests: int = 0
     failed: int = 0
@@ -114,7 +94,6 @@ class Totals:
     """Of those, the ones that were answered from the disk."""
     attempts: int = 0
     tokens_in: int = 0
-    tokens_cached: int = 0
     tokens_out: int = 0
     cost: float = 0.0
     """Of the requests with a price."""
@@ -127,17 +106,17 @@ class Totals:
         return self.tokens_in + self.tokens_out
 
     @classmethod
-    def of(cls, entry: Entry) -> Totals:
-        """Totals of one request."""
-        sent = entry.attempts, entry.tokens_in, entry.tokens_cached, entry.tokens_out
+    def of(cls, entry: Entry) -> Usage:
+        """Usage of one request."""
+        sent = entry.attempts, entry.tokens_in, entry.tokens_out
         return cls(1, entry.outcome not in DELIVERED, entry.cached, *sent, entry.cost or 0.0, entry.cost is None)
 
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
-Parts = dict[tuple[str, str], Totals]
-"""Totals by phase and role."""
+Parts = dict[tuple[str, str], Usage]
+"""Usage by phase and role."""
 
 
 class Ledger:
@@ -166,10 +145,10 @@ class Ledger:
         """The phase of requests that begin now."""
         self.unsettled = 0
         """Saved answers of which nothing else is saved yet."""
-        self._parts: Parts = defaultdict(Totals)
+        self._parts: Parts = defaultdict(Usage)
         self._answers: dict[str, deque[Mapping[str, Any]]] = defaultdict(deque)
-        self._reserved: dict[object, Spend] = {}
-        self._refused: tuple[Spend, str] | None = None
+        self._reserved: dict[object, Usage] = {}
+        self._refused: tuple[Usage, str] | None = None
         self._lock = threading.Lock()
         if path is not None and path.exists():
             cut_torn_line(path)
@@ -178,7 +157,7 @@ class Ledger:
                     self._answers.clear()
                     self.unsettled = 0
                     continue
-                self._parts[entry.phase, entry.role] += Totals.of(entry)
+                self._parts[entry.phase, entry.role] += Usage.of(entry)
                 if entry.key is not None and entry.answer is not None:
                     self._answers[entry.key].append(entry.answer)
                     self.unsettled += 1
@@ -207,13 +186,13 @@ class Ledger:
         Raises:
             BudgetError: nothing is left of the budget, or less than a refused request could take.
         """
-        spent = self._spent()
+        spent = self.totals()
         short = self._refused is not None and not self._allows(spent + self._refused[0])
         if short or any(left <= 0 for left in self._left(spent)):
             raise _Spent(self)
 
-    def reserve(self, hold: object, most: Spend, role: str) -> Spend | None:
-        """Reserve for `hold` the most that its request can take, with as many attempts of `most.requests` as the budget has.
+    def reserve(self, hold: object, most: Usage, role: str) -> Usage | None:
+        """Reserve for `hold` the most that its request can take, with as many of `most.attempts` as the budget has.
 
         Returns:
             What is reserved; None where it fits only if requests that are on their way take less than is reserved for them.
@@ -222,11 +201,11 @@ class Ledger:
             BudgetError: it does not fit, and nothing that is on its way can change that.
         """
         with self._lock:
-            spent, limit = self._spent(), self.limits["max_requests"]
+            spent, limit = self.totals(), self.limits["max_requests"]
             if limit is not None:
-                most = replace(most, requests=min(most.requests, max(1, int(limit) - spent.requests)))
+                most = replace(most, attempts=min(most.attempts, max(1, int(limit) - spent.attempts)))
             if not self._allows(spent + most):
-                self._refused = self._refused or (replace(most, requests=1), role)
+                self._refused = self._refused or (replace(most, attempts=1), role)
                 raise _Spent(self)
             if not self._allows(sum(self._reserved.values(), spent + most)):
                 return None
@@ -254,55 +233,48 @@ class Ledger:
             self._answers.clear()
             self.unsettled = 0
 
-    def record(self, entry: Entry, hold: object = None) -> None:
-        """Add one request that has ended, and give back what is reserved for `hold`. The answer is written before it is counted.
+    def record(self, entry: Entry | None, hold: object = None) -> None:
+        """Add one request that has ended (None: one that was never sent), and give back what is reserved for `hold`. The answer is written
+        before it is counted.
 
         Raises:
             RunFolderError: the file cannot be written.
         """
         with self._lock:
             try:
-                if self.path is not None:
+                if self.path is not None and entry is not None:
                     line = {name: value for name, value in vars(entry).items() if name == "cost" or value is not None}
                     append_whole(self.path, f"{json.dumps(line)}\n".encode(), durable=entry.answer is not None)
                     self.unsettled += entry.answer is not None
             finally:
-                self._parts[entry.phase, entry.role] += Totals.of(entry)
+                if entry is not None:
+                    self._parts[entry.phase, entry.role] += Usage.of(entry)
                 self._reserved.pop(hold, None)
 
-    def release(self, hold: object) -> None:
-        """Give back what is reserved for a request that was never sent."""
-        with self._lock:
-            self._reserved.pop(hold, None)
-
-    def totals(self) -> Totals:
+    def totals(self) -> Usage:
         """Sums over all requests."""
-        return sum(self._parts.copy().values(), Totals())
+        return sum(self._parts.copy().values(), Usage())
 
     def report(self) -> dict[str, Any]:
-        """Totals, and under `by` those of each phase and role; empty where nothing was asked."""
+        """Usage, and under `by` those of each phase and role; empty where nothing was asked."""
         return _report(self._parts.copy())
 
-    def _spent(self) -> Spend:
-        totals = self.totals()
-        return Spend(totals.tokens, totals.cost, totals.attempts)
-
-    def _left(self, spent: Spend) -> list[float]:
-        amounts = zip(self.limits.values(), (spent.cost, spent.tokens, spent.requests), strict=True)
+    def _left(self, spent: Usage) -> list[float]:
+        amounts = zip(self.limits.values(), (spent.cost, spent.tokens, spent.attempts), strict=True)
         return [limit - amount for limit, amount in amounts if limit is not None]
 
-    def _allows(self, spend: Spend) -> bool:
+    def _allows(self, spend: Usage) -> bool:
         return all(left >= 0 for left in self._left(spend))
 
     def spent(self) -> str:
         """The message of a spent budget: what was spent until now, and what the refused request could take."""
-        totals, spent = self.totals(), self._spent()
+        totals = self.totals()
         sent = totals.requests - totals.cached
         bounds = " and ".join(
             f"endpoints.{name}={bound:.12g}" for name, bound in self.limits.items() if bound is not None
         )
         said = [
-            f"The budget is spent: {spent.tokens:,} tokens in {sent:,} request{'s' * (sent != 1)}, "
+            f"The budget is spent: {totals.tokens:,} tokens in {sent:,} request{'s' * (sent != 1)}, "
             f"{_cost_text(totals.cost, totals.unpriced, sent)}, with {bounds}."
         ]
         if self._refused is not None:
@@ -337,7 +309,7 @@ class CountedRequest:
 async def counted_request(
     role: str,
     model: str,
-    most: Spend,
+    most: Usage,
     *,
     ledger: Ledger | None = None,
     prices: EndpointConfig | None = None,
@@ -348,7 +320,7 @@ async def counted_request(
     Args:
         role: what the model is asked for.
         model: its name.
-        most: the most that it can take. Of its requests, `allowed` are reserved.
+        most: the most that it can take. Of its attempts, `allowed` are reserved.
         ledger: where it is counted; None: the ledger of the caller's context.
         prices: of its tokens; None: their cost is unknown.
         key: digest of the request, under which its answer is saved.
@@ -357,10 +329,10 @@ async def counted_request(
         BudgetError: on entering; the budget has no room for it.
     """
     ledger = ledger or current_ledger()
-    phase, request = ledger.current_phase(), CountedRequest(most.requests)
+    phase, request = ledger.current_phase(), CountedRequest(most.attempts)
     while ledger.bounded:
         if (found := ledger.reserve(request, most, role)) is not None:
-            request.allowed = found.requests
+            request.allowed = found.attempts
             break
         await asyncio.sleep(POLL_S)
     began = time.monotonic()
@@ -371,20 +343,12 @@ async def counted_request(
         request.outcome = stopped if isinstance(error, Exception) else "cancelled"
         raise
     finally:
-        if request.attempts:
-            tokens, cost = request.tokens, None if role == PROGRAM else cost_of(request.tokens, prices)
-            ledger.record(
-                Entry(
-                    *(phase, role, model, request.outcome, request.attempts),
-                    *(tokens.prompt, tokens.cached, tokens.answer, cost, round(time.monotonic() - began, 3)),
-                    estimated=tokens.estimated,
-                    key=None if request.answer is None else key,
-                    answer=request.answer,
-                ),
-                request,
-            )
-        else:
-            ledger.release(request)
+        tokens, cost = request.tokens, None if role == PROGRAM else cost_of(request.tokens, prices)
+        seconds = round(time.monotonic() - began, 3)
+        sent = Entry(phase, role, model, request.outcome, request.attempts, tokens.prompt, tokens.answer, cost, seconds)
+        if request.answer is not None:
+            sent = replace(sent, key=key, answer=request.answer)
+        ledger.record(sent if request.attempts else None, request)
 
 
 def _read(path: Path) -> Iterator[Entry | None]:
@@ -404,9 +368,9 @@ def read_usage(path: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: it cannot be read, or a line is none of a ledger.
     """
-    parts: Parts = defaultdict(Totals)
+    parts: Parts = defaultdict(Usage)
     for entry in filter(None, _read(path)):
-        parts[entry.phase, entry.role] += Totals.of(entry)
+        parts[entry.phase, entry.role] += Usage.of(entry)
     return _report(parts)
 
 
@@ -414,7 +378,7 @@ def _report(parts: Parts) -> dict[str, Any]:
     by: dict[str, dict[str, Any]] = defaultdict(dict)
     for (phase, role), totals in sorted(parts.items()):
         by[phase][role] = _figures(totals)
-    return {**_figures(sum(parts.values(), Totals())), "by": dict(by)} if parts else {}
+    return {**_figures(sum(parts.values(), Usage())), "by": dict(by)} if parts else {}
 
 
 def usage_lines(usage: Mapping[str, Any]) -> list[str]:
@@ -516,8 +480,8 @@ class _Spent(BudgetError):
         return self._ledger.spent()
 
 
-def _figures(totals: Totals) -> dict[str, Any]:
-    """Totals as a report has them: a cost of which nothing is known is None."""
+def _figures(totals: Usage) -> dict[str, Any]:
+    """Usage as a report has them: a cost of which nothing is known is None."""
     return {**asdict(totals), **({"cost": None} if totals.unpriced and not totals.cost else {})}
 
 

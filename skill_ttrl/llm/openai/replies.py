@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -100,7 +100,7 @@ STATUS = {
     **{408: "timeout", 409: "server_error", 429: "rate_limited"},
 }
 EMPTY_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
-"""Codes of a 429 that no pause cures."""
+"""Codes of a 429 that no pause cures; OpenAI tells the SDK not to retry them."""
 FATAL_KINDS = frozenset({"unauthorized", "forbidden", "not_found", "quota", "unreachable", "redirected"})
 """Kinds of failure that would affect every request, not only this one."""
 
@@ -137,7 +137,7 @@ def failure_of(
     """The user's error for an exception of the SDK; None for an exception that is a bug in this program."""
     import openai
 
-    status, parameter, pause = None, "", ""
+    status, parameter = None, ""
     cause = error.__cause__ or error
     if isinstance(cause.__cause__, MalformedResponse):
         kind, said = "unreadable", str(cause)
@@ -148,7 +148,6 @@ def failure_of(
         other = "redirected" if status < 400 else "server_error" if status >= 500 else "refused"
         kind = "quota" if status == 429 and code in EMPTY_ACCOUNT else STATUS.get(status, other)
         parameter = f"{stated.get('param') or ''}"
-        pause = error.response.headers.get("retry-after", "")
     elif isinstance(error, openai.APITimeoutError):
         kind, said = "timeout", "there was no answer in time"
     elif isinstance(error, openai.APIConnectionError):
@@ -167,7 +166,6 @@ def failure_of(
         f"endpoints.roles.{role}: {config.model!r} at {address.host} {found}{f' ({status})' if status else ''}"
         f"{f', {attempts} times' if attempts > 1 else ''}: {said.rstrip('.')}.",
         f"It names the field {parameter!r}." if parameter else "",
-        f"It requests a pause of {short(pause)} s." if pause.isdigit() and kind != "quota" else "",
         remedy.format(here=f"endpoints.roles.{role}", config=config, address=address, what=what),
     ]
     return EndpointError(" ".join(filter(None, text)), kind)
@@ -303,16 +301,16 @@ def tokens_said(body: Mapping[str, Any]) -> Tokens:
     if not isinstance(usage, Mapping):
         return Tokens()
     prompt, answer = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    cached = _count(_inner(usage, "prompt_tokens_details", "cached_tokens"))
     if prompt is None or answer is None:
         return Tokens()
-    return Tokens(prompt, min(cached or 0, prompt), answer)
+    return Tokens(prompt, answer)
 
 
-def estimated(asked: Mapping[str, Any], texts: Sequence[str]) -> Tokens:
-    """Tokens of a request whose server counts none."""
+def estimated(asked: Mapping[str, Any], answer: Mapping[str, Any]) -> Tokens:
+    """Tokens of a request and its answer whose server counts none."""
     prompt = json.dumps(asked.get("messages") or asked.get("input") or "", ensure_ascii=False)
-    return Tokens(tokens_in_text(prompt), 0, sum(map(tokens_in_text, texts)), estimated=True)
+    texts = read_reply(answer).texts if "choices" in answer else ()
+    return Tokens(tokens_in_text(prompt), sum(map(tokens_in_text, texts)))
 
 
 def tokens_in_text(text: str) -> int:
@@ -392,10 +390,13 @@ _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
 
 
 def response_format(schema: type[BaseModel]) -> dict[str, Any]:
-    """The field of a request that asks for the schema."""
+    """The field of a request that asks for the schema, as OpenAI's strict mode wants it."""
+    import openai
+
+    strict = openai.pydantic_function_tool(schema)["function"]
     return {
         "type": "json_schema",
-        "json_schema": {"name": schema.__name__, "strict": True, "schema": strict_schema(schema)},
+        "json_schema": {"name": schema.__name__, "strict": True, "schema": strict["parameters"]},
     }
 
 
@@ -408,11 +409,6 @@ def instruction(schema: type[BaseModel]) -> str:
 def repair(problem: str) -> str:
     """Message to a model whose answer could not be used."""
     return f"That answer cannot be used: {problem}\nAnswer again, with the corrected JSON object and nothing else."
-
-
-def strict_schema(schema: type[BaseModel]) -> dict[str, Any]:
-    """The schema as OpenAI's strict mode wants it: every property required, no others allowed, no defaults."""
-    return dict(_strict(schema.model_json_schema()))
 
 
 def read_json(text: str, schema: type[T]) -> tuple[T | None, str]:
@@ -460,19 +456,3 @@ def _lists(text: str) -> list[Any]:
 def _explained(error: ValidationError) -> str:
     problems = [f"{'.'.join(map(str, each['loc'])) or 'the object'}: {each['msg']}" for each in error.errors()]
     return "; ".join(problems)[:LONGEST_PROBLEM] + "."
-
-
-def _strict(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_strict(each) for each in node]
-    if not isinstance(node, dict):
-        return node
-    inner = {
-        key: {name: _strict(each) for name, each in value.items()} if key in ("properties", "$defs") else _strict(value)
-        for key, value in node.items()
-        if key != "default" or isinstance(value, dict)
-    }
-    if isinstance(node.get("properties"), dict):
-        inner["additionalProperties"] = False
-        inner["required"] = list(node["properties"])
-    return inner

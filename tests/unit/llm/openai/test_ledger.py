@@ -21,9 +21,8 @@ from skill_ttrl.llm.openai.ledger import (
     CountedRequest,
     Entry,
     Ledger,
-    Spend,
     Tokens,
-    Totals,
+    Usage,
     annotate_budget_error,
     cost_of,
     counted_request,
@@ -34,7 +33,7 @@ from skill_ttrl.runs.folder import config_differences
 
 
 def entry(phase: str = "rl", role: str = "merger", outcome: str = "ok", cost: float | None = 0.5) -> Entry:
-    return Entry(phase, role, "m", outcome, 2, tokens_in=10, tokens_cached=4, tokens_out=5, cost=cost)
+    return Entry(phase, role, "m", outcome, 2, tokens_in=10, tokens_out=5, cost=cost)
 
 
 @pytest.mark.parametrize("bound", [{"max_cost": 1.0}, {"max_total_tokens": 30}, {"max_requests": 4}])
@@ -62,10 +61,10 @@ def test_the_ledger_belongs_to_the_context_that_opened_it() -> None:
 
 def test_prices_are_per_million_tokens() -> None:
     config = EndpointConfig(model="m", price_in=2.0, price_out=8.0)
-    assert cost_of(Tokens(1_000_000, 400_000, 500_000), config) == pytest.approx(2 + 0.5 * 8)
-    assert cost_of(Tokens(1_000_000, 400_000, 0), EndpointConfig(model="m", price_in=2.0)) == pytest.approx(2.0)
-    assert cost_of(Tokens(5, 0, 5), EndpointConfig(model="m", price_in=0)) == 0.0
-    assert cost_of(Tokens(5, 0, 5), EndpointConfig(model="m")) is None
+    assert cost_of(Tokens(1_000_000, 500_000), config) == pytest.approx(2 + 0.5 * 8)
+    assert cost_of(Tokens(1_000_000), EndpointConfig(model="m", price_in=2.0)) == pytest.approx(2.0)
+    assert cost_of(Tokens(5, 5), EndpointConfig(model="m", price_in=0)) == 0.0
+    assert cost_of(Tokens(5, 5), EndpointConfig(model="m")) is None
 
 
 def test_a_spent_budget_counts_what_was_still_on_its_way() -> None:
@@ -132,7 +131,9 @@ PRICED = EndpointConfig(model="m", price_in=1e6 / 8)
 def reserved(
     ledger: Ledger, tokens: int = 0, requests: int = 1, role: str = "policy"
 ) -> AbstractAsyncContextManager[CountedRequest]:
-    return counted_request(role, "m", Spend(tokens, tokens / 8, requests), ledger=ledger, prices=PRICED)
+    return counted_request(
+        role, "m", Usage(attempts=requests, tokens_in=tokens, cost=tokens / 8), ledger=ledger, prices=PRICED
+    )
 
 
 async def spend(ledger: Ledger, tokens: int, requests: int = 1, attempts: int = 1) -> int:
@@ -146,7 +147,7 @@ def test_no_schedule_of_requests_within_their_bounds_exceeds_a_budget(
     requests: list[tuple[int, float, int, int, str]], most_tokens: int, most_requests: int, loops: int
 ) -> None:
     ledger = Ledger(max_total_tokens=most_tokens, max_cost=most_tokens / 9, max_requests=most_requests)
-    seen: list[Totals] = []
+    seen: list[Usage] = []
 
     async def request(most: int, share: float, attempts: int, turns: int, end: str) -> None:
         try:
