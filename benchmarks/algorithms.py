@@ -31,8 +31,8 @@ from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.launch import Launch, Options, launch, launch_rl
 from skill_ttrl.stages.reports.summarize import HEADLINES, read_evaluations
-from skill_ttrl.stages.setup.checks import check_names
 from skill_ttrl.stages.setup.load import load_checked
+from skill_ttrl.stages.setup.rules import check_run
 from skill_ttrl.stages.train import run
 from skill_ttrl.storage.jsonl import read_jsonl
 
@@ -79,7 +79,7 @@ def check(options: argparse.Namespace) -> None:
         if name not in known and name != BASE:
             raise ConfigError(f"{' and '.join(options.recipes)} have no arm {name!r}.{did_you_mean(name, known)}")
     for (recipe, _), own in arms.items():
-        check_names(load_checked(recipe, [*RECIPES[recipe], *own, *options.settings]))
+        check_run(load_checked(recipe, [*RECIPES[recipe], *own, *options.settings]))
 
 
 def asked_cells(options: argparse.Namespace) -> list[Cell]:

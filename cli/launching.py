@@ -82,10 +82,6 @@ def run_or_check(
         if checked.exit_code:
             raise typer.Exit(checked.exit_code)
         return
-    from skill_ttrl.data.records import check_files
-
-    for source in filter(None, (config.data.train, config.data.eval)):  # before torch is imported
-        check_files(source)
     if (config.runtime.nproc or 1) > 1 and not launched():
         raise typer.Exit(_launch(found, config))
     from skill_ttrl.stages.reports.inspect import seeds_inspection
@@ -121,11 +117,9 @@ def _launch(found: Launch, config: SkillTTRLConfig) -> int:
     """Start the ranks of a run once it is clear that this machine has a place for each; gives the exit code."""
     from skill_ttrl.rl.parallel.launch import launch, this_command
     from skill_ttrl.runs.checkpoint import what_is_saved
-    from skill_ttrl.stages.setup.checks import check_gpus, check_ranks, check_ready
+    from skill_ttrl.stages.setup.rules import check_run
 
-    check_ready(config)
-    check_ranks(config)
-    check_gpus(config, asked=found.asks_ranks)
+    check_run(config, asks_ranks=found.asks_ranks)
     folder = found.folder(config)
     return launch(this_command(), config.runtime.nproc or 1, notice=notice, saved=lambda: what_is_saved(folder))
 

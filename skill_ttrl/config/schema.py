@@ -158,6 +158,16 @@ class SkillTTRLConfig(SeedSections, Section):
             yield "skills.episode_notes needs agent.context_mode=conversation"
 
     @property
+    def reinforces(self) -> bool:
+        """True where the phase rl trains."""
+        return "rl" in self.phases
+
+    @property
+    def votes(self) -> bool:
+        """True where a phase learns from groups of rollouts that vote."""
+        return self.reinforces or "vote_sft" in self.phases
+
+    @property
     def imitates(self) -> bool:
         """True where a phase imitates demonstrations."""
         return bool({"sft", "dagger"} & {*self.phases})

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SourceConfig
-from skill_ttrl.config.data import source_kind
 from skill_ttrl.errors import DataError, did_you_mean
 from skill_ttrl.storage.jsonl import parse_json
 
@@ -196,12 +195,6 @@ def _records(source: str, placed: Sequence[tuple[str, Any]], revision: str | Non
             raise DataError(f"{place}: a record must be an object with named fields, found {_shown(value)}.")
     places, rows = zip(*placed, strict=True)
     return Records(source, rows, places, revision)
-
-
-def check_files(source: SourceConfig) -> None:
-    """Raise `DataError` where a file that a config names does not exist; hub data sets and families are not looked up."""
-    for path in (source.path, *source.more) if source_kind(source.path) == "file" else ():
-        _existing_file(Path(path))
 
 
 def _existing_file(path: Path) -> Path:

@@ -117,6 +117,10 @@ class BackendFacts:
     """Gives the log-prob each token was sampled with. One that does not cannot be trained with."""
     engine: bool = False
     """Runs an inference engine, with weights and a cache of its own, in this process."""
+    structured: bool = False
+    """Can restrict a completion to given texts (`Backend.supports_structured_outputs`)."""
+    grows: bool = True
+    """Has `encode_next`, and so can continue an episode as one sequence of tokens."""
 
 
 class Backend(Protocol):
@@ -141,7 +145,8 @@ class Backend(Protocol):
     max_model_len: int | None
     """Most tokens of a prompt and its completion together; None: not known."""
     supports_structured_outputs: bool
-    """True if completions are limited to `Request.choice`. One that can limit slots to `Request.slot_words` too says `limits_slots`."""
+    """True if completions are limited to `Request.choice`: a class attribute of a backend of the user's own, False where it is left out. One
+    that can limit slots to `Request.slot_words` too says `limits_slots`."""
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """Prompt tokens of a conversation that the assistant is to continue; None for a backend that knows texts alone."""

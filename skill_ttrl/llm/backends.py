@@ -20,10 +20,10 @@ REMOTE = "openai"
 COMMAND = "command"
 """The backend that runs a program, and the name of that program as a source."""
 FACTS = {
-    "hf": BackendFacts(is_learner=True, blocking=True),
-    "vllm": BackendFacts(engine=True),
-    REMOTE: BackendFacts(trainable=False, remote=True),
-    COMMAND: BackendFacts(trainable=False, remote=True),
+    "hf": BackendFacts(is_learner=True, blocking=True, structured=True),
+    "vllm": BackendFacts(engine=True, structured=True),
+    REMOTE: BackendFacts(trainable=False, remote=True, grows=False),
+    COMMAND: BackendFacts(trainable=False, remote=True, grows=False),
 }
 BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
 
@@ -48,7 +48,10 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
         facts = FACTS[name]
         copies = facts.is_learner and runs_ahead(config)
         engine = facts.engine and config.vllm.mode == "colocate"
-        return replace(facts, is_learner=facts.is_learner and not copies, is_copy=copies, engine=engine)
+        policy = config.endpoints.of("policy")
+        structured = facts.structured or (name == REMOTE and policy is not None and policy.server_type == "vllm")
+        learner = facts.is_learner and not copies
+        return replace(facts, is_learner=learner, is_copy=copies, engine=engine, structured=structured)
     try:
         made_by = BACKENDS.get(name)
     except ConfigError:
@@ -58,6 +61,8 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
         for fact in ("is_learner", "trainable", "blocking", "log_probs")
         if hasattr(made_by, fact)
     }
+    known["structured"] = bool(getattr(made_by, "supports_structured_outputs", False))
+    known["grows"] = not isinstance(made_by, type) or hasattr(made_by, "encode_next")
     return BackendFacts(**known)
 
 

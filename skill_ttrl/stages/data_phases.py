@@ -19,27 +19,11 @@ from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, read_with_progress
 from skill_ttrl.stages.inputs.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
-from skill_ttrl.stages.inputs.tasks import evaluation_split, source_tasks, training_tasks
-from skill_ttrl.stages.setup.checks import DATA_PHASES, check_length, check_training_tasks
+from skill_ttrl.stages.inputs.tasks import evaluation_split, source_tasks
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 
 COLLECTED = "collected.jsonl"
 """The episodes that a run has collected, in its folder; those of further `collect.data` are in `collected-2.jsonl` and so on."""
-
-
-def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
-    """Look at what the later phases name, before episodes are played and a teacher is paid for a run that cannot go on.
-
-    Raises:
-        SkillTTRLError: what is wrong; the phases would say the same, only later.
-    """
-    env_id = resolve_env(config.env.id)
-    train = training_tasks(config, env_id, config.data.train, progress)
-    if config.data.eval is not None or config.data.train is None:
-        source_tasks(config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress)
-    check_length(config)
-    if "rl" in config.phases:
-        check_training_tasks(config, train)
 
 
 def with_collected(config: SkillTTRLConfig, folder: RunFolder) -> SkillTTRLConfig:
@@ -74,8 +58,6 @@ def gather(
     """
     files = config.demonstrations.trajectories
     spent: dict[str, float] = {}
-    if {*config.phases} & {*DATA_PHASES}:
-        check_before(config, progress)
     if "distill" in config.phases and "collect" not in config.phases and files is not None:
         warnings += episode_leaks(config, files)
     if "collect" in config.phases:
@@ -86,7 +68,7 @@ def gather(
                 _collect(path, of_its_data, progress)
         spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases:
-        assert files is not None  # see `check_episodes`
+        assert files is not None  # a rule
         assert isinstance(bank, RunBank)  # the config's own check
         began = time.perf_counter()
         with ledger.phase("distill"):

@@ -17,6 +17,7 @@ from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rl.parallel.driver import Driver, current_driver
+from skill_ttrl.rl.parallel.environment import launched
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder, config_differences
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.summary import Summary
@@ -32,21 +33,13 @@ from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
-from skill_ttrl.stages.setup.build import build, make_rewards
-from skill_ttrl.stages.setup.checks import (
-    check_bank,
-    check_names,
-    check_started,
-    check_training_tasks,
-    learning_phases,
-    refusals,
-    uncorrected_staleness,
-)
+from skill_ttrl.stages.setup.build import RunTasks, build, make_rewards, open_tasks
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import KEPT, Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkpoint
 from skill_ttrl.stages.setup.rollout_workers import on_cluster
+from skill_ttrl.stages.setup.rules import check_run, learning_phases, uncorrected_staleness
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.evolve import make_evolver
@@ -121,12 +114,14 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None, resume: 
         resume: see `run`.
 
     Raises:
-        SkillTTRLError: see `stages.setup.checks` and `check_place`.
+        SkillTTRLError: see `stages.setup.rules` and `check_place`.
     """
-    check_names(config)  # all of them in one message
-    check_started(config)
-    for error in refusals(config, without=check_bank if _has_begun(output) else None):
-        raise error
+    if (config.runtime.nproc or 1) > 1 and not launched():  # in Python nothing starts the others
+        raise ConfigError(
+            f"runtime.nproc is {config.runtime.nproc}, but this process runs alone. Start the run with skillttrl train or torchrun, or "
+            "set runtime.nproc=1."
+        )
+    check_run(config, begun=_has_begun(output))
     check_place(config, output, resume)
 
 
@@ -229,17 +224,19 @@ def _prepare(
     bank: RunBank | NoBank = NoBank()
     functions: dict[Phase, Callable[[Run], None]] = {}
     try:
-        state = resumed.state if resumed.checkpoint else None
-        bank = open_run_bank(with_endpoint(session.config), folder, state, models_of(session.config))
-        stack.callback(bank.close)
-        for text in bank.notices:
-            session.progress.notice(text, warning=True)
         with session.stop.interruptible("Interrupted before training started; an existing run is unchanged."):
-            parts, meter = _build(stack, session, bank)
+            tasks = open_tasks(session.config, session.progress)
+            stack.callback(tasks.envs.close)
+            state = resumed.state if resumed.checkpoint else None
+            bank = open_run_bank(with_endpoint(session.config), folder, state, models_of(session.config))
+            stack.callback(bank.close)
+            for text in bank.notices:
+                session.progress.notice(text, warning=True)
+            parts, meter = _build(stack, session, bank, tasks)
             config, text_editor, evolution = parts.config, None, None
-            if "rl" in config.phases:
-                evolution = make_evolver(parts, resumed.state, transductive=meter.transductive)
-                text_editor = make_bank_text(parts, resumed.state, transductive=meter.transductive)
+            if config.reinforces:
+                evolution = make_evolver(parts, resumed.state)
+                text_editor = make_bank_text(parts, resumed.state)
                 if text_editor is not None:
                     stack.callback(text_editor.close)
             encoded: Encoded = ([], [])
@@ -259,11 +256,8 @@ def _prepare(
                     elif name == "dagger":
                         functions[name] = partial(imitate_expert, demonstrations=encoded[1])
                     elif name == "vote_sft":
-                        check_training_tasks(config, parts.train_tasks)
                         functions[name] = imitate_majority
                     else:
-                        check_training_tasks(config, parts.train_tasks)
-                        parts.bank.check_merger()
                         rewards = make_rewards(parts, meter)
                         functions[name] = partial(reinforce, rewards=rewards, evolution=evolution, text=text_editor)
         stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
@@ -276,7 +270,9 @@ def _prepare(
     return parts, meter, functions
 
 
-def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> tuple[TrainingComponents, Meter]:
+def _build(
+    stack: ExitStack, session: Session, bank: RunBank | NoBank, tasks: RunTasks
+) -> tuple[TrainingComponents, Meter]:
     """The phases without weights, and then the parts: the built-in policy takes its words from what was collected."""
     config, checkpoint = with_collected(session.config, session.folder), session.resumed.checkpoint
     if checkpoint is None:
@@ -291,6 +287,7 @@ def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> tuple[
         stopping=lambda: session.stop.signum is not None,
         warnings=session.warnings,
         driver=session.driver,
+        tasks=tasks,
     )
     stack.callback(meter.close)
     stack.callback(components.close)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError
-from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages import train
-from skill_ttrl.types import Group
 from tests.integration.test_episode_run import CONFIG
 from tests.integration.test_kill_and_resume import SETTINGS as KILLED
 from tests.integration.test_kill_and_resume import STEPS, assert_same, harness
@@ -85,38 +79,6 @@ def test_weights_in_flight_stay_within_the_staleness_and_each_turn_says_its_vers
         assert 0 <= min(ages) <= max(ages) <= 2
         row = rows(tmp_path / "run")[step]
         assert row["staleness/max"] == max(ages) and row["staleness/mean"] == pytest.approx(sum(ages) / len(ages))
-
-
-def test_what_cannot_run_ahead_leaves_no_folder(tiny_yaml: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rl\.dynamic_sampling=null"):
-        train.run(load_config(tiny_yaml, [*SETTINGS, *REPEATABLE, "rl.dynamic_sampling={}"]), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-sent: list[str] = []
-"""Task at which a signal was sent."""
-
-
-def stopping_reward(group: Group) -> list[float]:
-    """Reward of a run that gets a signal in its first step, while its rollouts run ahead."""
-    if not sent:
-        sent.append(group.task.id)
-        os.kill(os.getpid(), signal.SIGTERM)
-    return [float(len(answer or "") % 2) for answer in group.answers]
-
-
-def test_a_signal_saves_and_leaves_no_thread(tiny_yaml: Path, tmp_path: Path) -> None:
-    sent.clear()
-    config = load_config(tiny_yaml, [*SETTINGS, "rl.max_staleness=2", f"rl.reward={__name__}:stopping_reward"])
-    with pytest.raises(Interrupted, match="after rl step 1; saved in") as stopped:
-        train.run(config, tmp_path / "run")
-    assert stopped.value.exit_code == 128 + signal.SIGTERM
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("rollouts-")]
-    train.run(config, tmp_path / "run", resume="auto")
-    found = rows(tmp_path / "run")
-    assert [row["step"] for row in found] == list(range(6))
-    assert found[1]["staleness/max"] == 0, "in flight at the signal, and sampled again by the newer weights"
-    assert max(row["staleness/max"] for row in found) <= 2
 
 
 @pytest.mark.slow

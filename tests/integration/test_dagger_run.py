@@ -11,7 +11,6 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages import dagger, train
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -161,17 +160,3 @@ def test_other_memories_learn_step_by_step(reference: Path, tmp_path: Path) -> N
     assert all(
         len(each.steps) <= 2 and step.action in step.admissible_actions for each in episodes for step in each.steps
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"collect": {"agent": "builtin"}}, "phase dagger asks an expert"),
-        ({"collect": {"agent": "walkthrough"}}, "nor with dagger"),
-        ({"dagger": {"rounds": 3, "steps": [1, 2]}}, "steps has 2 values"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        train.run(config(**changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

@@ -119,28 +119,6 @@ def test_a_run_in_which_no_look_is_ever_due_says_so_and_a_threshold_of_0_is_refu
         load_config(doors, ["evolve.threshold=0"])
 
 
-MATH = [
-    "env={id: math}",
-    "data={train: {path: 'synthetic:add', split: train, limit: 6}, eval: {path: 'synthetic:add', split: test}}",
-]
-NO_GRADE = [*MATH, "data.max_prompt_tokens=300", "rl.reward=random", "agent={template: plain}"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        (["evolve.teacher=tests.doors:Opener"], "without distill and evolve"),
-        (NO_GRADE, "There is an evolve section, but .*cannot grade"),
-    ],
-)
-def test_a_run_that_cannot_evolve_says_so_before_it_begins(
-    settings: list[str], why: str, doors: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=why):
-        train.run(load_config(doors, settings), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.slow
 def test_a_teacher_s_skills_are_in_later_prompts_and_its_failures_are_said(doors: Path, tmp_path: Path) -> None:
     """Winners' operations may change the bank beside it (skills.update=merge)."""

@@ -12,7 +12,6 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import BuiltinConfig, DemonstrationsConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
@@ -20,9 +19,7 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.stages import train
 from skill_ttrl.stages.inputs.demonstrate import LeftOut, demonstrate, demonstrate_episodes
-from skill_ttrl.stages.setup.checks import check_form
 from skill_ttrl.stages.setup.encode import encode_shown
-from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Step, Task, Trajectory
 from tests.kiosk import FORM, KIOSK, Kiosk
@@ -132,19 +129,3 @@ def test_every_phase_goes_by_the_form(tmp_path: Path) -> None:
     (round_row,) = [row for row in rows if row["phase"] == "dagger_round"]
     assert round_row["expert_action_not_written"] == 0 and 0 <= round_row["expert_agreement"] <= 1
     assert [row["invalid_actions"] for row in rows if row["phase"] == "rl" and "invalid_actions" in row] == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("section", "value"),
-    [
-        ("agent", {"action_parser": "skillrl"}),
-        ("agent", {"context_mode": "window", "template": "episode", "hidden_verbs": ["help"]}),
-        ("demonstrations", {"rationale": "next_subgoal"}),
-    ],
-)
-def test_settings_about_the_environments_texts_are_refused(section: str, value: dict[str, Any]) -> None:
-    mixed = load_config({**RUN, section: {**RUN[section], **value}})
-    with pytest.raises(ConfigError, match="form of actions"):
-        check_form(mixed)
-    with pytest.raises(ConfigError, match="form of actions"):
-        build_policy(mixed)

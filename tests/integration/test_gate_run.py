@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages import merge, train
@@ -127,33 +126,3 @@ def test_gate_options_without_a_gate_are_refused() -> None:
         (["distill", "--trajectories", "x", "-o", "y", "--policy", "run"], "needs --append"),
     ):
         refused(skillttrl(*words), 2, why)
-
-
-MATH = [
-    "skills.prompt_max_tokens=200", "env={id: math}", "agent={template: plain}", "evolve=null", "rl.reward=majority",
-    "rl.kl_coef=0",
-]  # fmt: skip
-ADD = "{path: 'synthetic:add', split: train, limit: 6}"
-
-
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        (["skills.gate={tasks: 30}"], "the gate's tasks are excluded from training"),
-        (["skills.gate={rule: not_worse, min_effect: 0}"], "min_effect above 0"),
-        (
-            [
-                *MATH,
-                f"data={{max_prompt_tokens: 300, train: {ADD}, eval: {{path: 'synthetic:add', split: test}}}}",
-                "skills.gate={tasks: 2}",
-            ],
-            r"There is a gate \(skills\.gate\), but .*cannot grade",
-        ),
-    ],
-)
-def test_a_gate_that_cannot_decide_says_so_before_the_run_begins(
-    settings: list[str], why: str, doors: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=why):
-        train.run(load_config(doors, settings), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

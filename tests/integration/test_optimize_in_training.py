@@ -14,7 +14,6 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.data.operators import OperatorGrammar
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -114,22 +113,6 @@ def checkpoint_state(run: Path) -> Any:
         checkpoint, _ = newest(folder, "auto")
     assert checkpoint is not None
     return load_state(checkpoint.path)["state"]["optimize"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        (["skills=null"], "optimize.every edits the run's skill bank"),
-        (["data.eval=null"], "evaluates on the same tasks"),
-        (["optimize.optimizer=openai"], "endpoints.roles.optimizer"),
-    ],
-)
-def test_a_run_that_cannot_edit_its_bank_says_so_before_it_begins(
-    settings: list[str], why: str, both: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=why):
-        train.run(load_config(both, settings), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_language_model_edits_the_bank(both: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ HARNESS = '''
 import json, os, signal, sys
 import skill_ttrl.cli.display.views, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
 import skill_ttrl.rollout.rollout as rollout, skill_ttrl.stages.distill as distill, skill_ttrl.stages.sft as sft
-import skill_ttrl.stages.setup.checks as checks, skill_ttrl.stages.setup.encode as encode, skill_ttrl.stages.data_phases as gather
+import skill_ttrl.stages.setup.rules as rules, skill_ttrl.stages.setup.encode as encode, skill_ttrl.stages.data_phases as gather
 import skill_ttrl.runs.checkpoint as checkpoint
 from skill_ttrl.cli.main import main
 from skill_ttrl.runs.folder import RunFolder
@@ -43,7 +43,7 @@ config, folder, settings, stops = sys.argv[1], sys.argv[2], json.loads(sys.argv[
 PLACES = {
     "collect": (rollout, "_play_scripted"),
     "kept": (EpisodeWriter, "add"),
-    "between": (checks, "make_teacher"),
+    "between": (rules, "make_teacher"),
     "distill": (gather, "distill_into"),
     "distilled": (SkillBank, "apply"),
     "demonstrate": (encode, "coverage"),

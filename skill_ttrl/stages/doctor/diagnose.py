@@ -122,7 +122,7 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
 
 def host_checks(config: SkillTTRLConfig) -> list[Check]:
     """A check of each host that a run of `config` would send requests to."""
-    from skill_ttrl.stages.setup.checks import roles_used
+    from skill_ttrl.stages.setup.rules import roles_used
 
     checks: list[Check] = []
     if config.rollout.backend == "vllm" and config.vllm.mode == "server" and config.vllm.servers:

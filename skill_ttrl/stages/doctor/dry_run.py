@@ -1,24 +1,23 @@
-"""`--dry-run`: every check that `train` makes before it starts, and the sizes of the run that are known. Nothing is sampled or written."""
+"""`--dry-run`: the rules that `train` applies before it starts, and the sizes of the run that are known. Nothing is sampled or written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
-from skill_ttrl.envs import check_text_env, make_env, resolve_env
-from skill_ttrl.errors import EndpointError, ModelError, SkillBankError, SkillTTRLError
-from skill_ttrl.llm.backends import backend_facts, check_trainable
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.errors import ConfigError, EndpointError, SkillBankError, SkillTTRLError
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.load import load_model_config
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.rl.device import resolve_device
 from skill_ttrl.stages.data_phases import episode_leaks
 from skill_ttrl.stages.doctor.diagnose import CHROMA, host_checks
-from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_here, memory_advice
+from skill_ttrl.stages.doctor.memory import PHASES, MemoryEstimate, estimate_here, gigabytes, memory_advice
 from skill_ttrl.stages.inputs.demonstrate import answer_note
 from skill_ttrl.stages.inputs.leak import (
     demonstration_leaks,
@@ -28,18 +27,10 @@ from skill_ttrl.stages.inputs.leak import (
     settle,
     training_splits,
 )
-from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, other_family, source_tasks
-from skill_ttrl.stages.setup.checks import (
-    check_cut_series,
-    check_length,
-    check_models,
-    check_names,
-    check_states,
-    check_training_tasks,
-    refusals,
-)
+from skill_ttrl.stages.inputs.tasks import evaluation_split, is_held_out, leaks, other_family, source_tasks
+from skill_ttrl.stages.setup.build import make_envs
 from skill_ttrl.stages.setup.defaults import with_defaults
-from skill_ttrl.stages.setup.encode import imitated_files
+from skill_ttrl.stages.setup.rules import combined, refusals, task_refusals
 from skill_ttrl.types import Task, derive_seed
 
 T = TypeVar("T")
@@ -76,7 +67,7 @@ class DryRun:
     obstacles: list[str] = field(default_factory=list)
     """Why a run of it would not start; empty: it would."""
     exit_code: int = 0
-    """With which `skillttrl train` would refuse it, or 5 where memory is too small; 0: it would not, as far as can be seen here."""
+    """With which `skillttrl train` would refuse it; 0: it would not, as far as can be seen here."""
 
     def refuse(self, error: SkillTTRLError) -> None:
         """Add an obstacle, once."""
@@ -94,31 +85,26 @@ class DryRun:
 
 
 def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool = False, hosts: bool = True) -> DryRun:
-    """Check what a run of `config` checks before it starts, and state its sizes.
+    """Apply the rules of a run of `config`, and state its sizes.
 
     Args:
         config: The config as given.
-        asks_ranks: The command line says how many ranks (`setup.ranks.check_gpus`).
+        asks_ranks: The command line says how many ranks (`rules.refusals`).
         measures: The config may be one that only measures, with a policy that is not loaded here.
         hosts: Also ask the hosts that the config names whether they are there.
-
-    Raises:
-        SkillTTRLError: nothing has a name that the config calls (`check_names`).
     """
-    check_names(config)
-    found, remote = DryRun(config.name, config.model.path), backend_facts(config).remote
-    for error in refusals(config, asks_ranks=asks_ranks, without=check_trainable if measures and remote else None):
+    found, trains = DryRun(config.name, config.model.path), not (measures and backend_facts(config).remote)
+    refused = [*refusals(config, trains=trains, asks_ranks=asks_ranks)]
+    for error in refused:
         found.refuse(error)
-    if (complete := found.attempt(with_defaults, config)) is not None:
-        config = complete
+    if (whole := combined(refused)) is not None:
+        found.exit_code = whole.exit_code
+    with suppress(SkillTTRLError):  # which is among the obstacles
+        config = with_defaults(config)
         _check_tasks(config, found)
-    if not remote and (model_config := found.attempt(load_model_config, config.model)) is not None:
-        found.attempt(_check_memory, config, model_config, found)
-        found.attempt(check_length, config, model_config)
-        found.attempt(_check_engine, config)
-    with suppress(SkillTTRLError):  # what is not set, such as a key, is among the obstacles
-        check_models(config)
-        for check in host_checks(config) if hosts else ():
+        if not backend_facts(config).remote:
+            found.attempt(_add_memory, config, found)
+        for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
                 kind = SkillBankError if check.name == CHROMA else EndpointError
                 found.refuse(kind(f"{check.name}: {check.found}. {check.advice}".rstrip()))
@@ -126,30 +112,17 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool
     return found
 
 
-def _check_memory(config: SkillTTRLConfig, model_config: Any, found: DryRun) -> None:
-    memory, found.available, note = estimate_here(config, model_config)
+def _add_memory(config: SkillTTRLConfig, found: DryRun) -> None:
+    """Estimate the memory; where it is too little, that is a note: an estimate is no reason to refuse a run."""
+    memory, found.available, note = estimate_here(config, load_model_config(config.model))
     found.memory = memory
     found.notes[:0] = [note] if note else []
     if memory.on_device > found.available:
         largest = max(memory.phases, key=lambda name: memory.phases[name])
-        raise ModelError(
-            f"The run needs {memory.on_device / 1e9:.1f} GB at its peak ({largest}), and the device has "
-            f"{found.available / 1e9:.1f} GB. {memory_advice(config, memory, largest, found.available)}"
+        found.notes.append(
+            f"the run may not fit: it needs about {gigabytes(memory.on_device)} at its peak ({PHASES[largest]}), and the device has "
+            f"{gigabytes(found.available)}. {memory_advice(config, memory, largest, found.available)}"
         )
-
-
-def _check_engine(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` where an engine in this process cannot run the model as the config asks."""
-    if not backend_facts(config).engine:
-        return
-    from skill_ttrl.llm.backend import ModelSource
-    from skill_ttrl.llm.vllm.checks import check_fits
-
-    def nothing() -> Any:
-        raise AssertionError("a dry run loads no model")
-
-    policy = ModelSource(config.model, nothing, trains="rl" in config.phases)
-    check_fits(config, policy, str(resolve_device(config.runtime.device)))
 
 
 def _phase(name: str, config: SkillTTRLConfig, found: DryRun) -> PhaseSize:
@@ -173,30 +146,24 @@ def _phase(name: str, config: SkillTTRLConfig, found: DryRun) -> PhaseSize:
 
 def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
     """Check the tasks that are trained and evaluated on, and the environment with the first of them."""
-    data, env = config.data, config.env
-    held_out = data.eval is not None or data.train is None
+    data, env, held_out = config.data, config.env, is_held_out(config)
     split = env.train_split if data.train is None else "train"
     train = evaluated = found.attempt(_tasks, config, data.train, split, env.train_tasks, found)
     if held_out:
-        split = evaluation_split(config)
-        evaluated = found.attempt(_tasks, config, data.eval, split, env.eval_tasks, found)
+        evaluated = found.attempt(_tasks, config, data.eval, evaluation_split(config), env.eval_tasks, found)
     found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
-    found.attempt(check_cut_series, config, [*(train or ()), *(evaluated or ())])
-    if train is not None:
-        found.attempt(_check_contract, config, train[0])
-        if "rl" in config.phases:
-            found.attempt(check_training_tasks, config, train)
-    if evaluated is not None:
-        found.notes += [note for note in (other_family(config),) if note]
-        if held_out and train is not None:
-            found.notes += found.attempt(leaks, config, train, evaluated) or []
-        found.notes += found.attempt(_imitated, config, evaluated, transductive=not held_out) or []
-
-
-def _check_contract(config: SkillTTRLConfig, task: Task) -> None:
-    with closing(make_env(resolve_env(config.env.id), **config.env.kwargs)) as env:
-        check_text_env(env, task)
-        check_states(config, env, task)
+    known = [*(train or ()), *(evaluated or ())]
+    envs = found.attempt(make_envs, config, known) if known else None
+    for error in task_refusals(config, train, evaluated if held_out else None, envs):
+        found.refuse(error)
+    if envs is not None:
+        envs.close()
+    if evaluated is None:
+        return
+    found.notes += [note for note in (other_family(config),) if note]
+    if held_out and train is not None:
+        found.notes += found.attempt(leaks, config, train, evaluated) or []
+    found.notes += found.attempt(_imitated, config, evaluated, transductive=not held_out) or []
 
 
 def _tasks(
@@ -242,7 +209,9 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
     elif "collect" in config.phases:  # its episodes are of training tasks
         return notes
     else:
-        files = imitated_files(config)
+        files = config.demonstrations.trajectories
+        if files is None:  # a rule
+            return notes
         what = f"demonstrations.trajectories ({names_of(files)})"
         notes += settle(config, foreign_splits(read_episodes(files), training_splits(config), what))
         seen = seen_tasks(episode.task for episode in read_episodes(files))

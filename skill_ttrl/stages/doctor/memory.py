@@ -23,7 +23,7 @@ from skill_ttrl.rl.forward.tree import refuse_config
 from skill_ttrl.rl.out_of_memory import out_of_memory
 from skill_ttrl.rl.policy import LOGIT_BUDGET
 from skill_ttrl.runs.checkpoint import what_is_saved
-from skill_ttrl.stages.setup.checks import PROCESS_BYTES, context_parts, planned_ranks
+from skill_ttrl.stages.setup.rules import PROCESS_BYTES, context_parts, planned_ranks
 
 FP32 = 4
 CUDA_CONTEXT_BYTES = 800_000_000

@@ -85,6 +85,11 @@ def evaluation_split(config: SkillTTRLConfig) -> str:
     return config.env.eval_split if config.data.eval is None and config.data.train is None else "test"
 
 
+def is_held_out(config: SkillTTRLConfig) -> bool:
+    """True if a run is measured on other tasks than it trains on."""
+    return config.data.eval is not None or config.data.train is None
+
+
 def set_names(config: SkillTTRLConfig) -> tuple[str, str]:
     """Names of the tasks that a run trains on and of those that it is measured on, for tables."""
 
@@ -190,14 +195,13 @@ def own_training_tasks(config: SkillTTRLConfig) -> list[Task]:
 def gate_of(config: SkillTTRLConfig) -> GateConfig | None:
     """The gate of a run; None where no bank changes in it, or all changes are applied as they come."""
     skills = config.skills
-    return skills.gate if skills is not None and skills.enabled and "rl" in config.phases else None
+    return skills.gate if skills is not None and skills.enabled and config.reinforces else None
 
 
 def hold_out(
     config: SkillTTRLConfig,
-    env_id: str,
     train: Sequence[Task],
-    evaluated: Sequence[Task] | None,
+    evaluated: Sequence[Task],
     progress: Progress,
     warnings: list[str],
 ) -> tuple[list[Task], list[Task]]:
@@ -205,27 +209,21 @@ def hold_out(
 
     Args:
         config: the whole config.
-        env_id: the environment's Gymnasium id.
         train: all training tasks.
-        evaluated: those of the evaluation; None where these are the training tasks.
+        evaluated: those of the evaluation.
         progress: shows how far reading is.
         warnings: gets lines on tasks that the evaluation shares with `skills.gate.data`.
 
     Raises:
-        ConfigError: too few tasks, or the run is measured on its training tasks.
+        ConfigError: too few tasks.
         DataError: the gate's own tasks cannot be read, or are those of the evaluation.
     """
     gate = gate_of(config)
     if gate is None:
         return [*train], []
-    if evaluated is None:
-        raise ConfigError(
-            "skills.gate decides by success on training tasks, and this run evaluates on the same tasks. Give it separate "
-            "evaluation tasks (data.eval), or remove skills.gate."
-        )
     if gate.data is None:
         return split_tasks(train, gate.tasks, config.seed)
-    tasks = source_tasks(config, env_id, gate.data, "train", None, progress)[: gate.tasks]
+    tasks = source_tasks(config, resolve_env(config.env.id), gate.data, "train", None, progress)[: gate.tasks]
     warnings += settle(config, leaked(config, evaluated, seen_tasks(tasks), "skills.gate.data"))
     held_out = {task_content(task) for task in tasks}
     return [task for task in train if task_content(task) not in held_out], tasks

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, SkillBankError
+from skill_ttrl.errors import BudgetError, CheckpointError, SkillBankError
 from skill_ttrl.optimize.calls import Calls, EndpointChat
 from skill_ttrl.optimize.documents import apply_patch_outside
 from skill_ttrl.optimize.engines import make_optimizer
@@ -70,29 +70,16 @@ class BankText:
         return merged if len(merged.edits) <= most else self.optimizer.select(view, merged, most)
 
 
-def make_bank_text(components: TrainingComponents, state: Mapping[str, Any], *, transductive: bool) -> BankText | None:
+def make_bank_text(components: TrainingComponents, state: Mapping[str, Any]) -> BankText | None:
     """The text optimizer of a run, restored from a checkpoint's state; None where `optimize.every` is not set.
 
     Raises:
-        ConfigError: the run has no bank in use, is measured on its training tasks, or the optimizer cannot be made.
+        ConfigError: the optimizer cannot be made.
         CheckpointError: that state is damaged.
     """
     config = components.config.optimize
     if config is None or config.every is None:
         return None
-    if not components.bank:
-        raise ConfigError(
-            "optimize.every edits the run's skill bank, and this run has none in use. Add a skills section, or remove it."
-        )
-    if transductive:
-        raise ConfigError(
-            "optimize.every edits the bank by results on the training tasks, and this run evaluates on the same tasks. Set data.eval to others, "
-            "or remove it."
-        )
-    if config.lr_scheduler in ("autonomous", "none"):
-        raise ConfigError(
-            f"optimize.every needs a schedule, and optimize.lr_scheduler is {config.lr_scheduler}. Set it to cosine."
-        )
     endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
     asks = config.optimizer == "openai" or "optimizer" in endpoints.roles
     chat = EndpointChat(endpoints) if asks else None

@@ -16,7 +16,7 @@ from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, summary_versions
 from skill_ttrl.stages.evaluation.results import EVALUATION, NO_SKILLS, Evaluation, ProblemResult, control_warning
 from skill_ttrl.stages.inputs.tasks import set_names
-from skill_ttrl.stages.setup.checks import learning_phases
+from skill_ttrl.stages.setup.rules import learning_phases
 from skill_ttrl.stages.training.run import Run, stopped_by
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning
 from skill_ttrl.statistics import paired_difference

@@ -4,36 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.rl import COPY, OverlongConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
-from skill_ttrl.errors import ConfigError, EnvError, ModelError
+from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import BackendContext
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.parallel.environment import strategy
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.info import failure, reset_options
-from skill_ttrl.signals import FAILURES
 from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST
 from skill_ttrl.stages.inputs.tasks import (
     evaluation_split,
     fit_prompts,
     hold_out,
+    is_held_out,
     leaks,
     other_family,
     source_tasks,
     training_tasks,
 )
-from skill_ttrl.stages.setup.checks import check_cut_series, check_states
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy, check_context, load_policy
+from skill_ttrl.stages.setup.rules import (
+    check_cut_series,
+    check_graded,
+    check_policy,
+    check_training_tasks,
+    raise_all,
+    task_refusals,
+)
 from skill_ttrl.stages.training.components import GateTasks, RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
@@ -52,6 +57,44 @@ if TYPE_CHECKING:
 NO_BANK = NoBank()
 
 
+@dataclass(frozen=True)
+class RunTasks:
+    """The tasks of a run, with environments that can play them."""
+
+    train: list[Task]
+    evaluated: list[Task]
+    """The held-out tasks; `train` itself where there are none."""
+    held_out: bool
+    envs: EnvPool
+    notes: list[str]
+    """Lines for the summary on held-out tasks that are learned from."""
+
+
+def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
+    """Read the tasks of a run, and refuse what no run can do with them before anything is played or paid for.
+
+    Raises:
+        SkillTTRLError: they cannot be read, or a rule on them (`rules.task_refusals`) does not hold.
+    """
+    env_id = resolve_env(config.env.id)
+    train = training_tasks(config, env_id, config.data.train, progress)
+    held_out, evaluated = is_held_out(config), train
+    if held_out:
+        split = evaluation_split(config)
+        evaluated = source_tasks(config, env_id, config.data.eval, split, config.env.eval_tasks, progress)
+    envs = make_envs(config, [*train, *evaluated])
+    try:
+        raise_all(task_refusals(config, train, evaluated if held_out else None, envs))
+        notes = []
+        if held_out:
+            notes += [note for note in (other_family(config),) if note]
+            notes += leaks(config, train, evaluated)
+    except BaseException:
+        envs.close()
+        raise
+    return RunTasks(train, evaluated, held_out, envs, notes)
+
+
 def build(
     config: SkillTTRLConfig,
     progress: Progress,
@@ -61,6 +104,7 @@ def build(
     stopping: Callable[[], bool] = lambda: False,
     warnings: list[str] | None = None,
     driver: Driver | None = None,
+    tasks: RunTasks | None = None,
 ) -> tuple[TrainingComponents, Meter]:
     """Build the parts that act, and the meter, which alone holds the true answers.
 
@@ -72,6 +116,7 @@ def build(
         stopping: returns True once the user wants to stop; see `BackendContext`.
         warnings: gets lines for the summary on held-out tasks that are learned from.
         driver: the ranks that train together; None: this process alone.
+        tasks: what `open_tasks` gave; None: they are read now.
 
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
@@ -80,27 +125,21 @@ def build(
     from skill_ttrl.rl.parallel.ranks import ALONE
 
     driver = driver or Driver(ALONE)
-    env_id = resolve_env(config.env.id)
-    train = training_tasks(config, env_id, config.data.train, progress)
-    held_out = config.data.eval is not None or config.data.train is None
-    evaluated = train
-    if held_out:
-        evaluated = source_tasks(
-            config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress
-        )
-    envs = make_envs(config, [*train, *evaluated])
-    check_states(config, envs.acquire(1)[0], train[0])
+    tasks = tasks or open_tasks(config, progress)
     found = [] if warnings is None else warnings
+    found += tasks.notes
+    held_out, envs = tasks.held_out, tasks.envs
     with ExitStack() as stack:
         parts = build_learner_policy(config, driver, weights, progress.notice, stopping)
         stack.callback(parts.backend.close)
         check_context(config, parts)
-        train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
-        evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress) if held_out else train
+        train = fit_prompts(tasks.train, config.data, parts.backend, parts.agent, progress)
+        evaluated = train
         if held_out:
-            found += [note for note in (other_family(config),) if note]
-            found += leaks(config, train, evaluated)
-        train, gate = hold_out(config, env_id, train, evaluated if held_out else None, progress, found)
+            evaluated = fit_prompts(tasks.evaluated, config.data, parts.backend, parts.agent, progress)
+        train, gate = hold_out(config, train, evaluated, progress, found)
+        if config.votes:
+            check_training_tasks(config, train)  # without those that do not fit
         stack.pop_all()
     if unshown := bank.unshown([*train, *evaluated]):
         progress.notice(unshown, warning=True)
@@ -164,8 +203,7 @@ def build_for_eval(
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
     """
-    for name in config.eval.controls:  # one that does not exist is refused before anything is loaded
-        make_scripted_agent(name, resolve_env(config.env.id), config.agent)
+    check_policy(config)
     every = [task for tasks in problems.values() for task in tasks]
     envs = make_envs(config, every)
     parts = build_policy(config, weights=weights, notice=progress.notice)
@@ -214,7 +252,7 @@ def make_replica(replica: Replica, config: SkillTTRLConfig, weights: Path | None
     accelerator = make_accelerator(config.runtime)
     replica.accelerator = accelerator
     loaded, replica.policy = _load(replica, config, accelerator, weights)
-    if "rl" in config.phases and config.rl.critic is not None and config.rl.critic.model is not None:
+    if config.reinforces and config.rl.critic is not None and config.rl.critic.model is not None:
         if config.rl.critic.model == COPY:
             replica.policy.check_copy()  # the copy is made when the phase begins
         else:
@@ -299,13 +337,8 @@ def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
     """
     rl = components.config.rl
     names = [rl.reward, *rl.extra_rewards]
-    if components.config.evolve is not None and "env" not in names:
-        instead = "Remove it: there is no success to base it on."
-        check_graded(components.train_tasks[0], components.worker.envs, "There is an evolve section", instead)
-    gate = components.gate
-    if gate is not None:
-        instead = "Give skills.gate.data tasks with their true answers, or remove skills.gate."
-        check_graded(gate.tasks[0], gate.envs, "There is a gate (skills.gate)", instead)
+    if components.gate is not None:
+        check_graded(components.gate.tasks[0], components.gate.envs, "skills.gate")
     rewards = {name: _make_reward(name, components, meter) for name in names}
     if rl.overlong is not None and rl.overlong.penalty:
         rewards[OVERLONG] = partial(_length_penalty, rl.overlong, components.config.rollout.max_new_tokens)
@@ -321,10 +354,6 @@ def _length_penalty(settings: OverlongConfig, limit: int, group: Group, vote: Vo
 
 def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Reward:
     config = components.config
-    asked = f"rl.reward={name}" if name == config.rl.reward else f"rl.extra_rewards.{name}"
-    if name == "env":
-        instead = "Use rl.reward=majority, or rl.reward=label as a control."
-        check_graded(components.train_tasks[0], components.worker.envs, asked, instead)
     if name.startswith(MODEL_REWARD):
         from skill_ttrl.llm.reward_model import RewardModel
 
@@ -332,27 +361,4 @@ def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Rew
         commit = None if pinned.startswith(FOLDER_DIGEST) else pinned or None
         scorer = RewardModel(name.removeprefix(MODEL_REWARD), revision=commit, device=str(components.policy.device))
         return build_reward(name, {}, scorer)
-    if name != "label":
-        return build_reward(name, {})
-    tasks = components.train_tasks
-    missing = [task.id for task in tasks if task.id not in meter.references]
-    if missing:
-        raise ConfigError(
-            f"{asked} needs a true answer for every training task; {len(missing)} of {len(tasks)} have none, first {missing[0]!r}. "
-            "Use rl.reward=majority, or remove those tasks."
-        )
-    return build_reward(name, meter.references)
-
-
-def check_graded(task: Task, envs: EnvPool, asked: str, instead: str) -> None:
-    """Raise `ConfigError` where the environment says that it cannot grade a task as it is given."""
-    env = envs.acquire(1)[0]
-    try:
-        env.reset(seed=task.seed, options=reset_options(task))
-        graded = env.step("")[4].get("graded")
-    except FAILURES as raised:
-        raise EnvError(f"{task.env_id} failed on task {task.id!r}: {failure(raised)}") from raised
-    if graded is False:
-        raise ConfigError(
-            f"{asked}, but {task.env_id} cannot grade without true answers, which these tasks lack. {instead}"
-        )
+    return build_reward(name, meter.references if name == "label" else {})

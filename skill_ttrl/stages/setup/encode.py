@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from skill_ttrl.agents.action_parser import possible
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.config import BUILTIN, SkillTTRLConfig
-from skill_ttrl.data.episodes import Files, names_of, read_episodes
+from skill_ttrl.config import BUILTIN
+from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import load_demonstrations
-from skill_ttrl.errors import ConfigError, DataError, EndpointError, RunFolderError, annotate_error
+from skill_ttrl.errors import DataError, EndpointError, RunFolderError, annotate_error
 from skill_ttrl.llm.chat import answer_end, answer_form, encode_chats, encode_next, encode_plain, missing_end, turn_end
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.pack import EncodedDemonstration
@@ -329,7 +329,8 @@ def encode_episodes(
         DataError: they cannot be read, or there is nothing to imitate.
     """
     config, whole = parts.config.demonstrations, parts.config
-    files = imitated_files(whole)
+    files = whole.demonstrations.trajectories
+    assert files is not None  # a rule
     episodes, agent = list(read_episodes(files, progress)), agent_of(parts)
     tagged = whole.agent.action_parser != "none"
     what = f"demonstrations.trajectories ({names_of(files)})"
@@ -362,20 +363,6 @@ def _encode_grown(parts: TrainingComponents, episodes: Sequence[EpisodeShown]) -
     encoded = encode_shown(parts.policy.tokenizer, episodes)
     refuse_too_long(parts, encoded, "The longest episode")
     return encoded
-
-
-def imitated_files(config: SkillTTRLConfig) -> Files:
-    """The episodes that a run imitates.
-
-    Raises:
-        ConfigError: none is named.
-    """
-    if config.demonstrations.trajectories is None:
-        raise ConfigError(
-            "The phase sft needs something to imitate (and dagger too): put the phase collect before it, name a file of episodes in "
-            "demonstrations.trajectories, or demonstrations in sft.data.path (see `skillttrl configs quickstart`)."
-        )
-    return config.demonstrations.trajectories
 
 
 def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstration]:

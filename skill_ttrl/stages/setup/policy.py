@@ -27,17 +27,10 @@ from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.retrieval.bank_view import TIERS
-from skill_ttrl.stages.setup.checks import (
-    check_constrained,
-    check_form,
-    check_grows,
-    check_ready,
-    context_parts,
-    refuse_length,
-)
 from skill_ttrl.stages.setup.open_bank import starting_skills
+from skill_ttrl.stages.setup.rules import context_parts, refuse_length
 from skill_ttrl.stages.training.components import check_document
-from skill_ttrl.types import Skill, derive_seed
+from skill_ttrl.types import Message, Skill, derive_seed
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -73,8 +66,6 @@ def build_policy(
     With `trains` the weights will change: the sampler must be able to follow them. `load` loads the policy in another way than
     `load_policy`, and `over_ranks` reaches a model that spans several ranks (see `BackendContext`).
     """
-    check_ready(config)
-    check_form(config)
     accelerator: Accelerator | None = None
     place: dict[str, Any] = {}
     if not backend_facts(config).remote:
@@ -94,8 +85,8 @@ def build_policy(
     )
     backend = make_backend(context)
     try:
-        check_constrained(config, backend, trains)
-        check_grows(config, backend)
+        if config.agent.context_mode == "episode":  # the chat template may do more than append
+            backend.encode_next(Message("user", "next"))
         return PolicyBundle(context, backend, make_agent(config, backend))
     except BaseException:
         backend.close()

@@ -28,9 +28,10 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inputs.tasks import own_training_tasks, source_tasks, split_tasks
-from skill_ttrl.stages.setup.build import build_for_eval, check_graded
+from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.defaults import with_env_defaults
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy
+from skill_ttrl.stages.setup.rules import check_graded, check_policy
 from skill_ttrl.stages.targets.resolve import (
     EvalTarget,
     TrainedPolicy,
@@ -198,6 +199,7 @@ def load_policy(trained: Policy, use_bank: bool = True) -> Iterator[PolicyBundle
         trained: which policy.
         use_bank: False leaves its skill bank out; so does `skills.enabled: false`.
     """
+    check_policy(trained.config)
     parts = build_policy(trained.config, weights=trained.weights)
     agent = parts.agent
     bank: RunBank | NoBank = NoBank()
@@ -414,8 +416,7 @@ def open_gate(
         chosen = _tasks(target, gate)
         worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, progress, weights=target.weights)
         stack.callback(worker.close)
-        instead = "Set tasks with true answers: --gate-set skills.gate.data.path=FILE."
-        check_graded(tasks_of["gate"][0], worker.envs, "The change must pass a gate", instead)
+        check_graded(tasks_of["gate"][0], worker.envs, "The gate")
         bank = stack.enter_context(SkillBank(None, BankSettings.from_config(skills)))
         opened, seed = RunBank(skills, bank), derive_seed(target.config.seed, "gate")
         tested = BankGate(gate, tasks_of["gate"], worker)

@@ -31,8 +31,8 @@ from skill_ttrl.scale.cluster import open_pool
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.evaluation.measure import Controls, join, play_controls
 from skill_ttrl.stages.setup.build import build_for_eval, make_envs
-from skill_ttrl.stages.setup.checks import check_shared_policy
 from skill_ttrl.stages.setup.rollout_workers import Sampled, worker_config
+from skill_ttrl.stages.setup.rules import check_shared_policy
 from skill_ttrl.stages.targets.resolve import EvalTarget
 from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
 from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated

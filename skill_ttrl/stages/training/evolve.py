@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, EndpointError
+from skill_ttrl.errors import BudgetError, CheckpointError, EndpointError
 from skill_ttrl.skills.admit import Admitted
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.evolution import SOURCE, Evolver, SuccessTracker
@@ -30,22 +30,17 @@ UNTYPED = "any"
 """Name of the type of tasks without one, for messages."""
 
 
-def make_evolver(components: TrainingComponents, state: Mapping[str, Any], *, transductive: bool) -> Evolver | None:
+def make_evolver(components: TrainingComponents, state: Mapping[str, Any]) -> Evolver | None:
     """The evolver of a run, restored from a checkpoint's state; None where the config has no `evolve` section.
 
     Raises:
-        ConfigError: there is no such teacher, or the run has nothing that skills may evolve from.
+        ConfigError: there is no such teacher.
         MissingDependencyError: the packages that the teacher needs are not installed.
         CheckpointError: that state is damaged.
     """
     config, bank, tasks = components.config.evolve, components.bank, components.train_tasks
     if config is None or not bank:
         return None
-    if transductive:
-        raise ConfigError(
-            "evolve learns from success on the training tasks, and this run evaluates on the same tasks. Give it separate "
-            "evaluation tasks (data.eval), or leave out the evolve section."
-        )
     teacher = make_teacher(config.teacher, models=bank.models)
     saved = state.get("evolve", {})
     try:

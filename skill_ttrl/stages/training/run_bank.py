@@ -96,15 +96,6 @@ class RunBank:
             self.config.merger, similarity=self.alike, threshold=self.config.dedup_threshold or 1.0, models=self.models
         )
 
-    def check_merger(self) -> None:
-        """Make what merges, where winners change the bank.
-
-        Raises:
-            ConfigError: see `merger`.
-        """
-        if self.config.update == "merge":
-            _ = self.merger
-
     def learn(
         self,
         groups: Sequence[Group],
@@ -278,9 +269,6 @@ class NoBank:
     def unshown(self, tasks: Iterable[Task]) -> str:
         """Nothing is hidden."""
         return ""
-
-    def check_merger(self) -> None:
-        """Nothing merges."""
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing to save."""

@@ -13,7 +13,7 @@ from skill_ttrl.signals import RESUME
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutFn, RolloutWorker, TrainingComponents, ignore
 from skill_ttrl.stages.training.metrics import completions_of
-from skill_ttrl.stages.training.paraphrase import check_paraphrase, make_paraphraser, unstated, with_paraphrases
+from skill_ttrl.stages.training.paraphrase import check_paraphrase, make_paraphraser, with_paraphrases
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, ballot_of, batch_majority_vote, batch_vote, check_strategy, requires
@@ -58,7 +58,7 @@ class VoteManager:
     """Rolls out each task `n_votes_per_prompt` times, half of them on a paraphrase where the strategy needs that, or until it is decided."""
 
     def __init__(self, components: TrainingComponents, state: Mapping[str, Any]) -> None:
-        config, worker, tasks = components.config, components.worker, components.train_tasks
+        config, worker = components.config, components.worker
         self.config = config
         self.history = VoteHistory.from_state(state["votes"]) if "votes" in state else VoteHistory()
         self._requires = requires(config.vote.strategy, config.vote.options)
@@ -69,11 +69,6 @@ class VoteManager:
             test = SequentialTest(**config.vote.options)
             self.rollout = in_rounds(rollout_fn, config.rollout.n_votes_per_prompt, test)
         if "views" in self._requires:
-            if silent := unstated(tasks):
-                raise ConfigError(
-                    f"vote.strategy={config.vote.strategy} rephrases each question, but {len(silent)} of {len(tasks)} tasks have no "
-                    f"question text, first {silent[0]!r}. Use another strategy."
-                )
             half = rollout_fn(config.rollout.n_votes_per_prompt // 2)
             self.rollout = with_paraphrases(half, make_paraphraser(worker))
 

@@ -9,7 +9,6 @@ import pytest
 
 from skill_ttrl.config import load_config, parse_override
 from skill_ttrl.stages.doctor.dry_run import dry_run
-from skill_ttrl.stages.setup.checks import wrong_names
 from skill_ttrl.stages.setup.load import load_checked
 
 ROOT = Path(__file__).parents[3]
@@ -88,4 +87,3 @@ def test_the_config_passes_the_checks_and_a_dry_run_names_what_is_not_here(
     else:
         assert len(others) == 8 and all(each.startswith("vllm server http://127.0.0.1:80") for each in others)
     assert found.phases[0].samples == 1000 * 32 * 64
-    assert list(wrong_names(config)) == []

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import ScaleConfig, load_config, settings_digest
-from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError, WorkerError
+from skill_ttrl.errors import EndpointError, MissingDependencyError, WorkerError
 from skill_ttrl.scale.cluster import connected, problems
 from skill_ttrl.scale.crew import Worker, places
-from skill_ttrl.stages.setup.checks import check_scale
-from skill_ttrl.stages.train import check_runnable
 from skill_ttrl.trust import powers
 from skill_ttrl.workers import attempt, portable
 
@@ -70,25 +68,6 @@ def test_where_episodes_run_is_no_part_of_what_they_are_but_a_foreign_cluster_is
     assert settings_digest(here) == settings_digest(there)
     assert list(powers(there.stated())) == ["scale.address"]
     assert not powers(load_config({}, ["scale.address=local"]).stated())
-
-
-def test_a_run_that_would_not_use_the_cluster_says_so() -> None:
-    shared = ["scale.address=auto", "rollout.prompts_per_batch=4"]
-    with pytest.raises(ConfigError, match=r"distributes the phases collect, rl, .* phases is \['sft'\]"):
-        check_scale(load_config({}, [*shared, "phases=[sft]"]))
-    with pytest.raises(ConfigError, match=r"prompts_per_batch=null all 32 prompts of a step are one batch.* to 4 "):
-        check_scale(load_config({}, ["scale.address=auto", "rl.prompts_per_step=32"]))
-    with pytest.raises(ConfigError, match=r"rollout\.backend is vllm\. .*scale\.training=environments"):
-        check_scale(load_config({}, [*shared, "rollout.backend=vllm", "scale.training=rollouts"]))
-    for others in (["rollout.backend=vllm"], ["scale.training=environments"]):
-        check_scale(load_config({}, ["scale.address=auto", *others]))
-    check_scale(load_config({}, shared))
-    with pytest.raises(ConfigError, match=r"prompts_per_batch=32 all 32 prompts"):
-        check_runnable(
-            load_config({}, ["scale.address=auto", "rl.prompts_per_step=32", "rollout.prompts_per_batch=32"])
-        )
-    check_scale(load_config({}))
-    check_scale(load_config({}, ["scale.address=auto", "phases=[collect,sft]", "env.id=alfworld"]))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,11 +31,11 @@ def bench(tasks: Sequence[Task]) -> Any:
 @pytest.mark.parametrize("damaged", [[], {"counts": 3}, {"failures": {"clean": [[1, {"won": "?"}]]}}, {"retired": 3}])
 def test_a_damaged_checkpoint_is_said(damaged: object) -> None:
     with pytest.raises(CheckpointError, match="damaged"):
-        make_evolver(bench([Task("train/1", "env")]), {"evolve": damaged}, transductive=False)
+        make_evolver(bench([Task("train/1", "env")]), {"evolve": damaged})
 
 
 def test_a_run_learns_from_the_very_tasks_that_it_trains_on() -> None:
-    evolver = make_evolver(bench([Task("a/1", "env", split="mine")]), {}, transductive=False)
+    evolver = make_evolver(bench([Task("a/1", "env", split="mine")]), {})
     assert evolver is not None
     evolver.tracker.add([lost("a/1", "mine")], 0)
     for foreign in (lost("a/2", "mine"), lost("a/1", "train")):
