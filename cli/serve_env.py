@@ -96,7 +96,7 @@ def find_token(host: str) -> str | None:
     Raises:
         ConfigError: the token is too short, or other machines would need none.
     """
-    from skill_ttrl.envs.remote.protocol import TOKEN_ENV
+    from skill_ttrl.envs.remote.env import TOKEN_ENV
     from skill_ttrl.llm.server_key import is_localhost
 
     token = os.environ.get(TOKEN_ENV, "").strip()

@@ -1,6 +1,23 @@
 """`SkillTTRL/Remote-v0`: an environment that runs on another machine or in another process.
 
-Its client repeats what was lost, and believes no answer that is not of its form.
+Its client repeats what was lost, and believes no answer that is not of its form. The messages between it and the server of
+`skillttrl envs serve` are JSON:
+
+| request | body | answer |
+|---|---|---|
+| `GET /v1/health` | | `status` |
+| `GET /v1/environment` | | `Description`; with `?tasks=SPLIT` its `tasks` too |
+| `POST /v1/sessions` | `NewSession` | `session`, `observation`, `info` |
+| `POST /v1/sessions/ID/reset` | `ResetRequest` | `observation`, `info` |
+| `POST /v1/sessions/ID/step` | `StepRequest` | `observation`, `reward`, `terminated`, `truncated`, `info` |
+| `DELETE /v1/sessions/ID` | | `ended` |
+
+Requests of a session are numbered: the one that opened it is 0, each reset or step after it one more. The server keeps the last answer:
+the same request again, with the same number, gets that answer, and nothing is done twice. Any other number is refused with 409, and
+the message names the expected one. A number is never used again in a session, so that a request that arrives late cannot act in a later episode.
+
+An answer comes when it is there, however long a step takes. Status 401: token; 403: not allowed; 410: there is no such session; 422: the
+environment raised an error; 503: no session is free, see `Retry-After`. Errors are `{"error": {"type": ..., "message": ...}}`.
 """
 
 from __future__ import annotations
@@ -10,17 +27,70 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
 from skill_ttrl.envs.http_client import HttpConnections
 from skill_ttrl.envs.lookup import SHORT_NAMES
-from skill_ttrl.envs.remote.protocol import PROTOCOL, TOKEN_ENV, Description, Outcome, Start
 from skill_ttrl.envs.text_env import RENDER_MODES, TextEnv, check_action, check_episode
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.types import Task, first_problem
+
+PROTOCOL = 1
+"""Version of these messages; a client refuses a server of another one."""
+TOKEN_ENV = "SKILLTTRL_ENV_TOKEN"
+"""Environment variable with the token, at the server and at its clients."""
+
+
+def _is_text(value: Any) -> Any:
+    """Check for a `str`. Pydantic's own check refuses halves of characters (lone surrogates), which an action may hold."""
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+Text = Annotated[Any, AfterValidator(_is_text)]
+
+
+class Start(BaseModel):
+    """Answer to a reset."""
+
+    session: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,64}$")
+    observation: Text
+    info: dict[str, Any]
+
+
+class Outcome(BaseModel):
+    """Answer to a step."""
+
+    observation: Text
+    reward: Annotated[int, Field(strict=True, ge=-(10**9), le=10**9)] | Annotated[float, Field(allow_inf_nan=False)]
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+class Description(BaseModel):
+    """Served environment, and the attributes of its class that commands read."""
+
+    protocol: int
+    version: str
+    """Version of this package at the server."""
+    env: str
+    """Id by which the server makes it."""
+    config_defaults: dict[str, Any]
+    splits: list[str]
+    expensive: bool
+    max_steps: int | None
+    """Longest episode, if the environment states one."""
+    kwargs: dict[str, Any]
+    """Arguments that it is made with at the server."""
+    takes_split: bool
+    tasks: list[dict[str, Any]] | None = None
+    """Tasks of the split that was named; null: every seed is a task."""
+
 
 REMOTE_ENV_ID = "SkillTTRL/Remote-v0"
 _TASKS = TypeAdapter(list[Task])

@@ -23,28 +23,24 @@ from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import gymnasium
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skill_ttrl.envs.lookup import check_arguments, env_defaults, make_env, split_argument
-from skill_ttrl.envs.remote.protocol import (
-    PROTOCOL,
-    SPLIT_PATTERN,
-    Description,
-    NewSession,
-    Request,
-    ResetRequest,
-    StepRequest,
-)
+from skill_ttrl.envs.remote.env import PROTOCOL, Description, Text
 from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.server_key import is_localhost
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import first_problem, to_json
 
+SPLIT_PATTERN = r"^\w[\w.-]{0,63}$"
+"""Names of splits that a client may send: none is a path."""
+Number = Annotated[int, Field(strict=True, ge=1)]
+Seed = Annotated[int, Field(strict=True)] | None
 IDLE_SECONDS = 60.0
 """Time after which a connection without a request is closed."""
 REQUEST_SECONDS = 20.0
@@ -56,7 +52,6 @@ MAX_BODY_BYTES = 4 << 20
 MAX_SPLITS = 32
 """Splits whose tasks are listed for clients."""
 _ID = r"[\w-]{1,64}"
-Body = TypeVar("Body", bound=Request)
 
 
 Answer = tuple[int, str]
@@ -66,6 +61,43 @@ _RESULT = {
     "reset": ("observation", "info"),
     "step": ("observation", "reward", "terminated", "truncated", "info"),
 }
+
+
+class Request(BaseModel):
+    """Base of the bodies: unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NewSession(Request):
+    """Opens a session with an environment of its own, and resets it."""
+
+    request: str = Field("", pattern=r"^[0-9a-f]{0,64}$")
+    """Name that the client draws; the same again finds the session that it opened."""
+    seed: Seed = None
+    options: dict[str, Any] | None = None
+    split: str | None = Field(None, pattern=SPLIT_PATTERN)
+    """Split with which the environment is made, if it takes one."""
+
+
+class ResetRequest(Request):
+    """Begins another episode."""
+
+    step: Number
+    """Number of the request in its session."""
+    seed: Seed = None
+    options: dict[str, Any] | None = None
+
+
+class StepRequest(Request):
+    """Takes one step."""
+
+    step: Number
+    """Number of the request in its session."""
+    action: Text
+
+
+Body = TypeVar("Body", bound=Request)
 
 
 def error_answer(status: int, error: BaseException | str, kind: str = "") -> Answer:

@@ -122,7 +122,7 @@ def _hf(context: BackendContext) -> Backend:
 @BACKENDS.register("vllm")
 def _vllm(context: BackendContext) -> Backend:
     if context.settings.vllm.mode == "server":
-        from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
+        from skill_ttrl.llm.vllm.servers import VLLMServerBackend
 
         return VLLMServerBackend(context)
     from skill_ttrl.llm.vllm.backend import VLLMBackend
@@ -132,7 +132,7 @@ def _vllm(context: BackendContext) -> Backend:
 
 @BACKENDS.register(COMMAND)
 def _command(context: BackendContext) -> Backend:
-    from skill_ttrl.llm.command.backend import CommandBackend
+    from skill_ttrl.llm.command import CommandBackend
 
     return CommandBackend(context)
 

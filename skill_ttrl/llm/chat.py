@@ -365,6 +365,8 @@ def decode_texts(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
 
 def open_thoughts(tokenizer: Any, requests: Sequence[Request], found: Sequence[Generation]) -> list[Generation]:
     """The generations, where the prompt has opened a thought with texts that open it: one that never ends is no content."""
+    if not found:  # the decoder makes one text of none
+        return []
     tails = tokenizer.batch_decode([each.prompt_ids[-OPENED_WITHIN:] for each in found])
     opened = [
         tail.rstrip().endswith(THINK) and not request.assistant_prefix and not request.choice

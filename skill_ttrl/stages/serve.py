@@ -84,7 +84,7 @@ def _options(config: SkillTTRLConfig, *, planned_lengths: bool) -> dict[str, Any
     """The section `vllm` as the launcher reads it; with `planned_lengths` sequences are as long as the config's limits add up to."""
     from skill_ttrl.llm.models.load import load_model_config
     from skill_ttrl.llm.vllm.checks import engine_length
-    from skill_ttrl.llm.vllm.servers.backend import weight_transfer_dir
+    from skill_ttrl.llm.vllm.servers import weight_transfer_dir
 
     vllm, lora = config.vllm, config.model.lora if config.vllm.weight_sync == "lora" else None
     options = vllm.model_dump() | {"dtype": DTYPES.get(config.runtime.precision, "auto")}

@@ -19,7 +19,7 @@ import torch
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.server_key import key_headers
-from skill_ttrl.llm.vllm.servers.backend import ServerPool
+from skill_ttrl.llm.vllm.servers import ServerPool
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.setup.build import build

@@ -15,7 +15,7 @@ from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling
 from skill_ttrl.llm.hand_over import HandOver
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, save_model
-from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
+from skill_ttrl.llm.vllm.servers import VLLMServerBackend
 from skill_ttrl.types import Message
 from tests.integration.test_vllm_server import CLOSE, QUESTIONS, SHAPE, largest_difference, move
 from tests.vllm_server import VLLMServer

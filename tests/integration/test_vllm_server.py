@@ -24,7 +24,7 @@ from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, add_lora, save_model
 from skill_ttrl.llm.models.weights import full_weights
-from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
+from skill_ttrl.llm.vllm.servers import VLLMServerBackend
 from skill_ttrl.types import Message
 from tests.vllm_server import VLLMServer
 
@@ -194,7 +194,7 @@ def test_weights_that_did_not_arrive_end_the_run(served: Served, monkeypatch: py
     old = {name: value.clone() for name, value in full_weights(loaded.model)}
     move(loaded.model, 0.05)
     with monkeypatch.context() as patch:
-        patch.setattr("skill_ttrl.llm.vllm.servers.backend.full_weights", lambda model: iter(old.items()))
+        patch.setattr("skill_ttrl.llm.vllm.servers.full_weights", lambda model: iter(old.items()))
         with pytest.raises(WeightSyncError, match="does not sample from the trained policy"):
             backend.update_weights(2)
     backend.update_weights(2)

@@ -15,7 +15,7 @@ from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, ModelError, RunFolderError, TrustError
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
-from skill_ttrl.llm.command.backend import file_digests
+from skill_ttrl.llm.command import file_digests
 from skill_ttrl.llm.models.gguf import is_gguf, model_folder
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder

@@ -13,7 +13,7 @@ from skill_ttrl.llm.backends import FACTS, backend_facts, make_backend
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.openai.backend import OpenAIBackend
 from skill_ttrl.llm.vllm.backend import VLLMBackend
-from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
+from skill_ttrl.llm.vllm.servers import VLLMServerBackend
 
 
 class Follower(HFBackend):

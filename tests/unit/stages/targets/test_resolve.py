@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.command.backend import MOST_BYTES
+from skill_ttrl.llm.command import MOST_BYTES
 from skill_ttrl.stages.targets.resolve import resolve_target, with_fitting
 
 

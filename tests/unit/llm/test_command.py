@@ -15,7 +15,7 @@ from skill_ttrl.config import EndpointsConfig, InvalidConfigError, SkillTTRLConf
 from skill_ttrl.errors import BudgetError, ConfigError
 from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts, make_backend
-from skill_ttrl.llm.command.backend import MARK, CommandBackend
+from skill_ttrl.llm.command import MARK, CommandBackend
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.trust import powers
 from skill_ttrl.types import Completion, Message

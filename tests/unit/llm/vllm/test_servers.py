@@ -18,14 +18,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import skill_ttrl.llm.vllm.servers as module
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError, ModelError, WeightSyncError
 from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.models.load import LoadedModel, save_model
 from skill_ttrl.llm.models.weights import full_weights
-from skill_ttrl.llm.vllm.servers import backend as module
-from skill_ttrl.llm.vllm.servers.backend import (
+from skill_ttrl.llm.vllm.servers import (
     STALE,
     VLLMServerBackend,
     remove_leftovers,

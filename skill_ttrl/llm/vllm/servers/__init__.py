@@ -1,1 +1,0 @@
-"""vLLM servers: dispatch, weight transfer, supervision."""
