@@ -15,7 +15,7 @@ from gymnasium.utils import seeding
 
 from skill_ttrl.envs.lookup import make_env, prepare_env, resolve_env, split_argument
 from skill_ttrl.envs.text_env import close_env
-from skill_ttrl.errors import EnvError, SkillTTRLError, SplitError, did_you_mean
+from skill_ttrl.errors import EnvError, SkillTTRLError, SplitError
 from skill_ttrl.signals import FAILURES, pass_signals
 from skill_ttrl.types import Task
 
@@ -91,72 +91,43 @@ def spread(tasks: Sequence[Task], count: int | None) -> list[Task]:
 
 
 def find_task(
-    env: gymnasium.Env[Any, Any],
-    env_id: str,
-    *,
-    name: str | None = None,
-    split: str | None = None,
-    types: Sequence[str] = (),
-    seed: int = 0,
+    env: gymnasium.Env[Any, Any], env_id: str, *, name: str | None = None, split: str | None = None, seed: int = 0
 ) -> Task:
     """The task that is meant, or one of a split, drawn with `seed`.
 
     Args:
         env: whose tasks they are; one without tasks has its seeds.
         env_id: its id.
-        name: a task's id, or a part of it that no other has. Where no task of the environment's own split has it, others are
-            looked through: those that the environment names (`splits`), else the one that it begins with, as ALFWorld's ids do.
+        name: a task's id, or a part of it that no other has. Without `split` the other splits are looked through as well: those that the
+            environment names (`splits`), else the one that the id begins with, as ALFWorld's do.
         split: part of the data; None: the environment's own.
-        types: only these types of task; empty: all.
         seed: draws one where there is no `name`.
 
     Raises:
-        EnvError: there is no such task, split or type.
+        EnvError: there is no such task or split.
     """
     find = getattr(env.unwrapped, "tasks", None)
-    tasks: Sequence[Task] | None = find(split) if callable(find) else None
-    if tasks and callable(find) and name is not None and split is None:
-        tasks, split = _where(name, tasks, find, getattr(env.unwrapped, "splits", ()))
-    if tasks is None:
-        if name is not None or types:
+    own: Sequence[Task] | None = find(split) if callable(find) else None
+    if own is None or not callable(find):
+        if name is not None:
             raise EnvError(f"{env_id} has no list of tasks: its seeds are its tasks. Choose one with --seed.")
         return Task(f"seed-{seed}", env_id, seed=seed, split=split or "train")
-    kinds = {task.task_type for task in tasks}
-    for kind in types:
-        if kind not in kinds:
-            raise EnvError(f"No task {_of(split)}is of the type {kind!r}.{did_you_mean(kind, kinds - {''})}")
-    tasks = [task for task in tasks if not types or task.task_type in types]
-    if not tasks:
-        raise EnvError(f"{env_id} has no tasks {_of(split)}to play.")
-    if name is not None:
-        return _called(name, tasks, split)
-    return tasks[int(seeding.np_random(seed)[0].integers(len(tasks)))]
-
-
-def _called(name: str, tasks: Sequence[Task], split: str | None) -> Task:
-    """The one task with this id, or with this part of it."""
-    found = [task for task in tasks if task.id == name] or [task for task in tasks if name in task.id]
+    of = "" if split is None else f"of the split {split!r} "
+    if not own:
+        raise EnvError(f"{env_id} has no tasks {of}to play.")
+    if name is None:
+        return own[int(seeding.np_random(seed)[0].integers(len(own)))]
+    tasks = {task.id: task for task in own}
+    if split is None and name not in tasks:
+        for other in getattr(env.unwrapped, "splits", ()) or (name.partition("/")[0],):
+            with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
+                tasks |= {task.id: task for task in find(other)}
+    found = [name] if name in tasks else [each for each in tasks if name in each]
     if len(found) == 1:
-        return found[0]
-    ids = [task.id for task in found] or [task.id for task in tasks]
-    near = (found and ids[:3]) or get_close_matches(name, ids, n=3, cutoff=0.4) or ids[:3]
-    several = f"{len(found)} tasks {_of(split)}have" if found else f"None of {len(ids):,} tasks {_of(split)}has"
+        return tasks[found[0]]
+    near = found[:3] or get_close_matches(name, tasks, n=3, cutoff=0.4) or list(tasks)[:3]
+    several = f"{len(found)} tasks {of}have" if found else f"None of {len(tasks):,} tasks {of}has"
     raise EnvError(f"{several} {name!r} in the id. Such as: {', '.join(near)}.")
-
-
-def _where(
-    name: str, own: Sequence[Task], find: Callable[[str], Sequence[Task]], splits: Sequence[str]
-) -> tuple[Sequence[Task], str | None]:
-    """The first tasks with a task of this id, else with `name` in an id, and their split; None: the environment's own."""
-    if any(task.id == name or (name in task.id and not splits) for task in own):
-        return own, None
-    parts: list[tuple[Sequence[Task], str | None]] = [(own, None)]
-    for split in splits or (name.partition("/")[0],):
-        with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
-            parts.append((find(split), split))
-    whole = [part for part in parts if any(task.id == name for task in part[0])]
-    found = whole or [part for part in parts if any(name in task.id for task in part[0])]
-    return found[0] if found else parts[-1] if not splits and parts[-1][0] else (own, None)
 
 
 def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
@@ -165,7 +136,3 @@ def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
     block = _SPLIT_BLOCKS.get(split, len(_SPLIT_BLOCKS) + zlib.crc32(split.encode()) % 1000)
     start = block * _SEEDS_PER_SPLIT
     return [Task(id=f"seed-{seed}", env_id=env_id, seed=seed, split=split) for seed in range(start, start + count)]
-
-
-def _of(split: str | None) -> str:
-    return "" if split is None else f"of the split {split!r} "

@@ -9,7 +9,7 @@ import gymnasium
 
 from skill_ttrl.answers import correct, stands_in
 from skill_ttrl.config import SourceConfig
-from skill_ttrl.data.tasks import CHECK, MATH_ENV_ID, load_tasks
+from skill_ttrl.data.tasks import CHECK, MATH_ENV_ID, as_source, load_tasks
 from skill_ttrl.envs.text_env import TextEnv, reset_options
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.skills.ops import OutputParser
@@ -61,7 +61,7 @@ class MathEnv(TextEnv):
         self._split = split
         self._parser = OutputParser(last_number=last_number)
         self._copies = copies
-        self._source = _source_config(f"synthetic:{family}" if source is None else source)
+        self._source = as_source(f"synthetic:{family}" if source is None else source)
         self._tasks: Sequence[Task] = ()
         self._question: str | None = None
         self._ground_truth: str | None = None
@@ -113,9 +113,3 @@ class MathEnv(TextEnv):
         if self.render_mode != "ansi":
             return None
         return f"{self._question}\nAnswer: {self._answer if self._answer is not None else '-'}"
-
-
-def _source_config(source: SourceConfig | Mapping[str, Any] | str) -> SourceConfig:
-    if isinstance(source, SourceConfig):
-        return source
-    return SourceConfig(path=source) if isinstance(source, str) else SourceConfig.model_validate(dict(source))

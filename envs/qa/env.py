@@ -13,7 +13,7 @@ from skill_ttrl.answers.grade import matches, token_f1
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.formats import QA_ENV_ID, shown_question
 from skill_ttrl.data.records import SUFFIXES
-from skill_ttrl.data.tasks import load_tasks
+from skill_ttrl.data.tasks import as_source, load_tasks
 from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, reset_options
 from skill_ttrl.errors import DataError, EnvError
 from skill_ttrl.types import Task
@@ -129,16 +129,10 @@ def _accepted(options: Mapping[str, Any]) -> list[str] | None:
 def _by_split(data: Source | Mapping[str, Source]) -> dict[str, SourceConfig]:
     """The sources by split; one source for all of them stands under `EVERY`."""
     if isinstance(data, Mapping) and "path" not in data:
-        return {str(name): _source_config(each) for name, each in data.items()}
+        return {str(name): as_source(each) for name, each in data.items()}
     if isinstance(data, str) and Path(data).is_dir():
         files = {file.stem: str(file) for file in sorted(Path(data).iterdir()) if file.suffix.lower() in SUFFIXES}
         if not files:
             raise DataError(f"{data} holds no question files, such as train.jsonl, val.jsonl and test.jsonl.")
-        return {name: _source_config(file) for name, file in files.items()}
-    return {EVERY: _source_config(data)}
-
-
-def _source_config(source: Any) -> SourceConfig:
-    if isinstance(source, SourceConfig):
-        return source
-    return SourceConfig(path=source) if isinstance(source, str) else SourceConfig.model_validate(dict(source))
+        return {name: as_source(file) for name, file in files.items()}
+    return {EVERY: as_source(data)}

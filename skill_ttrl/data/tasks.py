@@ -114,6 +114,13 @@ def tokenizer_corpus(source: SourceConfig, *, seed: int) -> list[str]:
     return [text for shown in load_demonstrations(source, seed=seed) for text in (shown.prompt, shown.response)]
 
 
+def as_source(source: SourceConfig | Mapping[str, Any] | str) -> SourceConfig:
+    """A source from its config, the fields of one, or its path."""
+    if isinstance(source, SourceConfig):
+        return source
+    return SourceConfig(path=source) if isinstance(source, str) else SourceConfig.model_validate(dict(source))
+
+
 def find_family(source: SourceConfig) -> ProblemFamily | None:
     """The generated family that a source names; None for a file or a data set.
 

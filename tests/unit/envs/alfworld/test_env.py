@@ -20,7 +20,7 @@ from gymnasium.utils.env_checker import check_env
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import make_scripted_agent
-from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
+from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, resolve_env
 from skill_ttrl.envs.alfworld.engine import NOTHING
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.games import forget
@@ -115,13 +115,6 @@ def test_after_its_end_an_episode_neither_changes_nor_pays(data: str) -> None:
     assert late[-1][:4] == (late[-2][0], 0.0, False, True) and not late[-1][4]["won"]
 
 
-@pytest.mark.parametrize("env", ["alfworld", "webshop"])
-def test_a_misspelt_argument_is_told_before_anything_is_read(env: str, tmp_path: Path) -> None:
-    wrong = {"alfworld": {"engine": "fsat"}, "webshop": {"observation_mode": "txt"}}[env]
-    with pytest.raises(EnvError, match="Did you mean"):
-        prepare_env(env, {"data": str(tmp_path / "nowhere"), **wrong}, lambda done, total: None)
-
-
 def test_an_episode_is_truncated_after_max_steps_but_not_where_the_last_one_wins(data: str) -> None:
     env = ALFWorldEnv(data)
     env.reset(seed=0)
@@ -177,7 +170,6 @@ def test_a_megabyte_is_an_action_and_takes_no_time(env: ALFWorldEnv, action: str
             {"tsk": "x"},
             r"has no option 'tsk'\. Did you mean 'task'\? Known: ground_truth, moved, rule, skill, task, walkthrough\.",
         ),
-        ({3: "x"}, "has no option 3"),
         ("task", "The options of SkillTTRL/ALFWorld-v0 are a dict, found str"),
         ({"x" * 100_000: 1}, "has no option"),
         ({"task": 0}, r"A task is named by its game's id, such as 'train/.*found 0 \(int\)"),
@@ -195,21 +187,14 @@ def test_wrong_options_are_named(env: ALFWorldEnv, options: Any, said: str) -> N
     ("arguments", "said"),
     [
         ({"engine": "fst"}, r"no engine 'fst'\. Did you mean 'fast'\?"),
-        ({"engine": None}, r"no engine None\. Known: fast, official\."),
         ({"max_steps": 0}, "max_steps must be a whole number of at least 1, found 0"),
-        ({"max_steps": 2.5}, "max_steps must be a whole number of at least 1, found 2.5"),
-        ({"max_steps": "50"}, "max_steps must be a whole number of at least 1, found '50'"),
-        ({"reward": "10"}, "reward must be a finite number, found '10'"),
         ({"data": 3}, "data must be a folder or 'generated', found 3"),
-        ({"render_mode": "human"}, "render_mode must be 'ansi' or None, found 'human'"),
         ({"reward": float("nan")}, "reward must be a finite number"),
         ({"split": "vaild_seen"}, r"no split 'vaild_seen' .*Did you mean 'valid_seen'\?"),
         ({"task_types": ["look"]}, "no task type 'look'"),
         ({"data": "/nowhere"}, "There are no games in /nowhere"),
-        ({"gears": 3}, "has no argument 'gears'. Known: "),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*render_mode=.human.")
 def test_wrong_arguments_are_named(data: str, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(EnvError, match=said):
         make_env("alfworld", **{"data": data, **arguments})

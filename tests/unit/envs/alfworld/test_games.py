@@ -87,14 +87,6 @@ def test_a_folder_is_given_or_named_by_the_variable(data: Path, given: str, monk
     assert len(open_games(None, "train")) == 3
 
 
-@pytest.mark.parametrize("value", [None, ""])
-def test_without_data_the_games_are_generated(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if value is not None:
-        monkeypatch.setenv("ALFWORLD_DATA", value)
-    assert find_data(None).folder is None
-    assert find_data(None).splits() == ("train", "valid_seen", "valid_unseen")
-
-
 def test_a_variable_without_games_is_an_error_with_both_ways_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,15 +265,6 @@ def test_a_damaged_index_is_made_again_and_said(data: Path, text: str) -> None:
     with pytest.warns(UserWarning, match="is damaged and is rebuilt"):
         assert len(open_games(data, "train")) == 3
     assert path.read_bytes() == whole
-
-
-def test_an_index_of_another_version_is_made_again(data: Path, read: list[str]) -> None:
-    open_games(data, "train")
-    path = index_file(data / "json_2.1.1" / "train")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"reader": "older"}))
-    read.clear()
-    forget()
-    assert len(open_games(data, "train")) == 3 and len(read) == 3
 
 
 def test_a_cache_that_cannot_be_written_is_said_and_does_no_harm(

@@ -207,17 +207,12 @@ def test_tasks_are_the_goals_of_a_split_in_order(data: str, env: WebShopEnv) -> 
 
 BAD_OPTIONS: list[tuple[Any, str]] = [
     ({"goal": 7}, "There is no goal 7: they are numbered from 0 to 6"),
-    ({"goal": -1}, "There is no goal -1"),
-    ({"goal": 10**30}, "There is no goal 1000"),
     ({"goal": True}, "The option goal is a number, found bool: True"),
-    ({"goal": 1.0}, "The option goal is a number, found float"),
-    ({"goal": "1"}, "The option goal is a number, found str: '1'"),
     ({"task": 1}, "The option task is a goal's id, a text, found int: 1"),
     ({"task": "B0LAMP0001-9"}, "B0LAMP0001 has 6 synthetic goals"),
     ({"task": "B0NOWHERE9-0"}, "There is no goal 'B0NOWHERE9-0': the catalogue has no product"),
     ({"task": LAMP, "goal": 1}, "not both"),
     ({"gaol": 1}, "has no option 'gaol'. Did you mean 'goal'"),
-    ({1: 1}, "has no option 1"),
     (["goal"], "The options of SkillTTRL/WebShop-v0 are a dict, found list"),
 ]
 
@@ -235,30 +230,19 @@ def test_a_wrong_option_is_named_and_the_episode_goes_on(env: WebShopEnv, option
     ("arguments", "said"),
     [
         ({"split": "tset"}, r"no split 'tset'\. Did you mean 'test'"),
-        ({"split": None}, "no split None"),
         ({"split_by": "asin"}, "by goal or by product, found 'asin'"),
         ({"goals": "human"}, r"There is no items_human_ins\.json"),
-        ({"goals": ["human"]}, r"no goals of a kind \['human'\]"),
         ({"observation_mode": "txt"}, r"no observation mode 'txt'\. Did you mean 'text'"),
-        ({"observation_mode": None}, "no observation mode None"),
         ({"max_steps": 0}, "max_steps must be a whole number of at least 1, found 0"),
-        ({"max_steps": 2.5}, "max_steps must be a whole number of at least 1, found 2.5"),
-        ({"max_steps": True}, "max_steps must be a whole number of at least 1, found True"),
         ({"reward": float("nan")}, "reward must be a finite number, found nan"),
-        ({"reward": "10"}, "reward must be a finite number, found '10'"),
-        ({"reward": 10**400}, "Cannot make SkillTTRL/WebShop-v0"),
         ({"partial": 2}, "partial must be True, False or a share from 0 to 1, found 2"),
-        ({"partial": "half"}, "partial must be True, False or a share from 0 to 1, found 'half'"),
         ({"query_codes": "no"}, "query_codes must be True or False, found 'no'"),
-        ({"show_attributes": None}, "show_attributes must be True or False, found None"),
         ({"render_mode": "human"}, "render_mode must be 'ansi' or None, found 'human'"),
         ({"nouns": 3}, "no noun tagger 3"),
-        ({"data": 3}, "data must be a folder or 'generated', found 3"),
         ({"data": "/nowhere"}, "There is no folder or file /nowhere"),
         ({"data": "ftp://shop"}, r"found the address 'ftp://shop'\. .*--env-data http://127"),
         ({"server_goals": 5}, "server_goals needs a running server .*found 5 without one"),
         ({"max_step": 5}, "has no argument 'max_step'. Did you mean 'max_steps'"),
-        ({"colour": "red"}, "has no argument 'colour'. Known: "),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*render_mode=.human.")

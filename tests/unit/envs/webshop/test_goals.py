@@ -140,13 +140,9 @@ def test_every_goal_is_found_by_its_id(lamps: Catalogue) -> None:
             "B0LAMP0001-6",
             "B0LAMP0001 has 6 synthetic goals, from B0LAMP0001-0 to B0LAMP0001-5, and no goal 'B0LAMP0001-6'",
         ),
-        ("B0LAMP0001-00", "and no goal 'B0LAMP0001-00'"),
         ("B0SOFA0003-0", "no synthetic goal for B0SOFA0003"),
         ("B0NOWHERE9-0", "no product 'B0NOWHERE9'"),
-        ("B0LAMP0001", "no product ''"),
         ("", "There is no goal ''"),
-        ("x" * 300 + "-1", "no product 'xxxxx"),
-        ("B0LAMP0001\0-0", "There is no goal 'B0LAMP0001\\\\x00-0'"),
         ("\ud800-0", "There is no goal"),
     ],
 )

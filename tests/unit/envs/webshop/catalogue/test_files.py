@@ -67,26 +67,15 @@ def test_a_product_may_lack_a_price_options_a_description_and_features(empty: An
 
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"asin": None}, "asin is a text, found nothing"),
-    ({"asin": 7}, "asin is a text, found int"),
     ({"asin": "B0LAMP\0"}, r"asin is a text without NUL, found 'B0LAMP\x00'"),
     ({"name": None}, "B0LAMP0001: name is a text, found nothing"),
-    ({"name": ["Lamp"]}, "B0LAMP0001: name is a text, found list"),
     ({"full_description": 3.5}, "B0LAMP0001: full_description is a text, found float"),
-    ({"category": {}}, "category is a text, found dict"),
-    ({"query": None}, "query is a text, found nothing"),
-    ({"product_category": 1}, "product_category is a text, found int"),
     ({"small_description": [None]}, "small_description is a list of texts"),
-    ({"small_description": {"a": 1}}, "small_description is a list of texts, found dict"),
     ({"pricing": 12.5}, "pricing is a text like $19.99, found float"),
     ({"pricing": "12.50"}, "pricing is a text like $19.99 or $19.99$27.99, found '12.50'"),
-    ({"pricing": "$1.2.3"}, "found '$1.2.3'"),
-    ({"pricing": "$"}, "found '$'"),
     ({"pricing": "$" + "9" * 400}, "pricing is a text like"),
     ({"customization_options": ["red"]}, "customization_options is a JSON object, found list"),
     ({"customization_options": {"color": "red"}}, "the values of the option 'color'"),
-    ({"customization_options": {"color": [{"image": None}]}}, "the values of the option 'color'"),
-    ({"customization_options": {"color": [{"value": 3}]}}, "the values of the option 'color'"),
-    ({"customization_options": {"color": 3}}, "the values of the option 'color'"),
 ]
 
 
@@ -111,12 +100,9 @@ def test_products_that_the_official_engine_leaves_out_are_left_out(tmp_path: Pat
 
 BAD_PRODUCTS = {
     "cut off": (json.dumps(LAMPS)[:-40], "is not a complete JSON list"),
-    "more behind it": (json.dumps(LAMPS) + "x", "is not a complete JSON list"),
     "empty": ("", "is not a complete JSON list"),
-    "not a number": ('[{"asin": NaN}]', "is not a complete JSON list"),
     "no list": (json.dumps({"B0LAMP0001": {}}), "holds no products; expected"),
     "nothing in it": ("[]", "holds no products"),
-    "no objects": ("[1]", "product 0 (counted from 0): a product is a JSON object, found int"),
     "not UTF-8": (b'[{"asin": "\xff"}]', "is not a complete JSON list"),
 }
 

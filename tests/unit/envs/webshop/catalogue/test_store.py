@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -22,7 +21,6 @@ from skill_ttrl.envs.webshop.catalogue import catalogue as catalogue_module
 from skill_ttrl.envs.webshop.catalogue.catalogue import forget, open_catalogue
 from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
 from skill_ttrl.envs.webshop.catalogue.store import Store, write_store
-from skill_ttrl.errors import EnvError
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, product, wanted, write_catalogue
 
 
@@ -152,24 +150,6 @@ def test_a_store_that_is_not_whole_is_made_again(cache: Path, data: Path, harm: 
     assert stores(cache) == [folder.name]
 
 
-@pytest.mark.parametrize("blocked", ["a file in its place", "a file as its parent"])
-def test_a_cache_that_cannot_be_written_is_an_error_that_says_where(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, blocked: str
-) -> None:
-    forget()
-    parent = tmp_path / "blocked"
-    if blocked == "a file as its parent":
-        parent.write_text("")
-    else:
-        (parent / "skill-ttrl").mkdir(parents=True)
-        (parent / "skill-ttrl" / "webshop").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(parent))
-    with pytest.raises(
-        EnvError, match=r"The catalogue cannot be stored in .*/blocked/skill-ttrl/webshop: .*XDG_CACHE_HOME"
-    ):
-        open_catalogue(data)
-
-
 FILLED = """
 import subprocess, sys
 from pathlib import Path
@@ -242,12 +222,3 @@ def test_two_processes_at_once_make_one_store(cache: Path, data: Path) -> None:
     lines = [output.splitlines() for output, _ in said]
     assert lines[0] == ["read"] * 3 + lines[1] and len(lines[1]) == 1, said
     assert lines[1][0].startswith("4 ") and stores(cache) == [Path(lines[1][0][2:]).name]
-
-
-def test_the_store_is_plain_data(cache: Path, data: Path) -> None:
-    """Nothing of it is executed when it is read: JSON, arrays of numbers and text."""
-    folder = open_catalogue(data).store.folder
-    kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
-    assert kinds == {".json", ".jsonl", ".npy", ".bin"}
-    for line in (folder / "products.jsonl").read_text(encoding="utf-8").splitlines():
-        assert isinstance(json.loads(line), list)
