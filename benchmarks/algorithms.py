@@ -30,7 +30,7 @@ from skill_ttrl.errors import ConfigError, SkillTTRLError, did_you_mean
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.launch import Launch, Options, launch, launch_rl
-from skill_ttrl.stages.reports.summarize import HEADLINES, read_evaluations
+from skill_ttrl.stages.reports.compare import HEADLINES, read_evaluations
 from skill_ttrl.stages.setup.load import load_checked
 from skill_ttrl.stages.setup.rules import check_run
 from skill_ttrl.stages.train import run
@@ -195,7 +195,11 @@ def by_problem(evaluation: Evaluation) -> dict[str, list[float]]:
         "greedy": first.greedy_correct is not None,
         "score": first.score is not None,
     }
-    return {name: [round(HEADLINES[name](result), 5) for result in evaluation.results] for name in there if there[name]}
+    return {
+        name: [round(HEADLINES[name](result) or 0.0, 5) for result in evaluation.results]
+        for name in there
+        if there[name]
+    }
 
 
 def start(found: Launch) -> object:

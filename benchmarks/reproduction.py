@@ -39,7 +39,7 @@ from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, 
 from skill_ttrl.runs.folder import read_run_json
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
-from skill_ttrl.stages.reports.summarize import read_evaluations
+from skill_ttrl.stages.reports.compare import read_evaluations
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.storage.files import write_atomic
 from skill_ttrl.types import from_json

@@ -20,7 +20,7 @@ from statistics import fmean
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
-from skill_ttrl.stages.reports.summarize import read_evaluations
+from skill_ttrl.stages.reports.compare import read_evaluations
 from skill_ttrl.statistics import paired_difference
 
 SPLITS = {"alfworld": "valid_unseen", "webshop": "test"}

@@ -40,7 +40,7 @@ class OwnOptimizer:
 
     Args:
         name: `module:attribute`.
-        own: the optimizer itself; its further attributes (`writer`, `state_dict`) are found here too.
+        own: the optimizer itself; its further attributes (`state_dict`) are found here too.
     """
 
     def __init__(self, name: str, own: Any) -> None:

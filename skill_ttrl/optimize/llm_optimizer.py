@@ -1,7 +1,6 @@
 """The optimizer that uses a language model: analysts reflect, a hierarchical merge aggregates, a ranking selects.
 
-`LLMWriter` makes the calls beyond these stages: how many edits, a whole document, guidance, memory.
-Each method is one stage of SkillOpt (arXiv 2605.23904); requests of one level go out together. An answer that cannot be used leaves
+Beyond these stages it says how many edits a step applies, and writes whole documents, guidance and memory. Each method is one stage of SkillOpt (arXiv 2605.23904); requests of one level go out together. An answer that cannot be used leaves
 its part out, or falls back to a rule that the step's record names: nothing is replaced silently.
 """
 
@@ -58,65 +57,6 @@ def whole_number(value: Any) -> int | None:
     return None if found is None else int(found[0])
 
 
-@dataclass
-class LLMWriter:
-    """Makes the calls of the features beyond the six stages. None, or a budget of 0, is an unusable answer: counted.
-
-    Args:
-        calls: where requests go.
-        config: longest answers.
-        templates: where prompts are read from.
-    """
-
-    calls: Calls
-    config: OptimizeConfig
-    templates: Templates
-
-    def decide_budget(self, view: StepView, patch: Patch) -> BudgetDecision:
-        """How many of the merged proposals this step applies."""
-        hard, soft = compute_score(view.rollouts)
-        places = {
-            "rollouts": str(len(view.rollouts)),
-            "hard": f"{hard:.4f}",
-            "soft": f"{soft:.4f}",
-            "count": str(len(patch.edits)),
-            "edits": "\n".join(f"[{place}] {describe_edit(edit)}" for place, edit in enumerate(patch.edits)),
-        }
-        most = min(REQUEST_TOKENS, self.config.max_answer_tokens)
-        decision = read_budget(self._ask("lr_autonomous", view.places() | places, most), len(patch.edits))
-        if decision.named is None:
-            view.fallbacks["lr_autonomous"] += 1
-        return decision
-
-    def rewrite(self, view: StepView, patch: Patch) -> str | None:
-        """The whole document with the chosen suggestions carried out."""
-        shown = json.dumps([edit.to_dict() for edit in patch.edits], ensure_ascii=False, indent=2)
-        places = view.places() | {"count": str(len(patch.edits)), "suggestions": shown}
-        text = read_document(self._ask("rewrite_skill", places, REWRITE_TOKENS))
-        return _counted("rewrite_skill", text, view.fallbacks)
-
-    def write_guidance(self, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str]) -> str | None:
-        """The guidance block of the slow update."""
-        guidance = guidance_of(now) or NONE_YET
-        places = {"guidance": guidance, "comparison": show_pairs(pairs)}
-        answer = self._ask("slow_update", _documents(before, now) | places)
-        return _counted("slow_update", read_text(answer, "slow_update_content"), fallbacks)
-
-    def write_memory(
-        self, before: str, now: str, memory: str, pairs: Sequence[Pair], fallbacks: Counter[str]
-    ) -> str | None:
-        """The optimizer's memory for the next epoch."""
-        places = {"memory": memory or NONE_YET, "comparison": show_pairs(pairs)}
-        answer = self._ask("meta_skill", _documents(before, now) | places)
-        return _counted("meta_skill", read_text(answer, "meta_skill_content"), fallbacks)
-
-    def _ask(self, stage: str, places: Mapping[str, str], most: int | None = None) -> str | None:
-        user = self.templates.render(f"{stage}_request", **places)
-        request = ChatRequest(stage, self.templates.render(stage), user, most or self.config.max_answer_tokens)
-        (answer,) = self.calls.ask([request])
-        return answer
-
-
 def _documents(before: str, now: str) -> dict[str, str]:
     return {"previous_document": before or "(empty)", "document": now or "(empty)"}
 
@@ -144,8 +84,6 @@ class LLMOptimizer:
 
     def __post_init__(self) -> None:
         self.mode = MODES[self.config.update_mode]
-        self.writer = LLMWriter(self.calls, self.config, self.templates)
-        """Makes the calls beyond the three stages."""
 
     def reflect(self, view: StepView) -> list[RawPatch]:
         """One patch a minibatch of failures, and one a minibatch of successes, as far as the analysts' answers can be read."""
@@ -233,6 +171,52 @@ class LLMOptimizer:
             return patch
         view.fallbacks["merge"] += 1
         return Patch([*failure.edits, *success.edits], "no usable merge: failures first, then successes")
+
+    # The calls beyond the three stages. None, or a budget of 0, is an unusable answer: counted.
+
+    def decide_budget(self, view: StepView, patch: Patch) -> BudgetDecision:
+        """How many of the merged proposals this step applies."""
+        hard, soft = compute_score(view.rollouts)
+        places = {
+            "rollouts": str(len(view.rollouts)),
+            "hard": f"{hard:.4f}",
+            "soft": f"{soft:.4f}",
+            "count": str(len(patch.edits)),
+            "edits": "\n".join(f"[{place}] {describe_edit(edit)}" for place, edit in enumerate(patch.edits)),
+        }
+        most = min(REQUEST_TOKENS, self.config.max_answer_tokens)
+        decision = read_budget(self._ask("lr_autonomous", view.places() | places, most), len(patch.edits))
+        if decision.named is None:
+            view.fallbacks["lr_autonomous"] += 1
+        return decision
+
+    def rewrite(self, view: StepView, patch: Patch) -> str | None:
+        """The whole document with the chosen suggestions carried out."""
+        shown = json.dumps([edit.to_dict() for edit in patch.edits], ensure_ascii=False, indent=2)
+        places = view.places() | {"count": str(len(patch.edits)), "suggestions": shown}
+        text = read_document(self._ask("rewrite_skill", places, REWRITE_TOKENS))
+        return _counted("rewrite_skill", text, view.fallbacks)
+
+    def write_guidance(self, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str]) -> str | None:
+        """The guidance block of the slow update."""
+        guidance = guidance_of(now) or NONE_YET
+        places = {"guidance": guidance, "comparison": show_pairs(pairs)}
+        answer = self._ask("slow_update", _documents(before, now) | places)
+        return _counted("slow_update", read_text(answer, "slow_update_content"), fallbacks)
+
+    def write_memory(
+        self, before: str, now: str, memory: str, pairs: Sequence[Pair], fallbacks: Counter[str]
+    ) -> str | None:
+        """The optimizer's memory for the next epoch."""
+        places = {"memory": memory or NONE_YET, "comparison": show_pairs(pairs)}
+        answer = self._ask("meta_skill", _documents(before, now) | places)
+        return _counted("meta_skill", read_text(answer, "meta_skill_content"), fallbacks)
+
+    def _ask(self, stage: str, places: Mapping[str, str], most: int | None = None) -> str | None:
+        user = self.templates.render(f"{stage}_request", **places)
+        request = ChatRequest(stage, self.templates.render(stage), user, most or self.config.max_answer_tokens)
+        (answer,) = self.calls.ask([request])
+        return answer
 
     @property
     def _answer_tokens(self) -> int:

@@ -21,7 +21,7 @@ from skill_ttrl.optimize.calls import Calls, Item
 from skill_ttrl.optimize.documents import MODES, reads_the_same, updated_document, with_guidance
 from skill_ttrl.optimize.gate import Evaluation, Selection, decide
 from skill_ttrl.optimize.lessons import Pair, describe_step, sample_order
-from skill_ttrl.optimize.llm_optimizer import LLMWriter
+from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.schedule import budget_of
 from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView, graded
@@ -42,8 +42,8 @@ class Loop:
     optimizer: Optimizer
     seed: int
     watch: Watch
-    writer: LLMWriter | None = None
-    """Makes the calls beyond an optimizer's three stages; None where the optimizer uses no language model."""
+    writer: LLMOptimizer | None = field(init=False)
+    """The optimizer, for the calls beyond its three stages; None where it uses no language model."""
     selection: Selection = field(init=False)
     slow_update: bool = field(init=False)
     meta_skill: bool = field(init=False)
@@ -57,6 +57,8 @@ class Loop:
         Raises:
             ConfigError: a feature is on that needs a language model, and the optimizer has none.
         """
+        own = getattr(self.optimizer, "own", self.optimizer)  # a user's own may extend ours
+        self.writer = own if isinstance(own, LLMOptimizer) else None
         config, has = self.config, self.writer is not None
         self.selection = Selection(self.task.selection, self.calls, config.gate)
         self.steps, self.step_size = step_sizes(config, len(self.task.train))
@@ -70,8 +72,8 @@ class Loop:
         }
         if not has and (named := [name for name, on in needed.items() if on]):
             raise ConfigError(
-                f"optimize.{named[0]} needs a language model, and optimize.optimizer: {config.optimizer} has none "
-                "(no attribute `writer`). Turn it off, or use the optimizer 'openai'."
+                f"optimize.{named[0]} needs a language model, and optimize.optimizer: {config.optimizer} has none. "
+                "Turn it off, or use the optimizer 'openai'."
             )
 
 
@@ -106,7 +108,7 @@ def optimize(
         DataError: no training or selection items.
         BudgetError, EndpointError, EnvError: see `Calls`; the same call continues the run.
     """
-    loop = Loop(task, config, calls, optimizer, seed, watch or Watch(), getattr(optimizer, "writer", None))
+    loop = Loop(task, config, calls, optimizer, seed, watch or Watch())
     check(task)
     first = loop.selection.evaluate(document)
     state = OptimizeState(document, first, document, first.score)

@@ -94,12 +94,6 @@ class Summary:
     bank_votes: dict[str, float] = field(default_factory=dict)
     """The trained policy's votes on the problems measured on, with its bank and without: `majority_ratio`, `majority` (maj@k), the same with
     `_no_skills`, and `other_winners`, the share of problems with another winner. Empty without votes or bank."""
-    skill_rollouts: int = 0
-    """Rollouts of the reinforcement phase that skills could be given to."""
-    skill_exposure: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By skill id: rollouts that it was given to, in the prompt or because they asked, and those of them that won."""
-    skills_never_given: int = 0
-    """Skills in the bank at the end that no rollout was given."""
     skill_use_before: dict[str, float] = field(default_factory=dict)
     """Shares of the evaluation's rollouts that queried the bank, got skills, wrote a skill."""
     skill_use_after: dict[str, float] = field(default_factory=dict)

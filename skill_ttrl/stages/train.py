@@ -29,8 +29,9 @@ from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.doctor.memory import explaining_memory
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.optimizing.bank_text import make_bank_text
+from skill_ttrl.stages.reports.compare import read_evaluations
 from skill_ttrl.stages.reports.run_page import write_report_html
-from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
+from skill_ttrl.stages.reports.summarize import summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import RunTasks, build, make_rewards, open_tasks

@@ -70,12 +70,6 @@ class OptimizeSummary:
     test_best: Score | None = None
     test_change: tuple[float, float, float] | None = None
     """Best - first, paired over items: difference and interval."""
-    edits: dict[str, int] = field(default_factory=dict)
-    """Edits of all steps by status: applied, skipped, errors."""
-    abandoned: int = 0
-    """Steps whose evaluation ended before all items, since the candidate could not pass any more."""
-    repeated: int = 0
-    """Candidates that had been evaluated before."""
     fallbacks: dict[str, int] = field(default_factory=dict)
     """Answers that could not be used, by stage; a rule stood in, or nothing did."""
     work: dict[str, Counts] = field(default_factory=dict)
@@ -122,9 +116,6 @@ def summarize(
         test_first=score_of(first) if first else None,
         test_best=score_of(best) if best else None,
         test_change=change,
-        edits=_sums(row.get("apply_report") for row in rows),
-        abandoned=sum(row.get("selection_whole") is False and not row.get("selection_cached") for row in rows),
-        repeated=sum(bool(row.get("selection_cached")) for row in rows),
         fallbacks=_sums(row.get("fallbacks") for row in (*rows, *found.ends)),
         work=dict(sorted(calls.counts.items())),
         usage=dict(usage),
@@ -156,13 +147,6 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
         lines.append(
             f"Test, best − first: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over {found.test_best.items if found.test_best else 0} items: "
             f"{verdict((low, high))} ({PAIRED_TEST})."
-        )
-    if found.edits:
-        lines.append("Edits: " + ", ".join(f"{name} {count}" for name, count in found.edits.items()) + ".")
-    if found.abandoned or found.repeated:
-        lines.append(
-            f"Evaluations of candidates: {found.abandoned} ended early, {found.repeated} were known from before; "
-            f"{sum(each.reused for each in found.work.values())} rollouts reused."
         )
     played = [f"{NAMES.get(stage, stage)} {_times(found.work[stage])}" for stage in ROLLOUTS if stage in found.work]
     lines += [f"Rollouts: {', '.join(played)}."] if played else []

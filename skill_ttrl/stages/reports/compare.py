@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+
+from pydantic import ValidationError
 
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import read_summary
-from skill_ttrl.stages.evaluation.results import EVALUATION
+from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation, ProblemResult
 from skill_ttrl.stages.optimizing.summary import is_optimization
 from skill_ttrl.stages.reports.summary_text import summary_rows
 from skill_ttrl.statistics import Interval, paired_difference, repeats_interval, unpaired_difference
-from skill_ttrl.storage.jsonl import parse_json, read_jsonl
+from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.types import first_problem, from_json
 
 FIGURES = {"accuracy": "avg@k", "majority": "maj@k", "greedy": "greedy", "score": "score"}
 """The metrics that are compared, and their names in a table."""
@@ -166,41 +168,65 @@ def _of_run(path: Path) -> Measured:
             f"{path} holds an optimization, whose summary compares its first document with its best. Two such documents: skillttrl evaluate "
             "POLICY --document FILE --output FOLDER for each, then compare the folders."
         )
-    lines = {line["label"]: line for line in read_jsonl(path / "evaluations.jsonl")}
-    found = lines.get("after") or lines.get("before")
+    known = {each.label: each for each in read_evaluations(path)}
+    found = known.get("after") or known.get("before")
     if found is None:
         raise RunFolderError(f"{path} holds no evaluation yet. Continue the run with --resume auto.")
     config = read_run(path).config
     source = config.data.eval or config.data.train
     data = {} if source is None else {"path": source.path, "revision": source.revision}
     kwargs = {name: value for name, value in config.env.kwargs.items() if name != "split"}
-    where = json.dumps([config.env.id, kwargs, data, found["split"]], sort_keys=True, default=str)
+    where = json.dumps([config.env.id, kwargs, data, found.split], sort_keys=True, default=str)
     note = f"The training of {path} has not ended, so its evaluation before training is compared."
-    notes = (note,) if found["label"] == "before" else ()
-    return Measured(str(path), found["label"], where, found["samples"], _values([found]), notes)
+    notes = (note,) if found.label == "before" else ()
+    return Measured(str(path), found.label, where, found.samples, _values([found]), notes)
 
 
 def _of_evaluation(file: Path) -> Measured:
-    try:
-        parts = parse_json(file.read_text(encoding="utf-8"))
-        return Measured(str(file.parent), str(parts[0]["label"]), None, parts[0]["samples"], _values(parts))
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise RunFolderError(f"Cannot read the evaluation in {file}: {error!r}.") from None
+    parts = read_evaluations(file)
+    if not parts:
+        raise RunFolderError(f"{file} holds no evaluation.")
+    return Measured(str(file.parent), parts[0].label, None, parts[0].samples, _values(parts))
 
 
-def _values(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def _values(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, float]]:
     """Metrics that every evaluation reports, task by task: where nothing gives an answer there is no majority to compare."""
-    results = {str(result["task"]): result for evaluation in evaluations for result in evaluation["results"]}
-    found: dict[str, dict[str, float]] = {}
-    for name in FIGURES:
-        field = {"accuracy": "correct", "score": "score"}.get(name, f"{name}_correct")
-        values = {
-            task: float(result[field]) / (result["samples"] if name == "accuracy" else 1)
-            for task, result in results.items()
-            if result.get(field) is not None
-        }
-        if values and len(values) == len(results) and all(part.get(name) is not None for part in evaluations):
+    results = [result for each in evaluations for result in each.results]
+    found = {}
+    for name, of in HEADLINES.items():
+        values = {result.task: value for result in results if (value := of(result)) is not None}
+        if values and len(values) == len(results) and all(getattr(each, name) is not None for each in evaluations):
             found[name] = values
+    return found
+
+
+HEADLINES: dict[str, Callable[[ProblemResult], float | None]] = {
+    "accuracy": lambda result: None if result.correct is None else result.correct / result.samples,
+    "majority": lambda result: None if result.majority_correct is None else float(result.majority_correct),
+    "greedy": lambda result: None if result.greedy_correct is None else float(result.greedy_correct),
+    "score": lambda result: result.score,
+}
+"""The figures that are compared, each as what it is on one problem."""
+
+
+def read_evaluations(path: Path) -> list[Evaluation]:
+    """The evaluations of a run, of its `evaluations.jsonl`, or of the `evaluation.json` of `skillttrl evaluate`, oldest first.
+
+    Raises:
+        RunFolderError: the file, or a line of it, is damaged.
+    """
+    file = path / "evaluations.jsonl" if path.is_dir() else path
+    data = file.read_bytes() if file.is_file() else b""
+    where = str(file)
+    try:
+        if file.name == EVALUATION:
+            return [*from_json(tuple[Evaluation, ...], data)]
+        found = []
+        for number, line in enumerate(data.split(b"\n"), start=1):
+            where = f"{file}, line {number},"
+            found += [from_json(Evaluation, line)] if line else []
+    except ValidationError as error:
+        raise RunFolderError(f"{where} is not an evaluation: {first_problem(error)}.") from None
     return found
 
 

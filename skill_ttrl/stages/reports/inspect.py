@@ -24,8 +24,7 @@ from skill_ttrl.skills.folder import BANK_FILE, is_bank
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
 from skill_ttrl.stages.optimizing.summary import is_optimization, read_summary, summary_lines
 from skill_ttrl.stages.reports.bank import inspect_bank, inspect_skill_file, run_bank
-from skill_ttrl.stages.reports.compare import OverSeeds, Seeds, is_seeds, read_seeds, runs_in
-from skill_ttrl.stages.reports.summarize import read_evaluations
+from skill_ttrl.stages.reports.compare import OverSeeds, Seeds, is_seeds, read_evaluations, read_seeds, runs_in
 from skill_ttrl.stages.reports.summary_text import (
     Inspection,
     Table,

@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.folder import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, summary_versions
-from skill_ttrl.stages.evaluation.results import EVALUATION, NO_SKILLS, Evaluation, ProblemResult, control_warning
+from skill_ttrl.stages.evaluation.results import NO_SKILLS, Evaluation, control_warning
 from skill_ttrl.stages.inputs.tasks import set_names
+from skill_ttrl.stages.reports.compare import HEADLINES
 from skill_ttrl.stages.setup.rules import learning_phases
 from skill_ttrl.stages.training.run import Run, stopped_by
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.types import first_problem, from_json
-
-HEADLINES: dict[str, Callable[[ProblemResult], float]] = {
-    "accuracy": lambda result: (result.correct or 0) / result.samples,
-    "majority": lambda result: float(result.majority_correct or 0),
-    "greedy": lambda result: float(result.greedy_correct or 0),
-    "score": lambda result: result.score or 0.0,
-}
-"""Figures of an evaluation whose change is reported, each as what it is on one problem."""
-
-
-def read_evaluations(path: Path) -> list[Evaluation]:
-    """The evaluations of a run, of its `evaluations.jsonl`, or of the `evaluation.json` of `skillttrl evaluate`, oldest first.
-
-    Raises:
-        RunFolderError: the file, or a line of it, is damaged.
-    """
-    file = path / "evaluations.jsonl" if path.is_dir() else path
-    data = file.read_bytes() if file.is_file() else b""
-    where = str(file)
-    try:
-        if file.name == EVALUATION:
-            return [*from_json(tuple[Evaluation, ...], data)]
-        found = []
-        for number, line in enumerate(data.split(b"\n"), start=1):
-            where = f"{file}, line {number},"
-            found += [from_json(Evaluation, line)] if line else []
-    except ValidationError as error:
-        raise RunFolderError(f"{where} is not an evaluation: {first_problem(error)}.") from None
-    return found
 
 
 def summarise(run: Run, *, failed: str | None = None) -> Summary:
@@ -67,7 +35,6 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     trained_on, measured_on = set_names(config)
     intervals = _intervals(config, before, after, bank_off)
     control = bank_votes(after, bank_off) if votes else {}
-    exposure = bank.exposure
     signs = (
         control_warning(evaluations),
         bank_warning(control, intervals.get("majority_gain")),
@@ -87,8 +54,6 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         measured_on=measured_on,
         accuracy_no_skills=bank_off.accuracy if bank_off else None,
         bank_votes=control,
-        skill_rollouts=exposure.rollouts,
-        skill_exposure=exposure.given,
         no_controls=measured.no_controls,
         intervals=intervals,
         label_accuracy=last.get("label_accuracy"),
@@ -146,8 +111,8 @@ def _intervals(
         if one and other and getattr(one, figure) is not None and getattr(other, figure) is not None:
             of = HEADLINES[figure]
             _, low, high = paired_difference(
-                [of(result) for result in one.results],
-                [of(result) for result in other.results],
+                [of(result) or 0.0 for result in one.results],
+                [of(result) or 0.0 for result in other.results],
             )
             found[name] = (low, high)
     return found

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.metrics import UnhealthyMetric
-from skill_ttrl.runs.exposure import exposure_line
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation
@@ -156,15 +155,14 @@ def vote_line(summary: Summary) -> str | None:
 
 
 def skill_lines(summary: Summary) -> list[str]:
-    """Lines on the votes without the bank, and on the skills that the rollouts were given."""
+    """A line on the votes with the bank and without it, where both were held."""
     lines, votes = [], summary.bank_votes
     if votes:
         text = f"Votes with the skill bank (without it): majority ratio {votes['majority_ratio']:.3f} ({votes['majority_ratio_no_skills']:.3f})"
         if "majority" in votes:
             text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_no_skills']:.3f})"
         lines.append(f"{text}; another winner in {votes['other_winners']:.0%} of the problems.")
-    exposed = exposure_line(summary.skill_rollouts, summary.skill_exposure, summary.skills_never_given)
-    return [*lines, *([] if exposed is None else [exposed])]
+    return lines
 
 
 def summary_markdown(summary: Summary) -> str:

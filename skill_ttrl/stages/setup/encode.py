@@ -22,7 +22,6 @@ from skill_ttrl.llm.chat import answer_end, answer_form, encode_chats, encode_ne
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rollout.scripted import ADVICE
-from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.querying import OPENAI, LLMQuerier, shortened
 from skill_ttrl.stages.evaluation.measure import unknown_note
@@ -403,7 +402,7 @@ def said_of(found: Coverage) -> str:
     if found.not_written:
         said += f" {found.not_written:,} steps are skipped because agent.observations cannot write their action, or an earlier one of the episode."
     if found.skills_shown:
-        said += f" {found.no_skill_fraction:.0%} of the prompts have no skills. Shown most often: {most_shown(found.skills_shown, found.examples)}."
+        said += f" {found.no_skill_fraction:.0%} of the prompts have no skills."
     return said
 
 

@@ -16,7 +16,6 @@ from typing import Any
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import RunFolderError, SkillBankError
-from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.runs.folder import RunFolder, read_run_json
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -87,7 +86,7 @@ def open_run_bank(
                 f"The shared skill bank {path} is empty. Import skills (skillttrl skills import), or let a run add some: distill, "
                 "evolve, skills.extract_from_solutions, or a policy that writes them."
             )
-        return RunBank(config, bank, models or LLMEndpoints(), Exposure((state or {}).get("exposure")), notices)
+        return RunBank(config, bank, models or LLMEndpoints(), notices)
     except BaseException:
         bank.close()
         raise

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.rollout.outcome import winning
-from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import usage_changes
@@ -47,8 +46,6 @@ class RunBank:
     bank: SkillBank
     models: LLMEndpoints = field(default_factory=LLMEndpoints)
     """Language models that may be asked."""
-    exposure: Exposure = field(default_factory=Exposure)
-    """Which skills the training's rollouts were given."""
     notices: list[str] = field(default_factory=list)
     """Findings from opening the bank that the user should read."""
     conflicts: int = 0
@@ -118,7 +115,6 @@ class RunBank:
         Raises:
             EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`.
         """
-        self.exposure.see(groups, [winning(group) for group in groups])
         self.bank.refresh()
         figures = self._merge(groups, step, warn) if self.config.update == "merge" else {}
         if self.config.update == "none" and evolves:
@@ -218,7 +214,7 @@ class RunBank:
         pending = (
             {} if self.draft is None else {"bank_pending": [json.loads(to_json(each)) for each in self.undecided()]}
         )
-        return {"bank_version": self.bank.version, "exposure": self.exposure.state_dict(), **pending}
+        return {"bank_version": self.bank.version, **pending}
 
     def start_draft(self, pending: Iterable[BankUpdate] = ()) -> None:
         """Collect changes from here on for a gate, beginning with those that a checkpoint holds."""
@@ -244,8 +240,7 @@ class RunBank:
 
     def summary(self) -> dict[str, Any]:
         """Fields of the run's summary."""
-        never = self.exposure.never([skill.id for skill in self.bank])
-        return {"bank_skills": len(self.bank), "bank_version": self.bank.version, "skills_never_given": never}
+        return {"bank_skills": len(self.bank), "bank_version": self.bank.version}
 
     def close(self) -> None:
         """Close the bank and its index."""
@@ -255,7 +250,6 @@ class RunBank:
 class NoBank:
     """No skill bank: nothing is shown, learned or saved."""
 
-    exposure = Exposure()
     notices: Sequence[str] = ()
     skills: Sequence[Skill] = ()
 
@@ -276,7 +270,7 @@ class NoBank:
 
     def summary(self) -> dict[str, Any]:
         """Fields of the run's summary."""
-        return {"bank_skills": None, "bank_version": None, "skills_never_given": 0}
+        return {"bank_skills": None, "bank_version": None}
 
     def close(self) -> None:
         """Nothing to close."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
 from skill_ttrl.stages.reports.compare import Measured, compare, compare_two
 from skill_ttrl.statistics import paired_difference, repeats_interval, unpaired_difference
+from skill_ttrl.types import to_json
 
 
 def of(path: str, shares: dict[str, float], where: str | None = "here") -> Measured:
@@ -44,13 +43,15 @@ def test_what_is_not_paired_is_said_to_be_so(other: Measured, why: str) -> None:
     assert (change.difference, *change.interval) == unpaired_difference([0.25, 0.5, 1.0], [0.5, 1.0])
 
 
-def run_with(path: Path, more: Mapping[str, object] = MappingProxyType({}), **accuracy: float) -> Path:
+def run_with(path: Path, **accuracy: float) -> Path:
     """A run folder with these evaluations of one task, by label."""
     with RunFolder.create(path, SkillTTRLConfig(name="t")) as folder:
         for label, share in accuracy.items():
-            result = {"task": "a", "correct": int(4 * share), "samples": 4, "majority_correct": share == 1}
-            line = {"label": label, "split": "test", "samples": 4, "accuracy": share, "results": [result], **more}
-            folder.append_jsonl("evaluations.jsonl", [json.dumps(line)])
+            results = (ProblemResult("a", int(4 * share), 4, "1", share, share == 1, None),)
+            found = Evaluation(
+                label, "test", 1, 4, 1.0, share, None, {}, share, None, None, None, {}, share, 0.0, results
+            )
+            folder.append_jsonl("evaluations.jsonl", [to_json(found)])
     return path
 
 
@@ -71,7 +72,7 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is not a run, a folder of runs"):
         compare([tmp_path, tmp_path])
     (tmp_path / "evaluation.json").write_text("{}")
-    with pytest.raises(RunFolderError, match="Cannot read the evaluation"):
+    with pytest.raises(RunFolderError, match="is not an evaluation"):
         compare([tmp_path, tmp_path])
     with pytest.raises(DataError, match="true answers"):
         compare_two(ONE, Measured("other", "after", None, 4, {}))

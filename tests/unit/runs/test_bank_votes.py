@@ -1,4 +1,4 @@
-"""Which skills fill the prompts, and what the votes are without the bank: the lines and warnings of a run's end."""
+"""What the votes are without the bank: the line and the warning of a run's end."""
 
 from __future__ import annotations
 
@@ -6,26 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.stages.reports.summary_text import skill_lines
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning
-from skill_ttrl.types import Group, Task, Trajectory
 from tests.unit.runs.test_summary import SUMMARY
-
-
-def rollout(shown: tuple[str, ...], asked: tuple[str, ...] = ()) -> Trajectory:
-    return Trajectory(Task("t", "e"), (), None, "terminated", skills_in_prompt=shown, retrieved=asked)
-
-
-def test_each_rollout_counts_a_skill_once_and_a_resumed_run_goes_on_counting() -> None:
-    first, second = Exposure(), Exposure()
-    step = [Group(Task("t", "e"), (rollout(("a", "b"), ("a",)), rollout(("a",)), rollout(())))]
-    first.see(step, [[True, False, True]])
-    assert first.given == {"a": (2, 1), "b": (1, 1)} and first.rollouts == 3 and first.never(["a", "b", "c"]) == 1
-    second = Exposure(first.state_dict())
-    second.see(step, [[True, False, True]])
-    assert second.given == {"a": (4, 2), "b": (2, 2)} and second.rollouts == 6
 
 
 def evaluation(answers: str, agreement: float, right: str | None) -> Evaluation:
