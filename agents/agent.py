@@ -18,7 +18,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.ops import last_open_query
-from skill_ttrl.skills.retrieval.bank_view import BankView, Query
+from skill_ttrl.skills.retrieval import BankView, Query
 from skill_ttrl.types import Message, Skill, Step, Task
 
 TASK_SKILL = "skill"

@@ -10,11 +10,11 @@ from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.config import AgentConfig
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape
-from skill_ttrl.skills.retrieval.bank_view import TIERS, BankView, Query
+from skill_ttrl.skills.retrieval import TIERS, BankView, Query
 from skill_ttrl.types import Message, Skill
 
 if TYPE_CHECKING:
-    from skill_ttrl.skills.bank.bank import SkillBank
+    from skill_ttrl.skills.bank import SkillBank
 
 CHARACTERS_PER_TOKEN = 4
 

@@ -18,7 +18,7 @@ from skill_ttrl.agents.action_parser import possible
 from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape
-from skill_ttrl.skills.retrieval.bank_view import TIERS
+from skill_ttrl.skills.retrieval import TIERS
 from skill_ttrl.types import Message, Skill, Step
 
 T = TypeVar("T")

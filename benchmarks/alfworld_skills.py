@@ -31,9 +31,8 @@ from skill_ttrl.envs.alfworld.game import TASK_TYPES
 from skill_ttrl.envs.alfworld.rules import TREATED, TRUE_RULES, Rule, advice, room_and_words
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.training.components import RolloutWorker

@@ -12,9 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 from skill_ttrl.envs import make_env
-from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.retrieval.bank_view import BankView, Query
-from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.retrieval import BankView, Query, make_retriever
 
 EVERY = 8
 MODES = {"`hash`": "embedding", "BM25": "keyword", "both": "hybrid"}

@@ -19,8 +19,8 @@ import yaml
 from alfworld_skills import GAMES, HELD_OUT, VALIDATION, difference, games_of, open_worker, play, recipe, skillttrl
 
 from skill_ttrl.envs import make_env
-from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.retrieval import BankView
 
 REINFORCEMENT = {
     "reward": "env",

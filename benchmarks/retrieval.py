@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from skill_ttrl.skills.retrieval.chroma import ChromaIndex
-from skill_ttrl.skills.retrieval.make import make_embedder
-from skill_ttrl.skills.retrieval.retriever import MemoryIndex, Retriever
+from skill_ttrl.skills.chroma import ChromaIndex
+from skill_ttrl.skills.embedders import make_embedder
+from skill_ttrl.skills.retrieval import MemoryIndex, Retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 

@@ -129,7 +129,7 @@ def edit(
 
     Example: `skillttrl skills edit bank s3 --text 'Open the fridge first.' --reason 'shorter'`
     """
-    from skill_ttrl.skills.bank.bank import SkillBank
+    from skill_ttrl.skills.bank import SkillBank
 
     words = None if text is None else _text(text)
     fields = {"title": title, "text": words, "when_to_apply": when_to_apply, "tier": tier, "task_type": task_type}
@@ -233,7 +233,7 @@ def rollback(
 
     Example: `skillttrl skills rollback bank 4`
     """
-    from skill_ttrl.skills.bank.bank import SkillBank
+    from skill_ttrl.skills.bank import SkillBank
 
     with SkillBank.open(bank) as opened:
         _show(opened.rollback(version, reason=reason), bank, as_json)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from skill_ttrl.config import DistillConfig
-from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Step
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from skill_ttrl.rl.kl import compute_kl_penalty
     from skill_ttrl.rl.losses import compute_entropy_bonus, compute_policy_loss
     from skill_ttrl.runs.reader import read_run
-    from skill_ttrl.skills.bank.bank import SkillBank
-    from skill_ttrl.skills.merge.make import SkillMerger
+    from skill_ttrl.skills.bank import SkillBank
+    from skill_ttrl.skills.mergers import SkillMerger
     from skill_ttrl.skills.ops import OutputParser
     from skill_ttrl.trust import trusting
     from skill_ttrl.types import BankUpdate, Completion, Group, Skill, SkillOps, Step, Task, Trajectory, VoteResult
@@ -128,8 +128,8 @@ _HOME = {
         "rl.kl": "compute_kl_penalty",
         "rl.losses": "compute_entropy_bonus compute_policy_loss",
         "runs.reader": "read_run",
-        "skills.bank.bank": "SkillBank",
-        "skills.merge.make": "SkillMerger",
+        "skills.bank": "SkillBank",
+        "skills.mergers": "SkillMerger",
         "skills.ops": "OutputParser",
         "compat.trainer": "RolloutEngine SkillTTRLTrainer",
         "trust": "trusting",

@@ -192,7 +192,7 @@ def room_and_words(path: Path) -> tuple[tuple[str, ...], str]:
 
 
 def advice(rule: Rule, seed: int = 0, put: str = "move X to Y") -> dict[str, str]:
-    """A rule as a skill, in the words in which counting (`skills/teachers/counting.py`) writes what won.
+    """A rule as a skill, in the words in which counting (`skills/heuristic_teacher.py`) writes what won.
 
     Args:
         rule: the rule.

@@ -17,11 +17,9 @@ from skill_ttrl.llm.backend import BackendContext, Request, Sampling, refuse_err
 from skill_ttrl.llm.backends import REMOTE, make_backend
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.merge.heuristic import HeuristicMerger
-from skill_ttrl.skills.merge.make import make_merger
-from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
-from skill_ttrl.skills.merge.types import Merged, Merger
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.merge import MergeRules, merge_groups
+from skill_ttrl.skills.mergers import HeuristicMerger, Merged, Merger, make_merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.setup.open_run import Resume

@@ -23,7 +23,7 @@ from skill_ttrl.rollout.info import (
 )
 from skill_ttrl.rollout.scripted import ADVICE, ScriptedPlayer
 from skill_ttrl.signals import FAILURES
-from skill_ttrl.skills.merge.types import titles
+from skill_ttrl.skills.mergers import titles
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Completion, Skill, SkillOps, Step, StopReason, Task, Trajectory
 

@@ -27,7 +27,7 @@ from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, TextEnvironment
 from skill_ttrl.rollout.episode import ActiveRollout, call_inline, operations
 from skill_ttrl.rollout.scripted import Exploration, ScriptedPlayer, ScriptedPolicy
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.skills.merge.plan import note
+from skill_ttrl.skills.merge import note
 from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS
 from skill_ttrl.types import Completion, Group, Message, Task, Trajectory, derive_seed
 

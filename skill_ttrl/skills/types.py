@@ -1,13 +1,18 @@
-"""Plain data and the protocol of teachers, which write skills from episodes. `teachers.make` chooses one by name."""
+"""Episodes as teachers see them, the drafts that teachers write, and bounded, seeded samples of episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import sys
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from operator import itemgetter
+from typing import Generic, Protocol, TypeVar
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
-from skill_ttrl.types import Skill, Step, Tier, Trajectory
+from skill_ttrl.types import Skill, Step, Tier, Trajectory, derive_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +98,132 @@ def case_of(trajectory: Trajectory, type_names: Mapping[str, str] | None = None)
         steps=trajectory.steps,
         final_obs=trajectory.final_obs,
     )
+
+
+T = TypeVar("T")
+SOURCE = "distill"
+"""`source` of distilled skills, reason of their update and phase of the ledger."""
+MOST_CASES = 500
+"""Won, and lost, episodes of a type that are looked at."""
+OBSERVATION_CHARS = 2000
+"""Characters that are stored of each observation."""
+NO_TYPE = "(no type)"
+"""Name of the type of tasks without one, for messages."""
+
+
+class SeededSample(Generic[T]):
+    """The `size` items of the lowest keys: with derived seeds as keys, an even sample that no order and no interruption changes.
+
+    Args:
+        size: most items.
+        items: (key, item) of an earlier sample, lowest key first.
+    """
+
+    def __init__(self, size: int, items: Iterable[tuple[int, T]] = ()) -> None:
+        self.size = size
+        self.items = list(items)
+
+    def takes(self, key: int) -> bool:
+        """True if an item with this key belongs to the sample."""
+        return len(self.items) < self.size or (self.size > 0 and key < self.items[-1][0])
+
+    def add(self, key: int, item: T) -> None:
+        """Put an item in; one too many goes out."""
+        insort(self.items, (key, item), key=itemgetter(0))
+        del self.items[self.size :]
+
+
+class CaseCollector:
+    """Counts episodes by type and samples, of each type, at most `MOST_CASES` won and as many lost ones.
+
+    Args:
+        type_names: the bank's names for types of tasks.
+        seed: of the draws.
+    """
+
+    def __init__(self, type_names: Mapping[str, str], seed: int) -> None:
+        self._type_names, self._seed = type_names, seed
+        self._samples: dict[tuple[str, str], SeededSample[tuple[int, Case]]] = {}
+        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self._number = 0
+        self._stated = False
+        self.envs: set[str] = set()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Count one more episode, and sample it where it can be learned from."""
+        task = trajectory.task
+        self._number += 1
+        self.envs.add(task.env_id)
+        case = case_of(trajectory, self._type_names)
+        if trajectory.error is not None or not trajectory.steps:
+            self._counts[case.task_type]["failed"] += 1
+            return
+        self._stated = self._stated or bool(case.task)
+        outcome = "won" if case.won else "lost"
+        self._counts[case.task_type][outcome] += 1
+        sample = self._samples.setdefault((case.task_type, outcome), SeededSample(MOST_CASES))
+        key = derive_seed(self._seed, SOURCE, task.id, self._number)
+        if sample.takes(key):
+            sample.add(key, (self._number, lean(case)))
+
+    def cases(self) -> list[Case]:
+        """The sampled episodes, in the order in which they came."""
+        sampled = (item for sample in self._samples.values() for _, item in sample.items)
+        return [case for _, case in sorted(sampled, key=itemgetter(0))]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """See `Distilled.episodes`."""
+        return {
+            kind: {name: self._counts[kind][name] for name in ("won", "lost", "failed")}
+            for kind in sorted(self._counts)
+        }
+
+    def notes(self) -> list[str]:
+        """Sentences about the episodes for the user."""
+        notes = []
+        if len(self.envs) > 1:
+            notes.append(
+                f"The episodes come from {len(self.envs)} environments ({', '.join(sorted(self.envs))}); general principles and "
+                "mistakes mix them. One bank for each is cleaner."
+            )
+        failed = sum(each["failed"] for each in self._counts.values())
+        if failed:
+            notes.append(f"{failed} of {self._number} episodes failed with an error or have no step; they are ignored.")
+        for (kind, how), sample in sorted(self._samples.items(), key=lambda item: (item[0][0], item[0][1] == "won")):
+            there = self._counts[kind][how]
+            if there > len(sample.items):
+                notes.append(
+                    f"{kind or NO_TYPE}: using {len(sample.items)} of {there:,} {how} episodes, sampled evenly."
+                )
+        if self._number > failed and not self._stated:
+            notes.append("No episode states its task, so skills cannot refer to the objects of a task.")
+        return notes
+
+
+def lean(case: Case, *, with_listed: bool = True) -> Case:
+    """The case without tokens and with the beginning of long texts; equal texts are stored once.
+
+    Args:
+        case: the whole episode.
+        with_listed: keep the actions that were listed at each step.
+    """
+    steps = tuple(
+        Step(
+            step.observation[:OBSERVATION_CHARS],
+            step.action,
+            step.reward,
+            step.terminated,
+            step.truncated,
+            admissible_actions=tuple(map(sys.intern, step.admissible_actions)) if with_listed else (),
+            action_status=step.action_status,
+            parse_error=step.parse_error,
+        )
+        for step in case.steps
+    )
+    return replace(case, steps=steps, final_obs=case.final_obs[:OBSERVATION_CHARS])
+
+
+def round_robin(lists: Iterable[Sequence[T]]) -> list[T]:
+    """The first of each list in turn, then the second of each, …"""
+    nothing = object()
+    return [each for row in zip_longest(*lists, fillvalue=nothing) for each in row if each is not nothing]  # type: ignore[misc]

@@ -20,15 +20,13 @@ from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import NoticeCollector, Progress, SilentProgress
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import quote
-from skill_ttrl.skills.folder import is_bank
+from skill_ttrl.skills.folder import BankSettings, is_bank
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints, bank_unchanged
-from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.similarity import embedding_similarity
-from skill_ttrl.skills.teachers.cases import SOURCE, CaseCollector
-from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.types import Case, TeacherResult
+from skill_ttrl.skills.teachers import make_teacher
+from skill_ttrl.skills.types import SOURCE, Case, CaseCollector, TeacherResult
 from skill_ttrl.stages.inputs.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of

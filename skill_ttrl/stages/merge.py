@@ -22,12 +22,11 @@ from skill_ttrl.errors import DataError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import content_changes
 from skill_ttrl.skills.folder import is_bank
-from skill_ttrl.skills.merge.make import make_merger
-from skill_ttrl.skills.merge.plan import MergeRules, group_digest, merge_groups, merged_samples
-from skill_ttrl.skills.merge.types import MergeReport
+from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups, merged_samples
+from skill_ttrl.skills.mergers import MergeReport, make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import bank_unchanged
 from skill_ttrl.skills.snapshot import Snapshot

@@ -23,7 +23,7 @@ from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
-from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
+from skill_ttrl.skills.embedders import with_endpoint
 from skill_ttrl.stages.dagger import imitate_expert
 from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.doctor.memory import explaining_memory

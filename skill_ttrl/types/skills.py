@@ -221,7 +221,7 @@ class BankUpdate:
     origin: str | None = None
     """`Snapshot.origin` from this version on; None: as it was."""
     samples: tuple[str, ...] = ()
-    """Digests of the samples that it learned from (`skills.merge.plan`), so that none is counted twice."""
+    """Digests of the samples that it learned from (`skills.merge`), so that none is counted twice."""
     back_to: int | None = None
     """The version that a rollback brings back; None for every other update."""
     writer: str = ""

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.retrieval.chroma import ChromaIndex
-from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
-from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.retrieval.retriever import MemoryIndex, Retriever
-from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.chroma import ChromaIndex
+from skill_ttrl.skills.embedders import HashEmbedder
+from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.retrieval import MemoryIndex, Retriever, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 

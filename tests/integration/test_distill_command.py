@@ -11,7 +11,7 @@ import pytest
 from skill_ttrl.config import DistillConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.distill import run
@@ -189,7 +189,7 @@ def test_the_command_shows_what_was_found(played: Path, tmp_path: Path) -> None:
 
 KILL = """
 import os, signal, sys
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages.distill import run
 close = SkillBank.close
 def killed(self):

@@ -13,7 +13,7 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import BudgetError, EndpointError
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages.distill import Distilled, run
 from skill_ttrl.types import Skill, Step, Task, Trajectory, to_json
 from tests.faulty_server import FaultyServer

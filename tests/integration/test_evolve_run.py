@@ -14,7 +14,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages import train
 from skill_ttrl.stages.training.evolve import TROUBLE

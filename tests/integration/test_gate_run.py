@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages import merge, train
 from skill_ttrl.stages.targets.play import open_gate

@@ -11,7 +11,7 @@ import pytest
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import trajectory_lines, vote_line
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.similarity import content_id
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote

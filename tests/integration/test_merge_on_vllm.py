@@ -17,11 +17,11 @@ from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.llm.server_key import key_headers
-from skill_ttrl.skills.merge.make import make_merger
+from skill_ttrl.skills.mergers import make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import Case
 from skill_ttrl.types import Skill, Step
 from tests.vllm_server import VLLMServer

@@ -17,8 +17,8 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, EndpointError
-from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.merge.types import TROUBLE
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.mergers import TROUBLE
 from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json

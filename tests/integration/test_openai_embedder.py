@@ -13,7 +13,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError
 from skill_ttrl.runs.checkpoint import verify
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.skills.retrieval.make import make_embedder
+from skill_ttrl.skills.embedders import make_embedder
 from skill_ttrl.stages import train
 from skill_ttrl.stages.reports.bank import search_bank
 from skill_ttrl.stages.reports.inspect import inspect

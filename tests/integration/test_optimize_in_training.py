@@ -16,7 +16,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.data.operators import OperatorGrammar
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages import train
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
 from skill_ttrl.stages.reports.inspect import inspect

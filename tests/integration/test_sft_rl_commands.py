@@ -13,7 +13,7 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages.launch import Launch
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import to_json

@@ -17,9 +17,9 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.data.operators import bank_family
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.folder import LOG_FILE
-from skill_ttrl.skills.retrieval.bank_view import Query
+from skill_ttrl.skills.retrieval import Query
 from skill_ttrl.stages.setup.open_bank import read_run_bank
 from skill_ttrl.storage.files import LOCK_FILE
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -31,8 +31,8 @@ from tests.preloaded import run_code
 # child is a writer of its own. All but one have a slow disk: its lines are written piece by piece, so that kills fall between them.
 WRITERS = """
 import os, sys, time
-import skill_ttrl.skills.bank.log
-from skill_ttrl.skills.bank.bank import SkillBank
+import skill_ttrl.skills.log
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.types import Skill, to_json
 to_json(Skill("warm", "up", "the imports"))
 def write_slowly(descriptor, data):
@@ -43,7 +43,7 @@ def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 def write(name, step):
     if name != "a":
-        skill_ttrl.skills.bank.log.write_all = write_slowly
+        skill_ttrl.skills.log.write_all = write_slowly
     bank = SkillBank(sys.argv[1], max_skills=6, shared=True, writer=f"run:{name}")
     say("open", name, os.getpid())
     while True:
@@ -152,7 +152,7 @@ print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child i
 """
 MERGER = """
 import hashlib
-from skill_ttrl.skills.merge.types import Draft, Merged
+from skill_ttrl.skills.mergers import Draft, Merged
 class OfWinners:
     def __init__(self, *, similarity, threshold):
         pass

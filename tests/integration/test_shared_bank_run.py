@@ -16,7 +16,7 @@ from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.checkpoint import load_state
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.folder import LOG_FILE
 from skill_ttrl.stages import train
 from skill_ttrl.stages.doctor.diagnose import diagnose

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.types import Skill
 from tests.integration.test_cli_commands import refused, skillttrl
 

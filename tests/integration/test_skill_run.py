@@ -13,7 +13,7 @@ from skill_ttrl.cli.display.tables import inspection_view, reply_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages import evaluate, merge, train
 from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.targets.play import Reply

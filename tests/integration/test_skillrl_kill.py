@@ -32,7 +32,7 @@ from skill_ttrl.cli.main import main
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.sft_learner import SFTLearner
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.collect import EpisodeWriter
 from skill_ttrl.envs import env_tasks

@@ -14,7 +14,7 @@ from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.samples import drawn
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages import train
 from skill_ttrl.stages.evaluation.measure import correctness
 from skill_ttrl.stages.setup.build import build

@@ -20,12 +20,10 @@ from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.reading import read_wish
 from skill_ttrl.envs.webshop.reward import plain_words
 from skill_ttrl.llm.openai.replies import read_json
+from skill_ttrl.skills import heuristic_teacher, mergers
 from skill_ttrl.skills import similarity as fuse
-from skill_ttrl.skills.merge import heuristic as techniques
+from skill_ttrl.skills.embedders import WORDS
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.skills.retrieval.embed_hash import WORDS
-from skill_ttrl.skills.teachers import counting as actions
-from skill_ttrl.skills.teachers import failures as evolve
 from skill_ttrl.stages.inputs.leak import plain
 from skill_ttrl.types import Skill
 from skill_ttrl.types.thoughts import split_thought
@@ -62,11 +60,11 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "webshop reward": (plain_words, ()),
     "webshop nouns": (find_nouns("rule"), ("(", "a.", "!", "a-")),
     "leaks": (plain, ("\u200b", "x.")),
-    "actions": (actions.words, ("a-", "a'")),
-    "brackets": (actions.bracketed, ("a[", "[")),
+    "actions": (heuristic_teacher.words, ("a-", "a'")),
+    "brackets": (heuristic_teacher.bracketed, ("a[", "[")),
     "fuse": (lambda text: (fuse.sentences(text), fuse.normalized_tokens(text)), ("1.", ". ", "a.")),
-    "techniques": (lambda text: techniques._ANSWERS.sub(" ", text), ("<answer>", "\\boxed{", "<a", "let's ")),
-    "evolve": (lambda text: evolve._asks_for(Skill("s", "t", text), "open"), ("open", "a b ")),
+    "techniques": (lambda text: mergers._ANSWERS.sub(" ", text), ("<answer>", "\\boxed{", "<a", "let's ")),
+    "evolve": (lambda text: heuristic_teacher._asks_for(Skill("s", "t", text), "open"), ("open", "a b ")),
     "hostile": (
         lambda text: (hostile.flags(text), hostile.escape(text)),
         ("<", "<|", "[inst", "ignore ", "ignore all ", "you are ", "print a ", "new "),

@@ -20,9 +20,9 @@ from skill_ttrl.optimize.engines import ENGINES
 from skill_ttrl.registry import import_attribute
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS
 from skill_ttrl.rl.losses.contract import LOSSES
-from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.retrieval.make import EMBEDDERS
-from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.embedders import EMBEDDERS
+from skill_ttrl.skills.folder import BankSettings
 from skill_ttrl.stages.optimizing.rollouts import skill_reader
 from skill_ttrl.trust import powers, trusting
 from skill_ttrl.voting.ballot import STRATEGIES

@@ -16,8 +16,8 @@ from skill_ttrl.errors import ConfigError, TrustError
 from skill_ttrl.registry import import_user_module
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.folder import BankSettings
 from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.trust import SUFFIX, powers, trusting
 

@@ -20,9 +20,9 @@ from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.scripted import ADVICE
+from skill_ttrl.skills.heuristic_teacher import Forms, names_task
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.similarity import normalized_tokens
-from skill_ttrl.skills.teachers.counting import Forms, names_task
 from skill_ttrl.skills.types import case_of, goal_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
 
@@ -255,7 +255,7 @@ class Aims:
     """Aims of the steps of episodes: the next step that handles what the task names, as `take mug` before `go to shelf 1`.
 
     Nothing of the environment is known: which words the task names, and which forms actions have, is found by counting
-    (`skills.teachers.counting`).
+    (`skills.heuristic_teacher`).
     """
 
     def __init__(self, trajectories: Sequence[Trajectory], config: DemonstrationsConfig) -> None:

@@ -13,7 +13,7 @@ from skill_ttrl.data.records import FILE_HASH, read_source
 from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.gguf import is_gguf
-from skill_ttrl.skills.retrieval.embed_sentences import hub_commit
+from skill_ttrl.skills.embedders import hub_commit
 from skill_ttrl.voting.rewards import MODEL_REWARD
 
 FOLDER_DIGEST = "blocks:"

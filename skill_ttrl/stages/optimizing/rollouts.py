@@ -23,9 +23,8 @@ from skill_ttrl.rollout.outcome import env_score, env_success
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.document import skills_of
-from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.components import RolloutWorker, schedule_of
 from skill_ttrl.types import Skill, Task, Trajectory, derive_seed

@@ -16,7 +16,7 @@ from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import SkillBankError, SkillTTRLError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import one_line
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import TIERS
 from skill_ttrl.skills.files import SkillFile, dump_skills, format_of_target, read_file, write_skills
 from skill_ttrl.skills.folder import LOG_FILE, is_bank

@@ -18,11 +18,10 @@ from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.runs.folder import RunFolder, read_run_json
 from skill_ttrl.sanitize import escape_terminal
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.files import SkillFile, holds_skills, read_file
-from skill_ttrl.skills.folder import BANK_FILE, LOG_FILE, check_new, is_bank
+from skill_ttrl.skills.folder import BANK_FILE, LOG_FILE, BankSettings, check_new, is_bank
 from skill_ttrl.skills.querying import LLMEndpoints
-from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.storage.files import write_folder

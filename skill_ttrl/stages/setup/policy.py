@@ -26,7 +26,7 @@ from skill_ttrl.envs import resolve_env
 from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.skills.retrieval.bank_view import TIERS
+from skill_ttrl.skills.retrieval import TIERS
 from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.setup.rules import context_parts, refuse_length
 from skill_ttrl.stages.training.components import check_document

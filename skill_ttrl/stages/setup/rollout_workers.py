@@ -26,10 +26,8 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.scale.cluster import open_hosts, open_pool
 from skill_ttrl.scale.crew import HostedEnv, Shared
-from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.retrieval.retriever import Retriever
-from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.retrieval import BankView, Retriever, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.build import make_envs
 from skill_ttrl.stages.setup.policy import build_policy, load_policy

@@ -37,10 +37,11 @@ from skill_ttrl.rollout.info import failure, reset_options
 from skill_ttrl.runs.stop_rules import find_rule
 from skill_ttrl.runs.tracker import check_tracker
 from skill_ttrl.signals import FAILURES
-from skill_ttrl.skills.merge.make import make_merger
+from skill_ttrl.skills.embedders import EMBEDDERS
+from skill_ttrl.skills.mergers import make_merger
 from skill_ttrl.skills.querying import OPENAI
-from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
-from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.retrieval import check_packages
+from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.stages.inputs.leak import run_of
 from skill_ttrl.stages.inputs.selection import training_selection
 from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, split_tasks

@@ -24,8 +24,8 @@ from skill_ttrl.rollout.episode import Stopped
 from skill_ttrl.rollout.info import text_of
 from skill_ttrl.rollout.rollout import RolloutSettings, refuse_failure, rollout, run_scripted_episode
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.folder import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inputs.tasks import own_training_tasks, source_tasks, split_tasks
 from skill_ttrl.stages.setup.build import build_for_eval

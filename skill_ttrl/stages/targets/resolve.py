@@ -19,7 +19,7 @@ from skill_ttrl.llm.command import file_digests
 from skill_ttrl.llm.models.gguf import is_gguf, model_folder
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
+from skill_ttrl.skills.embedders import with_endpoint
 from skill_ttrl.stages.inputs.leak import Seen, seen_by_run
 from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST, folder_digest, pin_policy, pinned_source
 from skill_ttrl.stages.inputs.tasks import evaluation_split, own_training_tasks

@@ -18,7 +18,7 @@ from skill_ttrl.rollout.outcome import env_success
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import content_changes
 from skill_ttrl.skills.evolution import Evolver
-from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.run import Run

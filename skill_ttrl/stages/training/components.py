@@ -16,9 +16,8 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.document import skills_of
-from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Group, Task, Trajectory, derive_seed

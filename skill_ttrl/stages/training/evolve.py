@@ -14,7 +14,7 @@ from skill_ttrl.errors import BudgetError, CheckpointError, EndpointError
 from skill_ttrl.skills.admit import Admitted
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.evolution import SOURCE, Evolver, SuccessTracker
-from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import TeacherResult
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.run import Run

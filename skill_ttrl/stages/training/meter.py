@@ -10,7 +10,7 @@ from skill_ttrl.answers import correct, grade_answer
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.samples import TaskSamples
-from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.stages.evaluation.measure import control_results, measure, play_controls
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.inputs.leak import Seen, demonstration_leaks

@@ -12,7 +12,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Request, Sampling, refuse_error, wait_for
 from skill_ttrl.registry import import_attribute
-from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutFn, RolloutWorker, ignore
 from skill_ttrl.types import Group, Task
 from skill_ttrl.types.thoughts import content

@@ -12,13 +12,12 @@ from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.sanitize import escape_terminal
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import usage_changes
-from skill_ttrl.skills.merge.make import make_merger
-from skill_ttrl.skills.merge.plan import MergeRules, group_digest, merge_groups
-from skill_ttrl.skills.merge.types import TROUBLE, Merger, MergeReport
+from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups
+from skill_ttrl.skills.mergers import TROUBLE, Merger, MergeReport, make_merger
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
-from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.metrics import completions_of, trajectories_of

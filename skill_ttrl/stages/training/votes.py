@@ -10,7 +10,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.signals import RESUME
-from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutFn, RolloutWorker, TrainingComponents, ignore
 from skill_ttrl.stages.training.metrics import completions_of
 from skill_ttrl.stages.training.paraphrase import check_paraphrase, make_paraphraser, with_paraphrases

@@ -16,9 +16,8 @@ from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
-from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.policy import make_agent
 from skill_ttrl.types import Skill, Tier

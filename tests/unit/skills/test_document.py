@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.document import document_changes, document_of, skills_of
 from skill_ttrl.skills.snapshot import Snapshot

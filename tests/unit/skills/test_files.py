@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.files import describe, dump_skills, holds_records, parts_of, read_file, skill_text, write_skills
 from skill_ttrl.skills.snapshot import Snapshot

@@ -21,7 +21,7 @@ from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
 from skill_ttrl.errors import EnvError
 from skill_ttrl.rollout.rollout import run_scripted_episode
-from skill_ttrl.skills.teachers.counting import distilled
+from skill_ttrl.skills.heuristic_teacher import distilled
 from skill_ttrl.skills.types import Case
 from skill_ttrl.types import Step, Task
 from tests.alfworld_kitchen import DONE, kitchen, play, problem, write_game

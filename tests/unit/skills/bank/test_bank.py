@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError, SkillBankError
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 
@@ -107,7 +107,7 @@ def test_one_writer_many_readers(path: Path) -> None:
         bank.add(Skill("a", "t", "x"))
         with pytest.raises(SkillBankError, match="already open in this process"):
             SkillBank(path)
-        code = "import sys; from skill_ttrl.skills.bank.bank import SkillBank; SkillBank(sys.argv[1])"
+        code = "import sys; from skill_ttrl.skills.bank import SkillBank; SkillBank(sys.argv[1])"
         done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
         assert f"Another process ({os.getpid()}) is writing" in done.stderr and "skillttrl inspect" in done.stderr
         with SkillBank(path, read_only=True) as reader:
@@ -157,7 +157,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.types import Skill
 
 path = Path(sys.argv[1])

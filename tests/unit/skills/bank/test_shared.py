@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import skill_ttrl.skills.bank.log as log
+import skill_ttrl.skills.log as log
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.folder import LOG_FILE
 from skill_ttrl.storage.files import acquire_lock, release_lock
 from skill_ttrl.types import Change, Skill

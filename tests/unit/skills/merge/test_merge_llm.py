@@ -16,10 +16,8 @@ import pytest
 from skill_ttrl import SkillMerger
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
-from skill_ttrl.skills.merge import llm
-from skill_ttrl.skills.merge.llm import LLMMerger
-from skill_ttrl.skills.merge.make import make_merger
-from skill_ttrl.skills.merge.types import Merged, Rewrite
+from skill_ttrl.skills import mergers
+from skill_ttrl.skills.mergers import LLMMerger, Merged, Rewrite, make_merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, OnFailure
 from skill_ttrl.skills.snapshot import Snapshot
@@ -145,7 +143,7 @@ def test_an_entry_that_does_not_fit_is_refused_as_a_whole_and_the_others_stand(s
 
 
 def test_a_bounded_part_is_shown_and_what_is_cut_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llm, "REQUEST_CHARS", 16_500)
+    monkeypatch.setattr(mergers, "REQUEST_CHARS", 16_500)
     long = [written(new(f"{name} {name * 5000}")) for name in "abcdef"]
     many = [written(better("sk-old", f"Better {name}.")) for name in "abcdefghij"]
     with scripted(NOTHING) as server:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.merge.plan import merged_samples
+from skill_ttrl.skills.merge import merged_samples
 from skill_ttrl.types import BankUpdate
 
 

@@ -11,11 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.merge.heuristic import HeuristicMerger
-from skill_ttrl.skills.merge.make import MERGERS, SkillMerger, make_merger
-from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
-from skill_ttrl.skills.merge.types import Draft, Merged, MergeReport, Rewrite
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.merge import MergeRules, merge_groups
+from skill_ttrl.skills.mergers import (
+    MERGERS,
+    Draft,
+    HeuristicMerger,
+    Merged,
+    MergeReport,
+    Rewrite,
+    SkillMerger,
+    make_merger,
+)
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import content_id
 from skill_ttrl.skills.snapshot import Snapshot

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from skill_ttrl.skills.retrieval.bank_view import BankView, Query
-from skill_ttrl.skills.retrieval.embedders import Vectors
-from skill_ttrl.skills.retrieval.retriever import MemoryIndex, Retriever
+from skill_ttrl.skills.embedders import Vectors
+from skill_ttrl.skills.retrieval import BankView, MemoryIndex, Query, Retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats, Tier
 

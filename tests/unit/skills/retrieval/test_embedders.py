@@ -15,10 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder, words_of
-from skill_ttrl.skills.retrieval.embed_sentences import SentenceTransformerEmbedder, hub_commit
-from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS
-from skill_ttrl.skills.retrieval.make import make_embedder
+from skill_ttrl.skills.embedders import (
+    EMBED_CHARS,
+    HashEmbedder,
+    SentenceTransformerEmbedder,
+    hub_commit,
+    make_embedder,
+    words_of,
+)
 
 MASK = (1 << 64) - 1
 

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.retrieval.chroma import ChromaIndex
-from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
-from skill_ttrl.skills.retrieval.embedders import Vectors
-from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.retrieval.retriever import MemoryIndex, Retriever
-from skill_ttrl.skills.settings import BankSettings, Mode
+from skill_ttrl.skills.chroma import ChromaIndex
+from skill_ttrl.skills.embedders import HashEmbedder, Vectors
+from skill_ttrl.skills.folder import BankSettings, Mode
+from skill_ttrl.skills.retrieval import MemoryIndex, Retriever, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 from tests.preloaded import run_code
@@ -164,7 +162,7 @@ def test_one_process_owns_a_folder(tmp_path: Path) -> None:
         make_retriever(BankSettings(), tmp_path)
     code = (
         "import sys; from pathlib import Path; from skill_ttrl.errors import SkillBankError\n"
-        "from skill_ttrl.skills.retrieval.chroma import ChromaIndex\n"
+        "from skill_ttrl.skills.chroma import ChromaIndex\n"
         "try: ChromaIndex('hash:v1:384', folder=Path(sys.argv[1]))\n"
         "except SkillBankError as error: print(error); sys.exit(7)"
     )

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder, words_of
-from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Vectors
-from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.retrieval.retriever import Hit, MemoryIndex, Retriever, skill_text
-from skill_ttrl.skills.settings import BankSettings, Mode
+from skill_ttrl.skills.embedders import EMBED_CHARS, HashEmbedder, Vectors, words_of
+from skill_ttrl.skills.folder import BankSettings, Mode
+from skill_ttrl.skills.retrieval import Hit, MemoryIndex, Retriever, make_retriever, skill_text
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from skill_ttrl.skills.files import read_file
-from skill_ttrl.skills.retrieval.bank_view import BankView, Query, by_template
-from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.retrieval import BankView, Query, Retriever, by_template
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from skill_ttrl.config import DistillConfig
-from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import ActionStatus, Step
 

@@ -7,8 +7,7 @@ import pytest
 from skill_ttrl.config import DistillConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.skills.teachers.asking import case_text, questions_of
-from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
+from skill_ttrl.skills.teachers import TEACHERS, case_text, make_teacher, questions_of
 from skill_ttrl.skills.types import Case
 from skill_ttrl.types import Step
 

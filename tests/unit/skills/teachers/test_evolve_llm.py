@@ -9,10 +9,9 @@ import pytest
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.skills.admit import AdmissionRules, admit
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teachers.asking import QUESTION_TOKENS
-from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.teachers import QUESTION_TOKENS, make_teacher
 from skill_ttrl.skills.types import Case, TeacherResult
 from skill_ttrl.types import Skill, SkillStats, Step
 from tests.faulty_server import FaultyServer

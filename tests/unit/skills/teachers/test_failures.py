@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from skill_ttrl.config import EvolveConfig
-from skill_ttrl.skills.teachers.failures import evolved_by_counting
-from skill_ttrl.skills.teachers.make import make_teacher
+from skill_ttrl.skills.heuristic_teacher import evolved_by_counting
+from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import Case
 from skill_ttrl.types import ActionStatus, Skill, Step
 

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from skill_ttrl.config import SkillsConfig
-from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Skill, Step, Task, Trajectory
 

@@ -1,34 +1,47 @@
-"""Skills in the words of a language model: the questions of distillation and of evolution (SkillRL, arXiv 2602.08234, section 3).
+"""Teachers: skills from won and lost episodes, and from failures while the policy learns (SkillRL, arXiv 2602.08234, section 3).
 
-Distillation asks one question for the principles, one for each type and one for the mistakes, all at once. Evolution asks one: the last
-steps of the failures, and the skills of the bank that these episodes may have been shown, with their record. Texts of episodes go in
-escaped, between tags that they cannot close, and of bounded length; what has no room is said. Each entry of an answer is used as a whole
-or refused with its reason. Under `on_failure: heuristic` the part of a question without a usable answer is done by counting.
+`heuristic` counts what winners did and losers did not; `analogy` guesses from failures what helps with a type of task that the bank has
+no skill for; `openai` asks a language model. A custom one is named `module:attribute`: any callable without arguments that returns a
+`Teacher`.
+
+Distillation asks the language model one question for the principles, one for each type and one for the mistakes, all at once.
+Evolution asks one: the last steps of the failures, and the skills of the bank that these episodes may have been shown, with their
+record. Texts of episodes go in escaped, between tags that they cannot close, and of bounded length; a note says what has no room. Each
+entry of an answer is used as a whole or refused with its reason. Under `on_failure: heuristic` counting does the part of a question
+without a usable answer.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
-from skill_ttrl.errors import EndpointError
+from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.openai.replies import instruction, tokens_in_text
 from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.registry import Registry
 from skill_ttrl.skills.admit import made_title, text_problem
 from skill_ttrl.skills.changes import TIERS, quote
 from skill_ttrl.skills.files import SPELLINGS
+from skill_ttrl.skills.heuristic_teacher import distilled, evolved_by_analogy, evolved_by_counting, task_ids
+from skill_ttrl.skills.heuristic_teacher import distilled as counted
 from skill_ttrl.skills.ops import MAX_TITLE
-from skill_ttrl.skills.querying import TEXT_CHARS, ListsAnswer, LLMQuerier, attribute, fenced, shortened
-from skill_ttrl.skills.teachers.cases import NO_TYPE, round_robin
-from skill_ttrl.skills.teachers.counting import distilled as counted
-from skill_ttrl.skills.teachers.counting import task_ids
-from skill_ttrl.skills.teachers.failures import evolved_by_counting
-from skill_ttrl.skills.types import Case, Draft, TeacherResult
+from skill_ttrl.skills.querying import (
+    OPENAI,
+    TEXT_CHARS,
+    ListsAnswer,
+    LLMEndpoints,
+    LLMQuerier,
+    attribute,
+    fenced,
+    shortened,
+)
+from skill_ttrl.skills.types import NO_TYPE, Case, Draft, Teacher, TeacherResult, round_robin
 from skill_ttrl.types import Message, Skill, Tier
 
 GENERAL, TASK, MISTAKE = "distill_general", "distill_task", "distill_mistake"
@@ -429,3 +442,47 @@ def _new(entry: NewSkill, question: Question) -> Draft | str:
     if not kind and tier == "task" and len(types) == 1:
         (kind,) = types
     return draft_of(entry, question.cases, tier=cast(Tier, tier), task_type=kind)
+
+
+TEACHERS: Registry[Callable[..., Teacher]] = Registry("teacher")
+
+
+@TEACHERS.register("heuristic")
+class HeuristicTeacher:
+    """Counts what winners did and losers did not; needs no language model."""
+
+    distill = staticmethod(distilled)
+    evolve = staticmethod(evolved_by_counting)
+
+
+@TEACHERS.register("analogy")
+class AnalogyTeacher:
+    """Counts as `HeuristicTeacher` does in won episodes; failures of a type without a skill give guesses, for a gate to decide on."""
+
+    reads_listed = True
+    distill = staticmethod(distilled)
+    evolve = staticmethod(evolved_by_analogy)
+
+
+@TEACHERS.register(OPENAI)
+def _openai(models: LLMEndpoints) -> Teacher:
+    return LLMTeacher(models.asking("teacher"))
+
+
+def make_teacher(name: str = "heuristic", *, models: LLMEndpoints | None = None) -> Teacher:
+    """The teacher called `name`; `models` holds the endpoint that `openai` asks.
+
+    Raises:
+        ConfigError: the name is unknown, the teacher cannot be made, or a custom factory returns no teacher.
+    """
+    factory = TEACHERS.get(name)
+    try:
+        made = factory(models or LLMEndpoints()) if name == OPENAI else factory()
+    except TypeError as error:
+        raise ConfigError(f"Teacher {name!r} cannot be made without arguments: {error}.") from None
+    missing = [each for each in ("distill", "evolve") if not callable(getattr(made, each, None))]
+    if missing:
+        raise ConfigError(
+            f"{name!r} returned an object of type {type(made).__name__} without {' and '.join(missing)}; a teacher needs both."
+        )
+    return made

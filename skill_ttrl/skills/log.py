@@ -5,7 +5,7 @@
       log.jsonl     the truth: one `BankUpdate` a line, version 1 on line 1; a line is only ever added at the end
       log.torn      what was cut off behind the last whole line, if that ever happened
       .lock         held by the one process that writes; of a shared bank, for the time of one update
-      chroma/       vectors (skills/retrieval/chroma.py); may be deleted
+      chroma/       vectors (skills/chroma.py); may be deleted
 
 An update counts once its whole line is on the disk (`append` has returned). A last line that is torn was never
 acknowledged: it is left out, and cut off before the next write. Anything else that does not fit is an error, and opening

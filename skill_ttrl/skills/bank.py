@@ -1,7 +1,7 @@
 """The skill bank: a versioned set of skills that changes by `BankUpdate`s only.
 
 Every method that changes something ends in `apply`, which writes one update with its reason and evidence to the log
-(`skills/bank/log.py`) before it counts. What readers get is a `Snapshot`: a frozen version that stays as it is whatever happens
+(`skills/log.py`) before it counts. What readers get is a `Snapshot`: a frozen version that stays as it is whatever happens
 to the bank. A bank without a path lives in memory and behaves the same.
 """
 
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.skills.bank.log import FileLog, MemoryLog, replay
 from skill_ttrl.skills.changes import (
     EDITABLE,
     OnDuplicate,
@@ -34,14 +33,14 @@ from skill_ttrl.skills.changes import (
     validate_changes,
     with_usage,
 )
-from skill_ttrl.skills.folder import check_settings_trusted
-from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.folder import BankSettings, check_settings_trusted
+from skill_ttrl.skills.log import FileLog, MemoryLog, replay
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillsConfig
-    from skill_ttrl.skills.retrieval.retriever import Hit, Retriever
+    from skill_ttrl.skills.retrieval import Hit, Retriever
 
 SEEDED = "seeded"
 """Source of skills that never go stale."""
@@ -97,7 +96,7 @@ class SkillBank:
             # All that can be wrong is found before the folder is touched.
             remembered = None if read_only else self.settings.remembered()
             if "embedder" in changed:
-                from skill_ttrl.skills.retrieval.make import EMBEDDERS
+                from skill_ttrl.skills.embedders import EMBEDDERS
 
                 EMBEDDERS.get(self.settings.embedder)
             shared = self.settings.shared and not read_only
@@ -383,10 +382,10 @@ class SkillBank:
         """Retriever of this bank, created on first use and closed with the bank.
 
         Raises:
-            ConfigError, ModelError, SkillBankError, MissingDependencyError: see `retrieval.make.make_retriever`.
+            ConfigError, ModelError, SkillBankError, MissingDependencyError: see `retrieval.make_retriever`.
         """
         if self._retriever is None:
-            from skill_ttrl.skills.retrieval.make import make_retriever
+            from skill_ttrl.skills.retrieval import make_retriever
 
             self._check_trusted()
             self._retriever = make_retriever(self.settings, self.path)

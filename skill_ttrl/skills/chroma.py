@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skill_ttrl.errors import MissingDependencyError, RunFolderError, SkillBankError
-from skill_ttrl.skills.retrieval.embedders import Vectors
+from skill_ttrl.skills.embedders import Vectors
 from skill_ttrl.storage.files import acquire_lock, release_lock
 
 T = TypeVar("T")

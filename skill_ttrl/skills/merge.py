@@ -17,8 +17,7 @@ from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
 from skill_ttrl.skills.changes import as_successor, flagged, normalize_skill, quote, with_usage
-from skill_ttrl.skills.merge.heuristic import HeuristicMerger, technique
-from skill_ttrl.skills.merge.types import Draft, Merger, MergeReport, Rewrite, select_ops
+from skill_ttrl.skills.mergers import Draft, HeuristicMerger, Merger, MergeReport, Rewrite, select_ops, technique
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.skills.snapshot import Snapshot

@@ -1,1 +1,0 @@
-"""Merging the skill operations of a step's winners into updates of a bank."""

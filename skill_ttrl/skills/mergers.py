@@ -1,0 +1,681 @@
+"""Mergers: the winners' skill operations become one proposal for the bank.
+
+`heuristic` counts; `openai` asks a language model; a custom one is named `module:attribute` and is called with `similarity` and
+`threshold`. `make_merger` makes the one that a config names, `SkillMerger` one without a config.
+
+The language model is shown the winners' proposals with the skills of the bank that are nearest to them (`proposals_of`). Its answer
+is checked against what it was shown: an entry that names a proposal or a skill that was not shown, that is empty, too long or one too
+many is refused with its reason, as a whole, and the others stand. A proposal that no entry mentions is left out, with a note.
+Counting which skills were useful needs no model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.registry import Registry
+from skill_ttrl.skills.admit import text_problem
+from skill_ttrl.skills.changes import MAX_ID, quote
+from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
+from skill_ttrl.skills.querying import (
+    OPENAI,
+    TEXT_CHARS,
+    ListsAnswer,
+    LLMCallStats,
+    LLMEndpoints,
+    LLMQuerier,
+    OnFailure,
+    asking_model,
+    attribute,
+    fenced,
+)
+from skill_ttrl.skills.similarity import Similarity, clusters, consensus_text, normalized_tokens, sentences
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import Evolution, Message, Skill, SkillOps
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A skill that winners wrote."""
+
+    text: str
+    title: str = ""
+    support: tuple[int, ...] = ()
+    """Positions of the outputs that wrote it, or one like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A better text for a skill, from all that were written for it."""
+
+    base: str
+    text: str
+    support: tuple[int, ...] = ()
+    """Positions of the outputs whose words are in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The winners' operations as one."""
+
+    new_skills: tuple[Draft, ...] = ()
+    """Best supported first."""
+    useful_retrieval_ids: tuple[str, ...] = ()
+    """Skills that more than one winner was given (or the only winner), most used first."""
+    evolved_skills: tuple[Rewrite, ...] = ()
+    """At most one for each base."""
+    skipped: tuple[str, ...] = ()
+    """Items left out, each with its reason."""
+    asked: LLMCallStats = field(default_factory=LLMCallStats)
+
+
+class Merger(Protocol):
+    """Fuses winners' operations. A language model can do it too."""
+
+    def merge(
+        self,
+        outputs: Sequence[ParsedOutput],
+        *,
+        retrieved: Sequence[Sequence[str]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> Merged:
+        """Fuse.
+
+        Args:
+            outputs: what the winners wrote.
+            retrieved: for each output the ids of the skills it was given; may be left out.
+            snapshot: the bank they saw, where the texts of the bases are needed.
+        """
+        ...
+
+
+def titles(ops: SkillOps) -> tuple[str, ...]:
+    """A title for each new skill; empty where there is none."""
+    return (*ops.titles, *[""] * len(ops.generate))[: len(ops.generate)]
+
+
+def select_ops(ops: SkillOps, new: Callable[[str], bool], rewrite: Callable[[Evolution], bool]) -> SkillOps:
+    """The operations with those new skills and rewrites alone for which the conditions hold."""
+    pairs = [pair for pair in zip(ops.generate, titles(ops), strict=True) if new(pair[0])]
+    return replace(
+        ops,
+        generate=tuple(text for text, _ in pairs),
+        titles=tuple(title for _, title in pairs),
+        evolve=tuple(filter(rewrite, ops.evolve)),
+    )
+
+
+def rewrites_by_base(outputs: Sequence[ParsedOutput]) -> dict[str, list[tuple[int, str]]]:
+    """For each rewritten skill, in the order of ids, who rewrote it and how: the last text of each output."""
+    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for place, output in enumerate(outputs):
+        for base, text in {each.base: each.text for each in output.skill_ops.evolve}.items():
+            found[base].append((place, text))
+    return dict(sorted(found.items()))
+
+
+TROUBLE = "A language model that merges gave no usable answer"
+"""Begins the warning of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport(LLMCallStats):
+    """Counts of a merge, and of the requests to language models for it."""
+
+    rollouts: int = 0
+    winners: int = 0
+    generated: int = 0
+    """Skill texts that winners wrote."""
+    extracted: int = 0
+    """Skill texts that were found in winners' solutions."""
+    fused: int = 0
+    """Texts of both kinds that said the same as another."""
+    added: int = 0
+    credited: int = 0
+    """Skills of the bank whose use was counted; those that were replaced too are among them."""
+    evolved: int = 0
+    skipped: tuple[str, ...] = ()
+    """Items left out, each with its reason."""
+
+    def counts(self) -> dict[str, int]:
+        """Return all counts by name; those of language models only if there were requests."""
+        asked = ("requests", "failed", "fallback")
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("error", *asked)}
+        found["skipped"] = len(self.skipped)
+        return found | {name: getattr(self, name) for name in asked if self.requests}
+
+    def trouble(self) -> str | None:
+        """Describe the failures of language models in a sentence; None if there were none."""
+        if not self.failed and not self.fallback:
+            return None
+        done = ("its part of the update is left out", "the heuristic does its part")[bool(self.fallback)]
+        return f"{TROUBLE} ({self.failed + self.fallback} of {self.requests} requests): {done}. {self.error}"
+
+    def __add__(self, other: MergeReport) -> MergeReport:
+        """Counts of both; the error of the first that has one."""
+        sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        return MergeReport(**{**sums, "error": self.error or other.error})
+
+
+class HeuristicMerger:
+    """Fuses by counting: texts that say the same are one, competing rewrites of a skill are voted on (`consensus_text`).
+
+    Args:
+        similarity: compares texts whose words differ (`embedding_similarity`); None: only texts that differ in nothing but case,
+            punctuation and fillers are fused.
+        threshold: least similarity of texts that are fused.
+    """
+
+    def __init__(self, *, similarity: Similarity | None = None, threshold: float = 0.95) -> None:
+        self.similarity = similarity
+        self.threshold = threshold
+
+    def merge(
+        self,
+        outputs: Sequence[ParsedOutput],
+        *,
+        retrieved: Sequence[Sequence[str]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> Merged:
+        """See `Merger.merge`. The texts of rewritten skills come from the snapshot, where there is one."""
+        written = [
+            (place, text, title)
+            for place, output in enumerate(outputs)
+            for text, title in zip(output.skill_ops.generate, titles(output.skill_ops), strict=True)
+        ]
+        drafts = tuple(
+            Draft(
+                cluster.text,
+                _most_frequent([written[member][2] for member in cluster.members]),
+                tuple(sorted({written[member][0] for member in cluster.members})),
+            )
+            for cluster in clusters([text for _, text, _ in written], self.similarity, self.threshold)
+        )
+        rewrites, skipped = list[Rewrite](), list[str]()  # one for each skill; skills that stay as they are
+        for base, texts in rewrites_by_base(outputs).items():
+            skill = snapshot.get(base) if snapshot is not None else None
+            known = skill.text if skill is not None else None
+            best = consensus_text([text for _, text in texts], self.similarity, self.threshold, base=known)
+            if best.members:
+                rewrites.append(Rewrite(base, best.text, tuple(texts[member][0] for member in best.members)))
+            else:
+                skipped.append(
+                    f"evolve of {quote(base)}: its {len(texts)} rewrites differ, and none says more than the skill does"
+                )
+        return Merged(drafts, useful_ids(retrieved), tuple(rewrites), tuple(skipped))
+
+
+def _most_frequent(texts: Sequence[str]) -> str:
+    counts = Counter(text for text in texts if text)
+    return min(counts, key=lambda text: (-counts[text], len(text), text), default="")
+
+
+def useful_ids(retrieved: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Ids that stand in more than one list (or in the only list), most frequent first."""
+    counts = Counter(skill_id for given in retrieved for skill_id in set(given))
+    least = min(2, len(retrieved))
+    return tuple(sorted((name for name in counts if counts[name] >= least), key=lambda name: (-counts[name], name)))
+
+
+MIN_WINNERS = 2
+MOST = 0.6
+"""A technique is in more than this share of the winners' solutions."""
+RARE = 0.25
+"""And in at most this share of the losers'."""
+MIN_WORDS = 3
+"""Words (not numbers or signs) that it has at least."""
+MAX_SENTENCES = 2
+RUN_LENGTHS = range(4, 13)
+"""Words of a run."""
+MAX_SOLUTIONS = 64
+MAX_CHARS = 6000
+"""Only so many solutions, and so much of each, is read: the work is bounded."""
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_ANSWERS = re.compile(r"<answer>[^<]*(?:</answer>)?|\\boxed\{[^{}]*\}|</?[a-z_]{1,20}>", re.IGNORECASE)
+_SET_PHRASES = re.compile(
+    r"\banswer\b|\bstep by step\b|\blet'?s?\b (?:us |me )?(?:think|solve|see|start|begin)|\bwe (?:are|were) (?:given|asked)\b"
+    r"|\bin conclusion\b|\bthe (?:result|problem|question|solution)\b|\bi (?:will|need|have)\b|\bfinally\b",
+    re.IGNORECASE,
+)
+
+
+def technique(problem: str, winners: Sequence[str], losers: Sequence[str]) -> str | None:
+    """Extract the sentences, or else the longest run of words, that the winners' solutions share; None if there are none.
+
+    Args:
+        problem: text of the task; sentences that only repeat it are no technique.
+        winners: solutions that won, at least two.
+        losers: solutions that lost; may be empty, and then nothing counts as frequent among them.
+    """
+    if len(winners) < MIN_WINNERS:
+        return None
+    won, lost = (
+        [_readable(text) for text in winners[:MAX_SOLUTIONS]],
+        [_readable(text) for text in losers[:MAX_SOLUTIONS]],
+    )
+    given = set(normalized_tokens(_abstract(problem)))
+    parts = [{normalized_tokens(part): part for part in sentences(text)} for text in won]
+    shared = _shared(
+        [set(each) for each in parts], [{normalized_tokens(part) for part in sentences(text)} for text in lost]
+    )
+    good = {key: score for key, score in shared.items() if _says_something(key, given)}
+    best = sorted(good, key=lambda key: (-good[key], -len(key), key))[:MAX_SENTENCES]
+    if best:
+        wordings = {key: min(each[key] for each in parts if key in each) for key in best}
+        speaker = next(each for each in parts if best[0] in each)
+        order = sorted(best, key=lambda key: list(speaker).index(key) if key in speaker else len(speaker))
+        return " ".join(wordings[key].rstrip(":,;") for key in order)
+    return _run(won, lost, given)
+
+
+def _run(won: Sequence[str], lost: Sequence[str], given: set[str]) -> str | None:
+    """The longest run of words that is shared as a sentence should be."""
+    shared = _shared([_runs(text) for text in won], [_runs(text) for text in lost])
+    good = [run for run in shared if _says_something(run, given)]
+    best = sorted(good, key=lambda run: (-len(run), -shared[run], run))
+    return " ".join(best[0]) if best else None
+
+
+def _shared(won: Sequence[set[tuple[str, ...]]], lost: Sequence[set[tuple[str, ...]]]) -> dict[tuple[str, ...], float]:
+    """Return the keys that most of `won` and few of `lost` contain, each with the difference of the two shares."""
+    inside, outside = Counter(key for keys in won for key in keys), Counter(key for keys in lost for key in keys)
+    shares = {key: (count / len(won), outside[key] / max(len(lost), 1)) for key, count in inside.items()}
+    return {
+        key: high - low
+        for key, (high, low) in shares.items()
+        if inside[key] >= MIN_WINNERS and high > MOST and low <= RARE
+    }
+
+
+def _says_something(key: tuple[str, ...], given: set[str]) -> bool:
+    """Enough words, most of them not the problem's, and no set phrase."""
+    words = [token for token in key if len(token) > 1 and token.isalpha()]
+    new = [word for word in words if word not in given]
+    return len(words) >= MIN_WORDS and 2 * len(new) >= len(words) and not _SET_PHRASES.search(" ".join(key))
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    """Runs of words, each within a sentence without set phrases."""
+    found: set[tuple[str, ...]] = set()
+    for part in (part for part in sentences(text) if not _SET_PHRASES.search(part)):
+        words = part.split()
+        for length in RUN_LENGTHS:
+            found |= {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
+    return found
+
+
+def _readable(text: str) -> str:
+    """A solution without answers and tags, numbers as `n`."""
+    return _abstract(_ANSWERS.sub(" ", text[:MAX_CHARS]))
+
+
+def _abstract(text: str) -> str:
+    return _NUMBER.sub("n", text)
+
+
+REQUEST_CHARS = 48_000
+"""Most characters of proposals, and of the skills that they rewrite, in the request: about 12,000 tokens. What does not fit is left
+out, the best supported last."""
+MAX_WORDINGS = 8
+"""Most different rewrites of one skill that are shown, the most frequent first."""
+MAX_NEIGHBOURS = 12
+"""Most skills of the bank in the request, in addition to those that are rewritten."""
+NEAREST = 3
+"""Skills of the bank that are looked up for each proposal."""
+
+
+class NewSkill(BaseModel):
+    """A skill for the bank."""
+
+    model_config = ConfigDict(extra="forbid")
+    title: str
+    text: str
+    support: list[int]
+
+
+class BetterText(BaseModel):
+    """A text that takes the place of a skill's."""
+
+    model_config = ConfigDict(extra="forbid")
+    base: str
+    text: str
+    support: list[int]
+
+
+class SaidAlready(BaseModel):
+    """A skill that says already what proposals say."""
+
+    model_config = ConfigDict(extra="forbid")
+    base: str
+    support: list[int]
+
+
+class MergeAnswer(ListsAnswer):
+    """Answer requested from the model."""
+
+    new_skills: list[NewSkill]
+    rewrites: list[BetterText]
+    known: list[SaidAlready]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A text that winners wrote; wordings that say the same are one."""
+
+    text: str
+    title: str
+    base: str | None
+    """The skill that it is to replace; None for a new one."""
+    places: tuple[int, ...]
+    """Positions of the outputs that wrote it."""
+
+    def __str__(self) -> str:
+        return f"new skill {quote(self.text)}" if self.base is None else f"evolve of {quote(self.base)}"
+
+
+class LLMMerger:
+    """Fuses winners' operations by asking a language model, with one request a merge.
+
+    Args:
+        asking: the model.
+        similarity: how alike texts are, to find a proposal's neighbours in the bank; None: by the words in common.
+        threshold: least similarity of texts that say the same, for the heuristic that takes the place of a model that failed.
+    """
+
+    def __init__(self, asking: LLMQuerier, *, similarity: Similarity | None = None, threshold: float = 0.95) -> None:
+        self.asking = asking
+        self.heuristic = HeuristicMerger(similarity=similarity, threshold=threshold)
+        for name in ("merge", "merge_request"):  # one that cannot be read is found now
+            asking.templates.get(name)
+
+    def merge(
+        self,
+        outputs: Sequence[ParsedOutput],
+        *,
+        retrieved: Sequence[Sequence[str]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> Merged:
+        """See `Merger.merge`.
+
+        Raises:
+            EndpointError: the request came to nothing, and failures are not to be got over.
+            BudgetError: what may be spent is spent; nothing is merged.
+        """
+        counted = HeuristicMerger().merge(outputs, retrieved=retrieved)
+        gone = [each for each in counted.evolved_skills if snapshot is not None and each.base not in snapshot]
+        skipped: list[str] = []
+        proposals = proposals_of(outputs, counted, {each.base for each in gone}, snapshot, skipped)
+        if not proposals:  # the caller reports the skills that are not in the bank
+            return Merged((), counted.useful_retrieval_ids, tuple(gone), tuple(skipped))
+        skills = in_view(proposals, snapshot, self.heuristic.similarity)
+        (answer,) = self.asking.ask([self._question(proposals, skills)], MergeAnswer)
+        if not isinstance(answer, EndpointError):
+            drafts, rewrites = _read(answer, proposals, skills, snapshot, skipped)
+            return Merged(
+                tuple(sorted(drafts, key=lambda draft: (-len(draft.support), len(draft.text), draft.text))),
+                counted.useful_retrieval_ids,
+                tuple(sorted([*gone, *rewrites], key=lambda rewrite: rewrite.base)),
+                tuple(skipped),
+                LLMCallStats(1),
+            )
+        asked = self.asking.failure(answer)
+        if self.asking.on_failure == "heuristic":
+            return replace(self.heuristic.merge(outputs, retrieved=retrieved, snapshot=snapshot), asked=asked)
+        skipped += [f"{each}: the language model gave no usable answer" for each in proposals]
+        return Merged((), counted.useful_retrieval_ids, tuple(gone), tuple(skipped), asked)
+
+    def _question(self, proposals: Sequence[Proposal], skills: Mapping[str, Skill | None]) -> tuple[Message, ...]:
+        templates, most = self.asking.templates, sum(each.base is None for each in proposals)
+        limits = {"most": str(most), "title_chars": str(MAX_TITLE), "text_chars": str(TEXT_CHARS)}
+        proposed = [
+            fenced("generate", each.text, n=number, winners=len(each.places), title=each.title)
+            if each.base is None
+            else fenced("evolve", each.text, n=number, winners=len(each.places), base=each.base)
+            for number, each in enumerate(proposals, 1)
+        ]
+        shown = [
+            fenced("skill", each.text, id=each.id, title=each.title[:MAX_TITLE])
+            for each in skills.values()
+            if each is not None
+        ]
+        request = templates.render("merge_request", skills="\n".join(shown) or "none", proposals="\n".join(proposed))
+        return Message("system", templates.render("merge", **limits)), Message("user", request)
+
+
+def _read(
+    answer: MergeAnswer,
+    proposals: Sequence[Proposal],
+    skills: Mapping[str, Skill | None],
+    snapshot: Snapshot | None,
+    skipped: list[str],
+) -> tuple[list[Draft], list[Rewrite]]:
+    """The new and rewritten skills in an answer. Each entry is used as a whole, or refused with its reason in `skipped`."""
+    ids = {spelled: name for name in skills for spelled in (attribute(name), name)}
+    most = room = sum(each.base is None for each in proposals)
+    drafts: list[Draft] = []
+    rewrites: dict[str, Rewrite] = {}
+    mentioned: set[int] = set()
+    entries: list[NewSkill | BetterText | SaidAlready] = [*answer.new_skills, *answer.rewrites, *answer.known]
+    for entry in entries:
+        valid = {number for number in entry.support if 1 <= number <= len(proposals)}
+        mentioned |= valid
+        places = tuple(sorted({place for number in valid for place in proposals[number - 1].places}))
+        name = entry.text if isinstance(entry, NewSkill) else entry.base
+        base = "" if isinstance(entry, NewSkill) else ids.get(entry.base.strip().removeprefix("#"), "")
+        skill = skills.get(base)
+        problem: str | None = None
+        if valid != {*entry.support} or not valid:
+            problem = f"it must name proposals from 1 to {len(proposals)}, found {entry.support}"
+        elif isinstance(entry, NewSkill):
+            problem = text_problem(entry.text, TEXT_CHARS)
+            if problem is None and not room:
+                problem = f"it is one more than the {most} that were proposed"
+            if problem is None:
+                room -= 1
+                drafts.append(Draft(entry.text.strip(), " ".join(entry.title.split())[:MAX_TITLE], places))
+        elif not base:
+            problem = "the language model was not shown such a skill"
+        elif isinstance(entry, SaidAlready):
+            if skill is None:
+                problem = "it is not in the bank"
+            else:
+                drafts.append(Draft(skill.text, "", places))  # in the skill's own words: the merge credits it
+        elif base in rewrites:
+            problem = "there is another text for it"
+        elif skill is not None and len(skill.text) > TEXT_CHARS:
+            problem = "the language model was not shown its whole text"
+        else:
+            problem = text_problem(entry.text, TEXT_CHARS)
+            if problem is None:
+                rewrites[base] = Rewrite(base, entry.text.strip(), places)
+        if problem:
+            skipped.append(f"the language model's entry {quote(name)}: {problem}")
+    left_out = [each for number, each in enumerate(proposals, 1) if number not in mentioned]
+    skipped += [f"{each}: the language model left it out" for each in left_out]
+    return drafts, list(rewrites.values())
+
+
+def proposals_of(
+    outputs: Sequence[ParsedOutput],
+    counted: Merged,
+    gone: Collection[str],
+    snapshot: Snapshot | None,
+    skipped: list[str],
+) -> list[Proposal]:
+    """The winners' proposals that one request has room for, independently of the order of outputs.
+
+    Args:
+        outputs: parsed outputs of the winners.
+        counted: the same outputs, merged by words alone.
+        gone: skills that are not in the bank any more.
+        snapshot: the bank.
+        skipped: takes what is cut or left out.
+    """
+    found = [Proposal(draft.text, draft.title, None, draft.support) for draft in counted.new_skills]
+    for base, written in rewrites_by_base(outputs).items():
+        skill = None if snapshot is None else snapshot.get(base)
+        if base in gone:
+            continue
+        if len(base) > MAX_ID or (skill is not None and len(skill.text) > TEXT_CHARS):
+            skipped.append(
+                f"evolve of {quote(base)}: it is longer than a language model is shown ({TEXT_CHARS} characters)"
+            )
+            continue
+        wordings = [
+            Proposal(each.text, "", base, tuple(written[member][0] for member in each.members))
+            for each in clusters([text for _, text in written])
+        ]
+        skipped += [
+            f"{each}: there are more rewrites of it than a language model is shown" for each in wordings[MAX_WORDINGS:]
+        ]
+        found += wordings[:MAX_WORDINGS]
+    shown: list[Proposal] = []
+    room = REQUEST_CHARS
+    for each in found:
+        size = min(len(each.text), TEXT_CHARS)
+        if each.base is not None and snapshot is not None and all(one.base != each.base for one in shown):
+            size += len(snapshot.skills[each.base].text)
+        if size > room:
+            skipped.append(f"{each}: it did not fit into the request")
+            continue
+        if len(each.text) > TEXT_CHARS:
+            skipped.append(f"{each}: the language model was shown {TEXT_CHARS} of its {len(each.text)} characters")
+        shown.append(each)
+        room -= size
+    return shown
+
+
+def in_view(
+    proposals: Sequence[Proposal], snapshot: Snapshot | None, similarity: Similarity | None
+) -> Mapping[str, Skill | None]:
+    """The skills that an answer may name: those that are rewritten, then the nearest; without a bank only the ids are known."""
+    named = dict.fromkeys(each.base for each in proposals if each.base is not None)
+    if snapshot is None:
+        return dict(named)
+    near = {skill.id: skill for skill in nearest(proposals, snapshot, similarity)}
+    return {base: snapshot.skills[base] for base in named} | near
+
+
+def nearest(proposals: Iterable[Proposal], snapshot: Snapshot, similarity: Similarity | None) -> list[Skill]:
+    """Skills of the bank most like the proposals: the nearest to each first, ties by id, `MAX_NEIGHBOURS` at most."""
+    texts, skills = [each.text for each in proposals], list(snapshot)
+    if not skills:
+        return []
+    if similarity is None:  # the share of words in common (Jaccard index)
+        words = [set(normalized_tokens(f"{skill.title} {skill.text}")) for skill in skills]
+        own = [set(normalized_tokens(text)) for text in texts]
+        rows: Sequence[Sequence[float]] = [[len(a & b) / len(a | b) for b in words] for a in own]
+    else:
+        rows = similarity(texts, [skill.text for skill in skills])
+    ranked = [
+        [place for near, place in sorted((-value, place) for place, value in enumerate(row)) if near < 0]
+        for row in rows
+    ]
+    in_turn = dict.fromkeys(order[turn] for turn in range(NEAREST) for order in ranked if turn < len(order))
+    return [skills[place] for place in list(in_turn)[:MAX_NEIGHBOURS]]
+
+
+MERGERS: Registry[Callable[..., Merger]] = Registry("merger")
+MERGERS.register("heuristic")(HeuristicMerger)
+
+
+@MERGERS.register(OPENAI)
+def _openai_merger(models: LLMEndpoints, *, similarity: Similarity | None = None, threshold: float = 0.95) -> Merger:
+    return LLMMerger(models.asking("merger"), similarity=similarity, threshold=threshold)
+
+
+def make_merger(
+    name: str = "heuristic",
+    *,
+    similarity: Similarity | None = None,
+    threshold: float = 0.95,
+    models: LLMEndpoints | None = None,
+) -> Merger:
+    """The merger called `name`, made with `similarity` and `threshold`; `models` says whom `openai` asks.
+
+    Raises:
+        ConfigError: there is none of that name, the config lacks what it needs, or what a user's factory gives has no `merge`.
+        MissingDependencyError: the packages that it needs are not installed.
+    """
+    factory = MERGERS.get(name)
+    first = (models or LLMEndpoints(),) if name == OPENAI else ()
+    try:
+        made = factory(*first, similarity=similarity, threshold=threshold)
+    except TypeError as error:
+        raise ConfigError(f"Merger {name!r} cannot be made with similarity= and threshold=: {error}.") from None
+    if not callable(getattr(made, "merge", None)):
+        raise ConfigError(
+            f"{name!r} returned an object of type {type(made).__name__} without merge(outputs, retrieved=, snapshot=)."
+        )
+    return made
+
+
+class SkillMerger:
+    """Fuses by counting (`HeuristicMerger`), or with `use_api` by asking a language model (`LLMMerger`).
+
+    `use_api` may be set on a merger that has a model.
+
+    Args:
+        use_api: ask a language model; None: where `model` is given.
+        model: its name, as the server knows it, e.g. "gpt-4o".
+        api_key: None: that of the environment variable `OPENAI_API_KEY`. It is kept in memory only.
+        base_url: address of a server that speaks OpenAI's protocol; None: `OPENAI_BASE_URL`, else OpenAI's own.
+        on_failure: what becomes of proposals for which the model gives no usable answer: "stop" (an error), "skip" (they are
+            left out) or "heuristic"; the two latter are counted in `Merged.asked`.
+        similarity: how alike texts are, to fuse those whose words differ too (`embedding_similarity`);
+            None: only those that differ in nothing but case, punctuation and fillers.
+        threshold: least similarity of texts that are fused.
+
+    Raises:
+        ConfigError: `use_api` without a model; no key for a server that needs one.
+        MissingDependencyError: a language model is to be asked, and the packages of the extra `openai` are not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        use_api: bool | None = None,
+        model: str | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        on_failure: OnFailure = "stop",
+        similarity: Similarity | None = None,
+        threshold: float = 0.95,
+    ) -> None:
+        if use_api and model is None:
+            raise ConfigError(
+                "SkillMerger(use_api=True) needs the name of the language model to ask: "
+                'SkillMerger(use_api=True, model="gpt-4o"), and base_url= where it is not OpenAI\'s own.'
+            )
+        self.use_api = model is not None if use_api is None else use_api
+        self._heuristic = HeuristicMerger(similarity=similarity, threshold=threshold)
+        self._model: Merger | None = None
+        if model is not None and self.use_api:
+            asking = asking_model(model, api_key=api_key, base_url=base_url, on_failure=on_failure)
+            self._model = LLMMerger(asking, similarity=similarity, threshold=threshold)
+
+    def merge(
+        self,
+        outputs: Sequence[ParsedOutput],
+        *,
+        retrieved: Sequence[Sequence[str]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> Merged:
+        """See `Merger.merge`. Counting takes the texts of rewritten skills from the snapshot, where there is one; a language
+        model is shown the bank's skills from it.
+
+        Raises:
+            EndpointError: the language model gave no usable answer, under `on_failure="stop"`.
+        """
+        if self.use_api and self._model is None:
+            raise ConfigError("This SkillMerger has no language model to ask: make it with SkillMerger(model=…).")
+        merger = self._model if self.use_api and self._model is not None else self._heuristic
+        return merger.merge(outputs, retrieved=retrieved, snapshot=snapshot)

@@ -1,1 +1,0 @@
-"""Retrieval: embedders, vector index, search, and what a prompt is given."""

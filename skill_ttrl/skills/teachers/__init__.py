@@ -1,1 +1,0 @@
-"""Teachers: skills from won and lost episodes, by heuristics or a language model."""
