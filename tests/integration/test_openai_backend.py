@@ -128,44 +128,6 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
 
 
 @pytest.mark.slow
-def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(sums: Path, tmp_path: Path) -> None:
-    faults = ["one of n"]
-
-    def evaluate(server: FaultyServer, out: Path, *more: str) -> Any:
-        chosen = at(server, "eval.samples=3", "eval.greedy=false", "endpoints.roles.policy.max_concurrency=2", *more)
-        return skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--batch-size", 0, "--json", *chosen)
-
-    def asked(server: FaultyServer) -> list[str]:
-        return [json.dumps(each["body"], sort_keys=True) for each in server.asked]
-
-    with FaultyServer(faults, 1.0, answer=adds) as whole:
-        expected = evaluate(whole, tmp_path / "whole")
-    with FaultyServer(faults, 1.0, answer=adds) as server:
-        for budget in (2, 4, 7, 1000):
-            done = evaluate(server, tmp_path / "kept", f"endpoints.max_requests={budget}")
-            if done.code == 0:
-                break
-            spent = sum(server.delivered[part] for part in ("prompt", "answer"))
-            words = f"{spent:,} tokens in {len(server.asked)} requests, cost unknown", "0 of 4 lines"
-            assert len(server.asked) <= budget
-            refused(done, 7, *words, f"{len(server.asked)} paid answers", f"endpoints.max_requests={budget}.")
-        assert done.code == 0 and budget > 2 and done.json == expected.json
-        assert len(set(asked(server))) == len(server.asked) == len(whole.asked)
-    lines = requests_in(tmp_path / "kept" / "usage.jsonl")
-    assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
-    assert {line["cost"] for line in lines if not line["cached"]} == {None}
-
-
-def test_a_server_that_answers_nobody_is_an_endpoint_s_error_and_leaves_nothing(sums: Path, tmp_path: Path) -> None:
-    out = tmp_path / "kept"
-    with FaultyServer(first=[(200, {}, {"choices": []})] * 99) as server:
-        limits = at(server, "endpoints.roles.policy.max_retries=0", "eval.samples=2")
-        refused(skillttrl("ask", "openai:tiny", "12+34", *limits), 6, "tiny")
-        refused(skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--batch-size", 1, *limits), 6, "tiny")
-    assert not (out / "samples.jsonl").exists()
-
-
-@pytest.mark.slow
 def test_what_asks_a_model_behind_an_address_loads_no_torch(sums: Path) -> None:
     script = (
         "import sys; from skill_ttrl.cli.main import app; app(sys.argv[1:], standalone_mode=False); "

@@ -353,18 +353,3 @@ def test_a_server_that_bills_more_than_it_was_asked_for_is_counted() -> None:
             ask(client(server, ledger), lambda asked: asked.chat(ASK, max_tokens=200))
         assert len(server.asked) == 1
     assert ledger.totals().tokens == 909
-
-
-@pytest.mark.slow
-def test_no_retry_of_any_request_exceeds_the_budget() -> None:
-    """Faults, retries and requests at once: what reaches the server is what is counted, and never more than the budget."""
-    ledger = Ledger(max_requests=30)
-    with FaultyServer(["500", "429", "drop before the answer", "truncated JSON"], rate=0.5, seed=4) as server:
-
-        async def many(asked: Client) -> list[Any]:
-            return await asyncio.gather(*(asked.chat(ASK) for _ in range(60)), return_exceptions=True)
-
-        found = ask(client(server, ledger, max_concurrency=8, max_retries=3), many)
-        assert len(server.asked) == ledger.totals().attempts == 30
-    assert any(isinstance(each, BudgetError) for each in found)
-    assert sum(isinstance(each, Reply) for each in found) == server.delivered["answers"] > 0

@@ -12,14 +12,9 @@ import pytest
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError
 from skill_ttrl.runs.checkpoint import verify
-from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.embedders import make_embedder
 from skill_ttrl.stages import train
-from skill_ttrl.stages.reports.bank import search_bank
-from skill_ttrl.stages.reports.inspect import inspect
 from tests.faulty_server import FaultyServer, requests_in, vector_of
-
-KEY = "sk-embed-0123456789abcdef"
 
 
 @pytest.fixture(autouse=True)
@@ -55,28 +50,6 @@ def test_vectors_have_length_one_and_the_same_text_has_the_same_bits() -> None:
     assert not rows[40:42].any() and np.array_equal(rows[42], rows[3])
     sent = [text for each in server.asked for text in each["body"]["input"]]
     assert "" not in sent and "  " not in sent
-
-
-@pytest.mark.slow
-def test_a_run_finds_its_skills_with_them_and_writes_no_key(
-    tiny_skills_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with FaultyServer(["503", "429", "truncated JSON"], seed=1) as server:
-        summary = train.run(load_config(tiny_skills_yaml, settings(server)), tmp_path / "run")
-        assert all(each["headers"]["authorization"] == f"Bearer {KEY}" for each in server.asked)
-        found = search_bank(tmp_path / "run", "Compute kida 3.")  # the bank remembers where its vectors come from
-        delivered = dict(server.delivered)
-    assert found.rows
-    lines = requests_in(tmp_path / "run" / "usage.jsonl")
-    assert {line["role"] for line in lines} == {"embeddings"} and {line["outcome"] for line in lines} == {"ok"}
-    assert {"other", "evaluate", "rl"} >= {line["phase"] for line in lines} >= {"other"}
-    assert summary.usage["tokens_in"] == sum(line["tokens_in"] for line in lines) <= delivered["prompt"]
-    assert read_run(tmp_path / "run").summary == summary
-    assert "API usage" in (tmp_path / "run" / "summary.md").read_text()
-    assert "requests" in inspect(tmp_path / "run").facts["LLM calls"]
-    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert files and not any(KEY.encode() in path.read_bytes() for path in files)
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.load import LoadedModel, load_model
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
-from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS
 from skill_ttrl.types import Completion, Message
 
 pytest.importorskip("vllm")
@@ -149,14 +148,6 @@ def test_a_seed_gives_the_same_tokens_and_each_request_has_its_own(backend: Any)
     assert process_state() == state
 
 
-def test_more_prompts_than_a_step_can_read_are_read_in_turns(backend: Any, loaded: LoadedModel) -> None:
-    texts = [backend.encode_text(f"{number}: " + "why " * 400) for number in range(16)]  # no beginning in common
-    requests = [Request(token_ids=text[:390]) for text in texts]
-    assert sum(len(request.token_ids or ()) for request in requests) > 1.5 * BATCHED_TOKENS
-    found = wait_for(backend.generate(requests, Sampling(max_new_tokens=4), seed=0))
-    assert worst_gap(loaded, found) < 1e-4
-
-
 def test_calls_join_one_batch_and_end_by_themselves(backend: Any) -> None:
     ended = []
 
@@ -241,20 +232,6 @@ def test_a_prompt_that_cannot_be_read_is_refused_and_nothing_else(
     assert sample(backend, ["Hi"])
 
 
-def test_a_request_that_vllm_refuses_fails_alone(backend: Any) -> None:
-    async def ask(token: int) -> list[Generation]:
-        found: list[Generation] = await backend.generate(
-            [Request(token_ids=(5, token))], Sampling(max_new_tokens=8), seed=0
-        )
-        return found
-
-    async def both() -> list[Any]:
-        return list(await asyncio.gather(ask(6), ask(10**6), return_exceptions=True))
-
-    found, refused = asyncio.run(both())
-    assert len(found) == 1 and isinstance(refused, ModelError) and "refused a request" in str(refused)
-
-
 def test_the_engine_follows_the_learner(backend: Any, loaded: LoadedModel) -> None:
     before = sample(backend, QUESTIONS)
     move(loaded)
@@ -300,16 +277,3 @@ def test_nothing_that_old_weights_computed_is_used_again(
         with pytest.raises(WeightSyncError, match="prefix cache"):
             backend.update_weights(11)
     backend.update_weights(11)
-
-
-def test_an_update_is_refused_while_tokens_are_sampled(backend: Any) -> None:
-    async def during() -> None:
-        asking = asyncio.create_task(
-            backend.generate([Request(token_ids=(5, 6), n=64)], Sampling(max_new_tokens=200), seed=1)
-        )
-        await asyncio.sleep(0.05)
-        with pytest.raises(WeightSyncError, match="requests that have not ended"):
-            backend.update_weights(12)
-        await asking
-
-    asyncio.run(during())

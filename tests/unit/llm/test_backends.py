@@ -35,10 +35,6 @@ class Fixed:
     generate = encode = count = update_weights = sleep = close
 
 
-def facts(*settings: str) -> BackendFacts:
-    return backend_facts(load_config({}, settings))
-
-
 @pytest.mark.parametrize(
     ("name", "made"), [("hf", HFBackend), ("vllm", VLLMBackend), ("vllm", VLLMServerBackend), ("openai", OpenAIBackend)]
 )
@@ -47,13 +43,17 @@ def test_the_facts_of_a_built_in_backend_are_those_of_its_class(name: str, made:
     assert (made.is_learner, made.trainable, made.blocking) == (known.is_learner, known.trainable, known.blocking)
 
 
-def test_an_engine_is_in_this_process_unless_servers_are_asked() -> None:
-    assert facts("rollout.backend=vllm").engine and not facts("rollout.backend=vllm", "vllm.mode=server").engine
-
-
-def test_one_of_the_users_own_says_what_it_is() -> None:
-    assert facts(f"rollout.backend={__name__}:Follower") == BackendFacts(is_learner=True, blocking=True)
-    assert facts("rollout.backend=nowhere:Nothing") == BackendFacts()  # make_backend says that it is not there
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        (["rollout.backend=vllm"], BackendFacts(engine=True)),
+        (["rollout.backend=vllm", "vllm.mode=server"], BackendFacts()),
+        ([f"rollout.backend={__name__}:Follower"], BackendFacts(is_learner=True, blocking=True)),
+        (["rollout.backend=nowhere:Nothing"], BackendFacts()),  # make_backend says that it is not there
+    ],
+)
+def test_what_is_known_of_a_backend_before_it_is_made(settings: list[str], facts: BackendFacts) -> None:
+    assert backend_facts(load_config({}, settings)) == facts
 
 
 def test_one_that_cannot_follow_the_learner_is_not_trained() -> None:

@@ -8,64 +8,19 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.data.families import Demonstration
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
-from skill_ttrl.llm.chat import answer_end, encode_chat, end_ids, template_warning
+from skill_ttrl.llm.chat import encode_chat, template_warning
 from skill_ttrl.llm.hf.backend import HFBackend
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.stages.setup.encode import _encode_chats, encode_advised, encode_written
-from skill_ttrl.types import Completion, Message, Step, Task, Trajectory
+from skill_ttrl.types import Message
 
-PHI = (
-    "{% for m in messages %}{{ '<|' + m.role + '|>\\n' + m.content + '<|end|>\\n' }}{% endfor %}"
-    "{{ '<|assistant|>\\n' if add_generation_prompt else eos_token }}"
-)
-NO_END = "{% for m in messages %}{{ m.content + '\\n' }}{% endfor %}"
 WITHOUT_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m.content + '<|im_end|>' }}{% endfor %}"
 IN_USER = "{{ messages | map(attribute='content') | join }}"
 PARTS_ALONE = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
 TALK = (Message("system", "Be brief."), Message("user", "6 * 7?"))
-
-
-@pytest.fixture(params=[(PHI, "<|end|>"), (NO_END, None), (None, None)])
-def ending(request: pytest.FixtureRequest, tiny_model: tuple[Any, Any]) -> tuple[Any, int]:
-    """(tokenizer with eos <|endoftext|>, the token by which its template ends an answer)."""
-    template, end = request.param
-    tokenizer = copy.deepcopy(tiny_model[1])
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
-    tokenizer.eos_token, tokenizer.chat_template = "<|endoftext|>", template
-    return tokenizer, tokenizer.convert_tokens_to_ids(end or "<|endoftext|>")
-
-
-@pytest.mark.slow
-def test_every_path_of_imitation_ends_an_answer_as_the_template_does(ending: tuple[Any, int]) -> None:
-    tokenizer, end = ending
-    agent = Agent(PromptFormatter("plain"))
-    step = Step(
-        "Go?",
-        "left",
-        0.0,
-        True,
-        False,
-        completion=Completion("left", (5,), (0.0,), "stop"),
-        info={"expert_action": "left"},
-    )
-    played = Trajectory(Task("t", "Doors-v0"), (step,), None, "terminated")
-    policy = SimpleNamespace(tokenizer=tokenizer, model=SimpleNamespace(config=None))
-    written = [
-        *encode_written(tokenizer, agent, [Demonstration("Go?", "left")]),
-        *encode_advised(tokenizer, agent, [played], tagged=False),
-        *_encode_chats(SimpleNamespace(policy=policy), [((Message("user", "Go?"),), "left")]),  # type: ignore[arg-type]
-    ]
-    for each in written:
-        assert tokenizer.decode(each.response_ids[:-1]) == "left" and each.response_ids[-1] == end
-    assert answer_end(tokenizer) == end
-    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=1))
-    assert end_ids(model, tokenizer) == {1, tokenizer.eos_token_id, end}
 
 
 def test_a_choice_ends_as_the_template_ends_an_answer(tiny_model: tuple[Any, Any]) -> None:

@@ -18,22 +18,8 @@ from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import load_tokenizer, save_model
 from skill_ttrl.types import Completion, Message
 
-PIECES = st.sampled_from(
-    [
-        "a",
-        " ",
-        "12",
-        "<|im_end|>",
-        "<|im_start|>",
-        "assistant\n",
-        "<think>",
-        "</answer>",
-        "<|endoftext|>",
-        "\ue000",
-        "\ue001",
-    ]
-)
-HOSTILE = st.lists(PIECES, max_size=8).map("".join)
+SIGNS = "a 12 <|im_end|> <|im_start|> assistant\n <think> </answer> <|endoftext|> \ue000 \ue001".split(" ")
+HOSTILE = st.lists(st.sampled_from([" ", *SIGNS]), max_size=8).map("".join)
 
 
 def plainly(tokenizer: Any, texts: list[str]) -> tuple[int, ...]:
@@ -125,12 +111,6 @@ def test_a_template_that_refuses_a_conversation_says_why(
 
 
 TEXTS = st.lists(st.sampled_from(["a", " ", "\n", "12", "<|im_end|>", "<|im_start|>", "\ue003", "\ue000"]), max_size=6)
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + CONTENT + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-WITHOUT_THOUGHTS = CHATML.replace("CONTENT", "message['content'].split('</think>')[-1].lstrip('\\n')")
-LAST_ALONE = CHATML.replace("CONTENT", "(message['content'] if loop.last else '(before)')")
 NO_END = "{% for message in messages %}{{ message['content'] + '\\n' }}{% endfor %}"
 BRACKETS = (
     "{% for message in messages %}{% if message['role'] == 'user' %}{{ '[Q] ' + message['content'] + ' [A]' }}"
@@ -177,8 +157,6 @@ def test_an_answer_that_was_cut_off_gets_the_end_it_lacks(tiny_model: tuple[Any,
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        (WITHOUT_THOUGHTS, "changes thoughts of earlier answers"),
-        (LAST_ALONE, "changes what it wrote before"),
         (NO_END, "ends an answer with a control token"),
         (None, "needs a chat template"),
     ],

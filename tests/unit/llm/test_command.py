@@ -119,7 +119,7 @@ def test_one_that_hangs_or_writes_without_end_is_stopped_with_all_its_children()
     assert time.monotonic() - began < 5 and hung.error is not None
     assert "did not end within 0.4 s (command.timeout) and was stopped" in hung.error
     endless = answer(config("yes"))
-    assert endless.error is not None and "wrote more than 100,000 bytes" in endless.error
+    assert endless.error is not None and "wrote more than 1,048,576 bytes" in endless.error
     for child in (["sleep", "60"], ["setsid", "sleep", "60"]):  # in its group, and in a session of its own
         assert answer(python(LEFT.format(child))).text == "done"
     assert left_running() == []

