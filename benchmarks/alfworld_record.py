@@ -21,9 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from alfworld_official import OfficialEngine
 from alfworld_walks import WALKS, digest, walk
-
-from skill_ttrl.envs.alfworld.official import OfficialEngine
 
 SPLITS = ("valid_seen", "valid_unseen")
 

@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from alfworld_walks import walk
+from alfworld_official import OfficialEngine
+from alfworld_walks import Engine, walk
 
 from skill_ttrl.envs import make_vec_env
-from skill_ttrl.envs.alfworld.engine import Engine, FastEngine, Frame
+from skill_ttrl.envs.alfworld.engine import FastEngine, Frame
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, Game, load_game, read_content, read_game_file
 from skill_ttrl.envs.alfworld.games import open_games
-from skill_ttrl.envs.alfworld.official import OfficialEngine
 
 STEADY_SECONDS = 0.5
 ENVIRONMENTS = 256
@@ -80,7 +80,7 @@ def _side_by_side(game: Game, steps: int) -> dict[str, Any]:
     """One game by both engines."""
     start = time.perf_counter()
     loaded = read_content(game.path, read_game_file(game.path))
-    fast: Engine = FastEngine(loaded.world)
+    fast = FastEngine(loaded.world)
     fast.reset()
     fast_load = time.perf_counter() - start
     # The walk is chosen on a world of its own, so that the first pass below meets nothing that is known already.

@@ -10,8 +10,9 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
-from skill_ttrl.envs.alfworld.engine import MAX_STEPS, Engine, Frame
+from skill_ttrl.envs.alfworld.engine import MAX_STEPS, Frame
 
 DIGEST_BYTES = 6
 WALKS = ("walkthrough", "random-1", "random-2", "random-3", "nonsense")
@@ -23,6 +24,18 @@ _NONSENSE = (
     "open", "{o.name}", "#look.feedback#", "take {o} from {r}", "go to agent1", "examine agent1", "use", "0", "😀",
     "go to fridge 1; open fridge 1", "go to fridge 1\nopen fridge 1", "look\x00", "x" * 2000,
 )  # fmt: skip
+
+
+class Engine(Protocol):
+    """One game being played: ours, or the official one."""
+
+    def reset(self) -> Frame:
+        """The game from its start."""
+        ...
+
+    def step(self, command: str) -> Frame:
+        """One command."""
+        ...
 
 
 def walk(engine: Engine, game: str, name: str, walkthrough: Sequence[str]) -> Iterator[tuple[str, Frame]]:

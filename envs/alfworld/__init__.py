@@ -1,1 +1,1 @@
-"""ALFWorld: household tasks in text, the official games and ours, on the official engine or on a much faster one."""
+"""ALFWorld: household tasks in text, the official games and ours, on an engine that answers as the official one does."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from skill_ttrl.envs.alfworld.world import KNIVES, TOOLS, Rule, World
 from skill_ttrl.envs.text_env import state_digest
@@ -46,7 +46,7 @@ class FastEngine:
         return self._frame(introduction.replace("#task#", self.world.task))
 
     def step(self, command: str) -> Frame:
-        """One command; see `Engine.step`."""
+        """Any text is a command; surrounding white space is dropped, and one that is not admissible changes nothing."""
         rule = self._rules.get(command.strip())
         return self._frame(NOTHING if rule is None else self._apply(*rule))
 
@@ -65,7 +65,7 @@ class FastEngine:
         """Facts that hold now or held at the start, but not both, sorted; None where they are to be found again."""
 
     def state(self) -> str:
-        """Digest of the state; see `Engine.state`."""
+        """Digest of the exact state (`state_digest`): where the agent stands, and which facts have changed since the start."""
         if self._changed is None:
             self._changed = sorted(self._facts() ^ self._facts_at_start)
         return state_digest(self._here, self._changed)
@@ -250,19 +250,3 @@ class Frame(NamedTuple):
     """Every command that does something now, sorted; the engine knows no other."""
     won: bool
     """True if the goal holds now. It may cease to hold: the engine continues."""
-
-
-class Engine(Protocol):
-    """One game being played. Both engines give the same frames for the same commands."""
-
-    def reset(self) -> Frame:
-        """The game from its start."""
-        ...
-
-    def step(self, command: str) -> Frame:
-        """Any text is a command; surrounding white space is dropped, and one that is not admissible changes nothing."""
-        ...
-
-    def state(self) -> str:
-        """Digest of the exact state (`state_digest`): where the agent stands, and which facts have changed since the start."""
-        ...

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from skill_ttrl.envs.alfworld.engine import MAX_STEPS, Engine, FastEngine, Frame
+from skill_ttrl.envs.alfworld.engine import MAX_STEPS, FastEngine, Frame
 from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_in_words, walkthrough_of
 from skill_ttrl.envs.alfworld.games import GameList, Progress, open_games
-from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
 from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, move, room_and_words, vary
 from skill_ttrl.envs.text_env import (
     RENDER_MODES,
@@ -24,7 +23,6 @@ from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task, derive_seed
 
 ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
-ENGINES = ("fast", "official")
 RULES = ("real", "varied")
 _OPTIONS = ("task", "walkthrough", "ground_truth", "rule", "skill", "moved")
 
@@ -37,7 +35,7 @@ class ALFWorldEnv(TextEnv):
     other), `won`, `task` (in words), `task_type`, `game` (its id), `gamefile`, `source` and `state` (see `text_env`); with
     `options={"walkthrough": True}` also `walkthrough`, commands that win, which no agent may know.
 
-    `terminated` when the goal holds, `truncated` after `max_steps`. Both engines give the same episode for the same commands.
+    `terminated` when the goal holds, `truncated` after `max_steps`.
     All environments of a process share a game's constant data, which is read once. An environment can be pickled in the middle of
     an episode: the pickle stores its commands, and unpickling replays them.
 
@@ -46,7 +44,6 @@ class ALFWorldEnv(TextEnv):
             else `generated`.
         split: `train`, `valid_seen` or `valid_unseen`, from which seeds draw.
         task_types: only these (see `game.TASK_TYPES`); None: all six.
-        engine: `fast`, or `official` for the engine of the package alfworld, some thousand times slower.
         max_steps: steps of an episode.
         reward: of a won game (SkillRL: 10).
         rules: `varied` plays the games of `train` in which an object is cleaned, heated or cooled under other rules (`rules.py`); a skill
@@ -57,7 +54,7 @@ class ALFWorldEnv(TextEnv):
         render_mode: `ansi`: `render()` gives the last frame as text.
 
     Raises:
-        EnvError: there are no such games, an argument is not known, or the packages of the official engine are missing.
+        EnvError: there are no such games, or an argument is not known.
     """
 
     metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
@@ -75,7 +72,6 @@ class ALFWorldEnv(TextEnv):
         data: str | Path | None = None,
         split: str = "train",
         task_types: Sequence[str] | None = None,
-        engine: str = "fast",
         max_steps: int = MAX_STEPS,
         reward: float = 1.0,
         rules: str = "real",
@@ -84,18 +80,14 @@ class ALFWorldEnv(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        _check(engine, rules, variants, moved, max_steps=max_steps, reward=reward, render_mode=render_mode)
-        if engine == "official":
-            load_packages()  # where they are missing this is said now, and not once for every game
-        self.games: GameList = open_games(data, split, task_types=task_types, engine=engine)
-        self.engine = engine
+        _check(rules, variants, moved, max_steps=max_steps, reward=reward, render_mode=render_mode)
+        self.games: GameList = open_games(data, split, task_types=task_types)
         self.rules, self.variants, self.moved = rules, variants, moved
-        self.expensive = engine == "official"
         self.max_steps = max_steps
         self.reward = float(reward)
         self.render_mode = render_mode
         self._game: Game | None = None
-        self._engine: Engine | None = None
+        self._engine: FastEngine | None = None
         self._frame: Frame | None = None
         self._task = ""
         self._rule: Rule | None = None
@@ -112,10 +104,7 @@ class ALFWorldEnv(TextEnv):
             EnvError: see the environment.
         """
         _check(**others)
-        engine = str(others.get("engine", "fast"))  # which games count as damaged depends on it
-        if engine == "official":
-            load_packages()  # where they are missing this is said before thousands of games are read
-        open_games(data, split, engine=engine, progress=progress)
+        open_games(data, split, progress=progress)
 
     def tasks(self, split: str | None = None) -> list[Task]:
         """The games of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
@@ -235,20 +224,14 @@ class ALFWorldEnv(TextEnv):
             **({} if self._version is None else {"moved": self._version}),
         }
 
-    def _make_engine(self, game: Game, rule: Rule | None, version: int | None) -> Engine:
-        if self.engine == "official":
-            if rule is not None or version is not None:
-                raise EnvError(
-                    "Only the fast engine (engine=fast) plays games with another rule or with moved objects."
-                )
-            return OfficialEngine(game.path)
+    def _make_engine(self, game: Game, rule: Rule | None, version: int | None) -> FastEngine:
         world = load_game(game.path).world
         if version is not None:
             world = move(world, derive_seed(0, "moved", game.id, version))
         return FastEngine(world) if rule is None else vary(world, rule)
 
     def __getstate__(self) -> dict[str, Any]:
-        """An episode is written as its commands: worlds are large, and the official engine is no Python object."""
+        """An episode is written as its commands: worlds are large."""
         return {**self.__dict__, "_engine": None}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -261,19 +244,15 @@ class ALFWorldEnv(TextEnv):
 
 
 def _check(
-    engine: object = "fast",
     rules: object = "real",
     variants: object = 1,
     moved: object = 0,
     **others: object,
 ) -> None:
-    check_choice("engine", engine, ENGINES)
     check_choice("rules", rules, RULES)
     for name, number, least in (("variants", variants, 1), ("moved", moved, 0)):
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
             raise EnvError(f"{name} must be a number of at least {least}, found {number!r:.80}.")
-    if engine == "official" and (rules == "varied" or moved):
-        raise EnvError("Only the fast engine supports rules=varied and moved. Leave out engine=official.")
     check_episode(**others)
 
 

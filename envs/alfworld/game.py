@@ -120,9 +120,7 @@ def read_content(path: Path, content: Mapping[str, Any]) -> Loaded:
         texts, task = read_grammar(content["grammar"])
         world = build_world(read_problem(content["pddl_problem"]), texts, task)
     except EnvError as error:
-        raise EnvError(
-            f'The game {path} cannot be played by the fast engine: {error}. engine="official" may.'
-        ) from None
+        raise EnvError(f"The game {path} cannot be played: {error}.") from None
     return Loaded(world, walkthrough_of(content))
 
 

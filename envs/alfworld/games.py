@@ -161,11 +161,10 @@ class GameList(Sequence[Game]):
         data: Data,
         split: str,
         task_types: tuple[str, ...] = (),
-        official: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self.data, self.split, self.task_types, self.official = data, split, task_types, official
-        self._every = every = _read(data, split, official, progress)
+        self.data, self.split, self.task_types = data, split, task_types
+        self._every = every = _read(data, split, progress)
         self.source = every.source
         if every.skipped:
             _report(every.skipped, len(every.games), every.folder)
@@ -200,7 +199,7 @@ class GameList(Sequence[Game]):
         """
         if split == self.split:
             return self
-        return GameList(self.data, split, self.task_types, self.official)
+        return GameList(self.data, split, self.task_types)
 
     def find(self, name: object) -> Game:
         """The game with this id, of any split of the same data and of any task type.
@@ -215,7 +214,7 @@ class GameList(Sequence[Game]):
         split = name.partition("/")[0]
         every = self._every
         if split != self.split and split in self.data.splits():
-            every = _read(self.data, split, self.official, None)
+            every = _read(self.data, split, None)
         found = every.by_id.get(name)
         if found is None:
             for game in every.skipped:
@@ -230,7 +229,7 @@ class GameList(Sequence[Game]):
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GameList, (self.data, self.split, self.task_types, self.official)
+        return GameList, (self.data, self.split, self.task_types)
 
 
 def open_games(
@@ -238,7 +237,6 @@ def open_games(
     split: str,
     *,
     task_types: Sequence[str] | None = None,
-    engine: str = "fast",
     progress: Progress | None = None,
 ) -> GameList:
     """Open the games of a split.
@@ -251,7 +249,6 @@ def open_games(
         data: see `find_data`.
         split: `train`, `valid_seen` or `valid_unseen`, or another folder next to these.
         task_types: only games of these, see `game.TASK_TYPES`; None: of all six.
-        engine: `official` includes games of another domain or grammar than ALFWorld's; `fast` leaves them out.
         progress: called with (games done, games in total) while games are read for the first time, or generated.
 
     Raises:
@@ -262,7 +259,7 @@ def open_games(
     for name in task_types or ():
         if name not in TASK_TYPES:
             raise EnvError(f"There is no task type {_short(name)}.{did_you_mean(str(name)[:50], TASK_TYPES)}")
-    return GameList(find_data(data), str(split), tuple(task_types or ()), engine == "official", progress)
+    return GameList(find_data(data), str(split), tuple(task_types or ()), progress)
 
 
 class _Every(NamedTuple):
@@ -275,19 +272,18 @@ class _Every(NamedTuple):
     skipped: tuple[Skipped, ...]
 
 
-def _read(data: Data, split: str, official: bool, progress: Progress | None) -> _Every:
+def _read(data: Data, split: str, progress: Progress | None) -> _Every:
     folder, source = data.open(split, progress)
-    return _sorted_out(open_index(folder, progress), folder, split, source, official)
+    return _sorted_out(open_index(folder, progress), folder, split, source)
 
 
 @lru_cache(maxsize=8)
-def _sorted_out(index: Index, folder: Path, split: str, source: str, official: bool) -> _Every:
+def _sorted_out(index: Index, folder: Path, split: str, source: str) -> _Every:
     """The games of an index; while it is the same object, lists share their games."""
-    plays = (PLAYABLE, FAST_CANNOT) if official else (PLAYABLE,)
     games, skipped = [], []
     for name, entry in index.entries.items():
         game = f"{split}/{name}"
-        if entry.status in plays:
+        if not entry.why:
             games.append(Game(game, folder / name / GAME_FILE, source, entry.task_type))
         else:
             skipped.append(Skipped(game, entry.why))
@@ -330,10 +326,8 @@ class Entry(NamedTuple):
     """Nanoseconds since 1970, as the file system tells."""
     task_type: str
     """One of `TASK_TYPES`, or empty."""
-    status: str
-    """`PLAYABLE`, `FAST_CANNOT`, `DAMAGED` or `EXCLUDED`."""
     why: str
-    """Why it is not played, with the file's path where it is damaged; empty for `PLAYABLE`."""
+    """Why it is not played, with the file's path where it is damaged; empty: it is played."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,7 +338,7 @@ class Index:
     """`task folder/trial folder` → its game, sorted."""
 
 
-_ROW = (int, int, str, str, str)
+_ROW = (int, int, str, str)
 _opened: dict[str, tuple[Index, float]] = {}
 _lock = threading.RLock()
 
@@ -462,35 +456,26 @@ def _stored(path: Path, name: str) -> Index | None:
         return None
 
 
-PLAYABLE, FAST_CANNOT, DAMAGED, EXCLUDED = "playable", "fast cannot", "damaged", "excluded"
-"""Status of a game: playable; only for the official engine; unreadable; or excluded, by ALFWorld too, for its name or because it is
-none of the six task types or not known to be solvable."""
 NOT_PLAYED = ("movable", "Sliced")
 """ALFWorld's own environment leaves out folders with these in their names."""
 
 
-def look_at(folder: Path, name: str) -> tuple[str, str, str]:
-    """Read one game of a split's folder to its end: the last three fields of its `Entry`. Its name is `task folder/trial folder`."""
-    place = folder / name
+def look_at(folder: Path, name: str) -> tuple[str, str]:
+    """Read one game of a split's folder to its end: its task type, and why it is not played. Its name is `task folder/trial folder`."""
+    task_type, place = "", folder / name
     try:
         task_type = _task_type(place, name)
-    except EnvError as error:
-        return ("", DAMAGED, str(error))
-    if any(word in name for word in NOT_PLAYED):
-        return (task_type, EXCLUDED, f"ALFWorld plays no task with {' or '.join(map(repr, NOT_PLAYED))} in its name")
-    if not task_type:
-        return ("", EXCLUDED, "its folder's name is none of the six task types")
-    try:
+        if any(word in name for word in NOT_PLAYED):
+            return task_type, f"ALFWorld plays no task with {' or '.join(map(repr, NOT_PLAYED))} in its name"
+        if not task_type:
+            return "", "its folder's name is none of the six task types"
         content = read_game_file(place / GAME_FILE)
-    except EnvError as error:
-        return (task_type, DAMAGED, str(error))
-    if content.get("solvable") is not True:
-        return (task_type, EXCLUDED, "it is not marked as solvable")
-    try:
+        if content.get("solvable") is not True:
+            return task_type, "it is not marked as solvable"
         read_content(place / GAME_FILE, content)
     except EnvError as error:
-        return (task_type, FAST_CANNOT, str(error))
-    return (task_type, PLAYABLE, "")
+        return task_type, str(error)
+    return task_type, ""
 
 
 def _task_type(place: Path, name: str) -> str:

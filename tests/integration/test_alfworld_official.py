@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.alfworld_official import OfficialEngine
 from benchmarks.alfworld_walks import WALKS, walk
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, load_game
 from skill_ttrl.envs.alfworld.maker.games import write_games
-from skill_ttrl.envs.alfworld.official import OfficialEngine
 
 STEPS = 6
 """Frames of a walk in the ordinary suite; the official engine takes about 0.1 s for each."""
@@ -89,32 +89,6 @@ def test_engines_side_by_side_do_not_meet(games: Path) -> None:
         assert [engine.step(command) for engine, command in zip(official, commands, strict=True)] == [
             engine.step(command) for engine, command in zip(fast, commands, strict=True)
         ]
-
-
-@pytest.mark.slow
-def test_the_official_engine_leaves_arguments_output_and_the_data_folder_as_they_are(
-    games: Path, tmp_path: Path
-) -> None:
-    program = """
-import os, sys
-from skill_ttrl.envs.alfworld.official import OfficialEngine
-arguments, output, data = list(sys.argv), sys.stdout, os.environ.get("ALFWORLD_DATA")
-engine = OfficialEngine(sys.argv[1])
-engine.reset()
-engine.step("look")
-assert sys.argv == arguments, sys.argv
-assert sys.stdout is output
-assert os.environ.get("ALFWORLD_DATA") == data, os.environ["ALFWORLD_DATA"]
-"""
-    path = game_of(games, "look_at_obj_in_light")
-    environment = {name: value for name, value in os.environ.items() if name != "ALFWORLD_DATA"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, path, "--an-argument"],
-        env={**environment, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 AGENT = """

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import os
 import pickle
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -186,7 +183,7 @@ def test_wrong_options_are_named(env: ALFWorldEnv, options: Any, said: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"engine": "fst"}, r"no engine 'fst'\. Did you mean 'fast'\?"),
+        ({"rules": "vared"}, r"no rules 'vared'\. Did you mean 'varied'\?"),
         ({"max_steps": 0}, "max_steps must be a whole number of at least 1, found 0"),
         ({"data": 3}, "data must be a folder or 'generated', found 3"),
         ({"reward": float("nan")}, "reward must be a finite number"),
@@ -198,14 +195,6 @@ def test_wrong_options_are_named(env: ALFWorldEnv, options: Any, said: str) -> N
 def test_wrong_arguments_are_named(data: str, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(EnvError, match=said):
         make_env("alfworld", **{"data": data, **arguments})
-
-
-def test_without_its_packages_the_official_engine_is_refused_before_any_game(
-    data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "textworld", None)  # as Python marks a module that must not be imported
-    with pytest.raises(EnvError, match=r"needs the packages alfworld and textworld.*engine=\"fast\""):
-        ALFWorldEnv(data, engine="official")
 
 
 def test_a_game_that_goes_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,20 +222,3 @@ def test_an_environment_pickles_at_any_moment(env: ALFWorldEnv, steps: int | Non
         assert other.reset(seed=1) == env.reset(seed=1)
     assert [other.step("look") for _ in range(3)] == [env.step("look") for _ in range(3)]
     assert other.reset() == env.reset()  # the generator goes on as well
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("textworld") is None, reason="needs the package textworld")
-def test_with_the_official_engine_an_episode_is_the_same(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-    fast, official = (ALFWorldEnv(data, engine=engine) for engine in ("fast", "official"))
-    options = {"task": f"train/{APPLE}", "walkthrough": True}
-    start, start_there = fast.reset(seed=0, options=options), official.reset(seed=0, options=options)
-    assert start == start_there
-    commands = [*start[1]["walkthrough"][:3], "Look", "  open fridge 1 "]
-    assert [fast.step(command) for command in commands] == [official.step(command) for command in commands]
-    again = pickle.loads(pickle.dumps(official))  # the engine is no Python object: its commands are played again
-    last = start[1]["walkthrough"][-1]
-    assert fast.step(last) == official.step(last) == again.step(last)
-    assert fast.reset(seed=0, options=options) == official.reset(seed=0, options=options)
-    assert "ALFWORLD_DATA" not in os.environ  # importing alfworld sets it

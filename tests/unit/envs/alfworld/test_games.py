@@ -53,7 +53,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     look_at = index.look_at
 
-    def watched(folder: Path, name: str) -> tuple[str, str, str]:
+    def watched(folder: Path, name: str) -> tuple[str, str]:
         names.append(name)
         return look_at(folder, name)
 
@@ -210,14 +210,6 @@ def test_traj_data_must_agree_with_the_folders_name(data: Path) -> None:
     beside.write_text(json.dumps({"task_type": HEAT}))
     with pytest.warns(UserWarning, match=f"says task_type '{HEAT}', its folder's name '{PLACE}'"):
         assert len(open_games(data, "train")) == 2
-
-
-def test_a_game_for_the_official_engine_alone_is_kept_for_it(data: Path) -> None:
-    other = content()["pddl_domain"].replace("(holds ?a ?o)", "(holds ?o ?a)")
-    path = write_game(data, "train", f"{PLACE}-Apple-None-Fridge-3/trial_D", pddl_domain=other)
-    with pytest.warns(UserWarning, match=rf"{re.escape(str(path))} cannot be played by the fast engine"):
-        assert len(open_games(data, "train")) == 3
-    assert len(open_games(data, "train", engine="official")) == 4
 
 
 def test_games_are_read_once(data: Path, read: list[str]) -> None:

@@ -107,8 +107,6 @@ def test_an_environment_says_what_goes_with_versions(data: str) -> None:
     for moved in (-1, True, "2"):
         with pytest.raises(EnvError, match="moved must be a number of at least 0"):
             make_env("alfworld", data=data, moved=moved)
-    with pytest.raises(EnvError, match="the fast engine"):
-        make_env("alfworld", data=data, moved=1, engine="official")
     env = make_env("alfworld", data=data)
     game = env.unwrapped.games[0].id  # type: ignore[attr-defined]
     with pytest.raises(EnvError, match="number of a version"):

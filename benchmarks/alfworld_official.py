@@ -1,4 +1,4 @@
-"""The official engine of ALFWorld (TextWorld with fast-downward), as it comes from its package: slow, and the reference.
+"""The official engine of ALFWorld (TextWorld with fast-downward), as it comes from its package: slow, and the reference for ours.
 
 Nothing of it is changed. Only the translation of a problem, which the package does twice when a game is loaded and twice
 more at every reset, is kept: it depends on the problem alone. It writes on `sys.argv` and `sys.stdout`, and its parser keeps where it
@@ -69,7 +69,7 @@ class OfficialEngine:
             return _frame(state)
 
     def state(self) -> str:
-        """Digest of the state; see `Engine.state`."""
+        """Digest of the state; as `FastEngine.state`."""
         (here,) = (fact[1] for fact in self._facts if fact[0] == "atlocation")
         changed = sorted(fact for fact in self._facts ^ self._facts_at_start if fact[0] != "atlocation")
         return state_digest(here, changed)
@@ -113,8 +113,7 @@ def _package(name: str) -> Any:
     except ImportError as error:
         raise EnvError(
             f"The official engine needs the packages alfworld and textworld ({error}). Install them with: "
-            "pip install 'skill-ttrl[alfworld]' (it builds fast-downward, which takes a C++ compiler), or play the same "
-            'games without them: engine="fast".'
+            "pip install 'skill-ttrl[alfworld]' (it builds fast-downward, which takes a C++ compiler)."
         ) from None
     finally:  # importing alfworld sets it, and then it would look as if the user had chosen a folder
         if before is None:
