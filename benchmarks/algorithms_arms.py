@@ -90,7 +90,7 @@ ARMS: dict[str, Arm] = {
     "remax": Arm(_algorithm("remax", "rollout.n_votes_per_prompt=31", "rollout.n_samples_per_prompt=31"), (QUICK,)),
     "gae, value head": Arm(_algorithm("gae", "rl.critic={}"), (QUICK,)),
     "gae, critic apart": Arm(_algorithm("gae", "rl.critic={model: policy, learning_rate: 3.0e-4}"), (QUICK,)),
-    "dapo, no refill": Arm(_algorithm("dapo", *_DAPO, "rl.dynamic_sampling=null"), (QUICK,)),
+    "dapo, no refill": Arm(_algorithm("dapo", *_DAPO, "rl.dynamic_sampling=0"), (QUICK,)),
     "dapo": Arm(_algorithm("dapo", *_DAPO, "rl.steps=7"), (QUICK,)),
     "gdpo, format x 0.1": Arm(_algorithm("gdpo", "rl.extra_rewards={format: 0.1}"), (QUICK,)),
     "nsr": Arm(_algorithm("nsr"), (QUICK, WEAK)),

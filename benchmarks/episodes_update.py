@@ -104,7 +104,7 @@ def make_learner(shape: Shape, packing: Packing) -> LocalLearner:
         learning_rate=1e-12,
         kl_coef=0.0,
         mini_batch_size=None,
-        micro_batch_tokens=8192,
+        micro_batch_size=8,
         prompts_per_step=shape.groups,
     )
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="fp32"))

@@ -36,6 +36,7 @@ CLI = "from skill_ttrl.cli.entry import main; main()"
 
 NAMES: dict[str, str | None] = {
     "extra": None,
+    "reward_kl_coef": None,
     "by_verb": None,
     "never_done": None,
     "skills_followed": None,

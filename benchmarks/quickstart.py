@@ -37,7 +37,7 @@ CONTROLS: dict[str, dict[str, tuple[str, ...]]] = {
         "psr-differing": (
             "phases=[rl]",
             "rl.algorithm=psr",
-            "rl.dynamic_sampling={max_rounds: 1, when_exhausted: continue}",
+            "rl.dynamic_sampling=1",
         ),
     },
     "collapse": {

@@ -20,7 +20,7 @@ from skill_ttrl.runs.summary import read_summary
 KINDS = {
     "hf": ["rollout.backend=hf"],
     "vllm": ["rollout.backend=vllm"],
-    "vllm, uncorrected": ["rollout.backend=vllm", "rl.rollout_correction.type=none"],
+    "vllm, uncorrected": ["rollout.backend=vllm", "rl.rollout_correction=none"],
 }
 COLUMNS = (
     "seed",

@@ -136,9 +136,7 @@ class BudgetError(SkillTTRLError, RuntimeError):
 
 
 class TrainingError(SkillTTRLError, RuntimeError):
-    """Training that changes nothing: loss or gradient of its updates is not finite, so that they are left out, or too few groups of a
-    step differ in reward (`rl.dynamic_sampling.when_exhausted: raise`).
-    """
+    """Training that changes nothing: loss or gradient of its updates is not finite, so that they are left out."""
 
     exit_code = 8
 

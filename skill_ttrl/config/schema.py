@@ -136,10 +136,7 @@ class SkillTTRLConfig(SeedSections, Section):
             yield "the phase distill needs a skills section to store skills in"
         if self.evolve is not None and self.skills is None:
             yield "evolve needs a skills section to store skills in"
-        buffer = None if self.rl.overlong is None else self.rl.overlong.buffer
-        if buffer is not None and buffer > self.rollout.max_new_tokens:
-            yield f"rl.overlong.buffer ({buffer}) is longer than rollout.max_new_tokens ({self.rollout.max_new_tokens})"
-        if self.rl.dynamic_sampling is not None and self.rollout.n_samples_per_prompt == 1:
+        if self.rl.dynamic_sampling and self.rollout.n_samples_per_prompt == 1:
             yield "rl.dynamic_sampling needs rollout.n_samples_per_prompt above 1: a single sample never differs in reward"
         if self.agent.actions == "numbered" and (
             self.agent.context_mode != "window" or self.agent.action_parser != "action"

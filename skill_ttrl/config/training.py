@@ -57,7 +57,8 @@ class SFTConfig(Section):
 
 class DaggerConfig(Section):
     """Rounds in which the policy plays training tasks, the expert (`collect.agent`) says at each state what it would do there, and the
-    policy imitates that (DAgger, arXiv 1011.0686). Batches, optimizer and schedule are those of `sft`, begun anew in each round.
+    policy imitates that (DAgger, arXiv 1011.0686). Batches, optimizer, schedule and `save_steps` are those of `sft`, begun anew in each
+    round; a checkpoint is also saved once a round's episodes are played, and at its end.
     """
 
     rounds: int = Field(default=4, ge=1)

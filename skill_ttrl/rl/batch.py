@@ -58,8 +58,6 @@ class RolloutBatch:
     """Returns that the critic learns to predict; None without a critic."""
     weights_F: Float[Tensor, " F"] | None = None
     """Importance weight of each token's loss (see `rl.correction`); None: 1 everywhere."""
-    entropies_F: Float[Tensor, " F"] | None = None
-    """Entropy of the policy's distribution at each trained token, in nats; None where nothing needs it."""
     selected_F: Float[Tensor, " F"] | None = None
     """1 at the tokens that the loss selects (`losses.SelectingLoss`); None where it selects none."""
     allowed_F: Int[Tensor, " F"] | None = None
@@ -151,10 +149,10 @@ class RolloutBatch:
         return [found.setdefault(text[width * start : width * (start + length)], len(found)) for start, length in spans]
 
     def micro_batches(
-        self, indices: Int[Tensor, " M"], size: int, pad_id: int, *, tokens: int | None = None, packed: bool = False
+        self, indices: Int[Tensor, " M"], size: int, pad_id: int, *, packed: bool = False
     ) -> Iterator[MicroBatch]:
         """The items at `indices` (M,) in micro-batches: see `cut_micro_batches` and `micro_batch`."""
-        for rows in cut_micro_batches(self, indices, sequences=size, tokens=tokens, packed=packed):
+        for rows in cut_micro_batches(self, indices, sequences=size, packed=packed):
             yield self.micro_batch(rows, pad_id, packed=packed)
 
     def micro_batch(self, rows: Int[Tensor, " N"], pad_id: int, *, packed: bool = False) -> MicroBatch:

@@ -8,7 +8,7 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements, takes_shaped_votes
 from skill_ttrl.rl.algorithms.grpo import is_stepwise
-from skill_ttrl.rl.correction import choose_correction
+from skill_ttrl.rl.correction import weight_rule
 from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rl.losses import build_loss
 
@@ -117,7 +117,7 @@ def _vote_problems(rl: RLConfig, algorithm: object, strategy: str, shapes: bool,
         )
     binary = getattr(kind, "binary_rewards", False)
     added = ["rl.extra_rewards"] if rl.extra_rewards else []
-    added += ["rl.overlong.penalty"] if rl.overlong is not None and rl.overlong.penalty else []
+    added += ["rl.overlong_penalty"] if rl.overlong_penalty else []
     if (binary or getattr(kind, "own_rewards", False)) and added:
         yield f"{_named(rl)} computes its rewards from the votes alone, so {' and '.join(added)} would have no effect. Remove it."
     if binary and (rl.kl_in_reward or rl.invalid_action_penalty_coef):
@@ -130,7 +130,7 @@ def _vote_problems(rl: RLConfig, algorithm: object, strategy: str, shapes: bool,
 def check_correction(
     rl: RLConfig, *, backend: str, sampler_is_learner: bool, gives_log_probs: bool, truncates_sampling: bool
 ) -> None:
-    """Check that there is such a correction, and that it makes sense with the loss and what samples.
+    """Check that the correction makes sense with what samples.
 
     Args:
         rl: The settings.
@@ -140,33 +140,20 @@ def check_correction(
         truncates_sampling: `rollout.top_p` is below 1 or `rollout.top_k` above 0.
 
     Raises:
-        ConfigError: there is no such correction or loss, or the combination makes no sense.
+        ConfigError: the combination makes no sense.
     """
-    kind = choose_correction(rl, sampler_is_learner=sampler_is_learner)
-    settings = rl.rollout_correction
     problems = []
     if not gives_log_probs:
         problems.append(
             f"rollout.backend={backend} returns no log-probs, which the policy ratio and rl.rollout_correction need. Train with hf, vllm, "
             "or a backend of your own that returns them."
         )
-    corrects = kind is not None or settings.reject is not None or not settings.rescore
+    corrects = weight_rule(rl, sampler_is_learner=sampler_is_learner) is not None
     if corrects and truncates_sampling and not sampler_is_learner:
         problems.append(
             f"rl.rollout_correction compares the log-probs of {backend} with the learner's, but with rollout.top_p below 1 or "
             "rollout.top_k above 0 they come from a truncated distribution. Set rollout.top_p=1 and rollout.top_k=0, or "
-            "rl.rollout_correction.type=none."
-        )
-    truncates = not settings.rescore and kind is not None and kind.endswith("truncate")
-    if truncates and getattr(build_loss(rl.loss), "has_ratio", True):
-        problems.append(
-            f"rl.rollout_correction.type={kind} with rescore=false would apply importance weights twice: the ratio of rl.loss={rl.loss['type']} is then taken "
-            "against the sampler. Set type to token_mask, sequence_mask or icepop, or rescore=true."
-        )
-    if not settings.rescore and settings.batch_normalize:
-        problems.append(
-            "rl.rollout_correction.batch_normalize divides by the mean weight of a step, which with rescore=false is not known before the "
-            "update. Set batch_normalize=false or rescore=true."
+            "rl.rollout_correction=none."
         )
     if problems:
         raise ConfigError("\n".join(problems))
@@ -174,16 +161,11 @@ def check_correction(
 
 def _settings_without_effect(rl: RLConfig) -> Iterator[str]:
     """A line for each setting of the loss, the KL divergence or lengths that contradicts another or has no effect."""
-    loss, weighted = rl.loss["type"], ("k1", "k3")
+    loss = rl.loss["type"]
     meant = getattr(ALGORITHMS.get(rl.algorithm["type"]), "defaults", {}).get("loss", {}).get("type", loss)
     if meant not in (loss, "ppo_clip"):  # values for the default loss are no reason to refuse another
         yield (
             f"{_named(rl)} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, which works with any loss."
-        )
-    if rl.kl_bias_correction and (rl.kl_coef == 0 or rl.kl_estimator not in weighted):
-        yield (
-            f"rl.kl_bias_correction needs a KL term with rl.kl_estimator {' or '.join(weighted)}, but rl.kl_coef is {rl.kl_coef:g} and "
-            f"rl.kl_estimator is {rl.kl_estimator}. Set both, or rl.kl_bias_correction=false."
         )
     if rl.ref_model_sync_steps and rl.kl_coef == 0 and rl.kl_in_reward is None:
         yield (
@@ -194,11 +176,6 @@ def _settings_without_effect(rl: RLConfig) -> Iterator[str]:
         yield (
             f"rl.ref_model_sync_steps={rl.ref_model_sync_steps} replaces the weights of before RL, which rl.stop_rule=collapse gives back. "
             "Set one of them to null."
-        )
-    warmup = 0 if rl.critic is None else rl.critic.warmup_steps
-    if warmup and warmup >= rl.steps:
-        yield (
-            f"rl.critic.warmup_steps={warmup}, but rl.steps={rl.steps}: the policy would never learn. Lower the one, or raise the other."
         )
     if rl.mini_batch_size is not None and rl.mini_batch_size > rl.prompts_per_step:
         yield (
@@ -223,11 +200,6 @@ def _half_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
             f"The weights of rl.extra_rewards add up to {bonus:g}. A wrong sample could then earn more than 1, and {_named(rl)} would raise "
             "its probability. Let them add up to 1 at most."
         )
-    if getattr(algorithm, "drop", False) and rl.whiten_advantages and not (rl.extra_rewards or rl.kl_in_reward):
-        yield (
-            f"rl.whiten_advantages subtracts the mean, and all samples that {_named(rl)} learns from have the same advantage, so nothing "
-            "would be learned. Set rl.whiten_advantages=false, or rl.algorithm.drop=false."
-        )
 
 
 def _reward_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
@@ -239,7 +211,7 @@ def _reward_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
     if getattr(getattr(algorithm, "options", None), "scale_rewards", None) == "mean":
         why = f"makes rewards below 0 possible, and {_named(rl)} divides by their mean"
         instead = "rl.algorithm.scale_rewards=group"
-        taken_off += ["overlong"] if rl.overlong is not None and rl.overlong.penalty else []
+        taken_off += ["overlong_penalty"] if rl.overlong_penalty else []
         taken_off += [f"extra_rewards.{name}={weight:g}" for name, weight in rl.extra_rewards.items() if weight < 0]
     elif "extra_rewards" in requirements(algorithm):
         why, instead = f"changes the sum of the rewards, and {_named(rl)} takes each by itself", "rl.kl_coef"

@@ -30,6 +30,10 @@ from skill_ttrl.rl.update_metrics import SkippedUpdate
 
 MODEL_RATE = 1e-5
 """Learning rate of a model apart where none is set (verl's)."""
+VALUE_CLIP = 0.5
+"""Largest change of a value in one step that reduces the loss (verl's): for rewards near 1."""
+WEIGHT_DECAY = 0.01
+"""Of a separate model's matrices."""
 DROPOUT = "critic dropout"
 
 MiniBatches = Iterable[tuple[Int[Tensor, " M"], Denominators]]
@@ -165,7 +169,7 @@ class Critic:
                 part.returns_N_R,
                 part.values_N_R,
                 part.response_mask_N_R,
-                self.settings.value_clip,
+                VALUE_CLIP,
                 self._config.loss_aggregation,
                 denominators,
             )
@@ -173,7 +177,7 @@ class Critic:
             if counts:
                 sums += torch.stack([part_loss.detach(), part_share * part.trained_tokens / denominators.tokens])
         self._ranks.sum_([sums])
-        norm, applied = self._optimizer.step(sums[0], self.settings.grad_clip)
+        norm, applied = self._optimizer.step(sums[0], self._config.grad_clip)
         loss, share = sums.tolist()
         if not applied:
             overflow = self._scales and math.isfinite(loss)
@@ -182,10 +186,7 @@ class Critic:
 
     def _rows(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
         """Items of each micro-batch of this rank; see `own_micro_batches`."""
-        own, config = self.settings.micro_batch_size, self._config
-        tokens = config.micro_batch_tokens if own is None else None
-        sequences = own if own is not None else config.micro_batch_size if tokens is None else None
-        return own_micro_batches(self._decoder, batch, indices, self._ranks, sequences=sequences, tokens=tokens)
+        return own_micro_batches(self._decoder, batch, indices, self._ranks, sequences=self._config.micro_batch_size)
 
     def _mode(self, seed: int) -> AbstractContextManager[Any]:
         if self._learns:
@@ -195,14 +196,14 @@ class Critic:
 
     def _build_optimizer(self) -> PolicyOptimizer:
         """AdamW for the head, and one for the decoder where it learns: its weights may be sharded, those of the head never are."""
-        decay, rates = self.settings.weight_decay, {"head": self.head_learning_rate, "decoder": self.learning_rate}
+        rates = {"head": self.head_learning_rate, "decoder": self.learning_rate}
         parts: dict[str, list[nn.Parameter]] = {"head": list(self.head.parameters())}
         if self._learns:
             parts["decoder"] = list(self._decoder.trainable_parameters().values())
         optimizers: list[torch.optim.Optimizer] = []
         for name, parameters in parts.items():
             groups = [
-                {"params": [each for each in parameters if each.ndim >= 2], "weight_decay": decay},
+                {"params": [each for each in parameters if each.ndim >= 2], "weight_decay": WEIGHT_DECAY},
                 {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
             ]
             chosen = [group for group in groups if group["params"]]

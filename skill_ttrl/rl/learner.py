@@ -20,7 +20,6 @@ from torch import Tensor
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.correction import UpdateCorrection, with_sample_size
 from skill_ttrl.rl.critic import DROPOUT, Critic
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.kl import compute_kl_penalty
@@ -72,16 +71,12 @@ class LocalLearner:
         self._loss = build_loss(config.loss)
         self._horizon = max_response_tokens
         # Tokens without an advantage need no forward pass where nothing else pulls on them.
-        self._skip_dead = config.kl_coef == 0 and getattr(self._loss, "zero_without_advantage", False)
-        self._entropy_coef = config.entropy_coef
-        has_ratio = getattr(self._loss, "has_ratio", True)
-        self._correction = UpdateCorrection(config.rollout_correction, loss_has_ratio=has_ratio)
+        indifferent = config.kl_coef == 0 and config.entropy_coef == 0
+        self._skip_dead = indifferent and getattr(self._loss, "zero_without_advantage", False)
         policy.release_weights()  # the optimizer holds this rank's shards
         self._optimizer = build_optimizer(
             policy.model,
-            config.optimizer,
             learning_rate=config.learning_rate,
-            muon_learning_rate=config.muon_learning_rate,
             betas=config.betas,
             weight_decay=config.weight_decay,
             scaler=accelerator.scaler,
@@ -92,9 +87,8 @@ class LocalLearner:
         per_epoch = math.ceil(config.prompts_per_step / (config.mini_batch_size or config.prompts_per_step))
         self._updates_per_step = per_epoch * config.ppo_epochs
         self._total_updates = total_steps * self._updates_per_step
-        self._warmup = (
-            round(config.warmup_ratio * self._total_updates) if config.warmup_steps is None else config.warmup_steps
-        )
+        warmup = config.warmup_steps
+        self._warmup = warmup if isinstance(warmup, int) else round(warmup * self._total_updates)
         self._critic: Critic | None = None
         if config.critic is not None:
             self._critic = Critic(policy, config, accelerator, apart=critic_model, ranks=ranks)
@@ -102,9 +96,7 @@ class LocalLearner:
             policy.keep_reference()
 
     @torch.no_grad()
-    def score(
-        self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool, entropy: bool = False
-    ) -> RolloutBatch:
+    def score(self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool) -> RolloutBatch:
         """Compute log-probs of the batch's trained tokens, without gradient and without dropout.
 
         Args:
@@ -112,52 +104,38 @@ class LocalLearner:
             temperature: At which the tokens were sampled.
             own: Set `old_log_probs_F` to those of this policy.
             reference: Set `ref_log_probs_F` to those of the reference model.
-            entropy: Set `entropies_F` to those of this policy's distributions.
 
         Returns:
-            The batch with these log-probs and entropies, in nats and float32, and the critic's values where there is one.
+            The batch with these log-probs, in nats and float32, and the critic's values where there is one.
         """
         self.policy.model.eval()
         self.policy.release_weights()
-        if own or entropy:
-            log_probs_F, entropies_F = self._score(batch, temperature, with_entropy=entropy)
-            batch = replace(
-                batch,
-                old_log_probs_F=log_probs_F if own else batch.old_log_probs_F,
-                entropies_F=entropies_F if entropy else None,
-            )
+        if own:
+            batch = replace(batch, old_log_probs_F=self._score(batch, temperature))
         if reference:
             with self.policy.as_reference():
-                batch = replace(batch, ref_log_probs_F=self._score(batch, temperature)[0])
+                batch = replace(batch, ref_log_probs_F=self._score(batch, temperature))
         return batch if self._critic is None else self._critic.score(batch)
 
-    def _score(
-        self, batch: RolloutBatch, temperature: float, *, with_entropy: bool = False
-    ) -> tuple[Float[Tensor, " F"], Float[Tensor, " F"]]:
-        """Log-probs of all trained tokens, and entropies where asked for: each rank computes its share, and all have the whole."""
-        found = tuple(torch.zeros(len(batch.tokens_F)) for _ in range(2))
+    def _score(self, batch: RolloutBatch, temperature: float) -> Float[Tensor, " F"]:
+        """Log-probs of all trained tokens: each rank computes its share, and all have the whole."""
+        found_F = torch.zeros(len(batch.tokens_F))
         # Cast copies of the weights live as long as autocast does: one of its own for each pass over the batch.
         with self._accelerator.autocast():
             for rows, counts in self._own_rows(batch, torch.arange(len(batch))):
                 part = self.policy.lay_out(batch, rows)
                 self._scored += self.policy.work.forward(part)
-                scores = self.policy.token_logprobs(part, temperature=temperature, with_entropy=with_entropy)
-                for found_F, scores_N_R in zip(found, scores, strict=True):
-                    if counts and scores_N_R is not None:
-                        trained_K = scores_N_R.float()[part.response_mask_N_R.bool()]
-                        found_F[batch.trained_places(rows)] = trained_K.cpu()
-        self._ranks.sum_(found if with_entropy else found[:1])
-        return found[0], found[1]
+                scores_N_R, _ = self.policy.token_logprobs(part, temperature=temperature)
+                if counts:
+                    found_F[batch.trained_places(rows)] = scores_N_R.float()[part.response_mask_N_R.bool()].cpu()
+        self._ranks.sum_([found_F])
+        return found_F
 
     def _own_rows(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
         """Items of each micro-batch of this rank; see `own_micro_batches`."""
-        tokens = self.config.micro_batch_tokens
-        sequences = self.config.micro_batch_size if tokens is None else None
-        return own_micro_batches(self.policy, batch, indices, self._ranks, sequences=sequences, tokens=tokens)
+        return own_micro_batches(self.policy, batch, indices, self._ranks, sequences=self.config.micro_batch_size)
 
-    def update(
-        self, batch: RolloutBatch, *, step: int, seed: int, temperature: float, entropy_coef: float | None = None
-    ) -> dict[str, float]:
+    def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
         """Learn from one batch.
 
         Args:
@@ -166,7 +144,6 @@ class LocalLearner:
                 places the step on the learning-rate schedule.
             seed: The run's seed.
             temperature: At which the tokens were sampled.
-            entropy_coef: Weight of the entropy bonus; None: `rl.entropy_coef`.
 
         Returns:
             `policy_loss kl entropy clip_fraction approx_kl ratio_max grad_norm learning_rate tokens sequences updates
@@ -178,19 +155,18 @@ class LocalLearner:
             model computed for them, `operations` its floating-point operations, those of `score` included. Items whose advantage
             is 0 are not computed where the loss allows it and neither KL nor entropy counts: the gradient is the same, means over
             tokens leave them out, and a mini-batch that has no others takes no optimizer step. With a critic also the metrics of
-            `Critic.update`; in the steps of its warm-up the policy takes no optimizer step.
+            `Critic.update`.
         """
         values = {} if self._critic is None else self._update_critic(self._critic, batch, step, seed)
         metrics, self.skipped = UpdateMetrics(), [] if self._critic is None else self._critic.skipped
         metrics.work(self._scored)
         self._scored = 0.0
-        self._entropy_coef = self.config.entropy_coef if entropy_coef is None else entropy_coef
         batch = with_selection(batch, self._loss, derive_seed(seed, "select", step))
         self.policy.release_weights()
         trace = GradientTrace(batch, self.policy.device)
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
-            for epoch in range(0 if self._warms_up_critic(step) else self.config.ppo_epochs):
+            for epoch in range(self.config.ppo_epochs):
                 for indices in self._mini_batches(batch, derive_seed(seed, "minibatch", step, epoch)):
                     self._update_mini_batch(batch, indices, position, temperature, metrics, trace)
                     position += 1
@@ -198,15 +174,11 @@ class LocalLearner:
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
             self.policy.refresh_reference()
         self.gradients = trace.gathered(self._ranks)
-        return with_sample_size(metrics.gathered(self._ranks).summary()) | batch_metrics(batch) | values
-
-    def _warms_up_critic(self, step: int) -> bool:
-        return self._critic is not None and step < self._critic.settings.warmup_steps
+        return metrics.gathered(self._ranks).summary() | batch_metrics(batch) | values
 
     def _update_critic(self, critic: Critic, batch: RolloutBatch, step: int, seed: int) -> dict[str, float]:
         """Let the critic learn from the returns, in mini-batches like the policy's."""
-        epochs = critic.settings.ppo_epochs or self.config.ppo_epochs
-        seeds = (derive_seed(seed, "critic minibatch", step, epoch) for epoch in range(epochs))
+        seeds = (derive_seed(seed, "critic minibatch", step, epoch) for epoch in range(self.config.ppo_epochs))
         every = (indices for each in seeds for indices in self._mini_batches(batch, each))
         parts = ((indices, self._denominators(batch, indices)) for indices in every)
         return critic.update(batch, parts, seed=derive_seed(seed, DROPOUT, step, *self._ranks.apart))
@@ -243,8 +215,7 @@ class LocalLearner:
     ) -> None:
         config = self.config
         denominators = self._denominators(batch, indices)
-        skip_dead = self._skip_dead and self._entropy_coef == 0
-        computed_N = batch.has_advantage_N if skip_dead else batch.trained_tokens_N > 0
+        computed_N = batch.has_advantage_N if self._skip_dead else batch.trained_tokens_N > 0
         alive = indices[computed_N[indices]]
         fraction = learning_rate(
             position, self._total_updates, 1.0, self._warmup, config.lr_scheduler, config.min_lr_ratio
@@ -278,18 +249,12 @@ class LocalLearner:
         config, mask = self.config, micro_batch.response_mask_N_R
         with self._accelerator.autocast():
             log_probs, entropy = self.policy.token_logprobs(
-                micro_batch, temperature=temperature, with_entropy=self._entropy_coef > 0
+                micro_batch, temperature=temperature, with_entropy=config.entropy_coef > 0
             )
         seen = log_probs.view_as(log_probs)
         seen.retain_grad()
         inputs = LossInputs(
-            seen,
-            micro_batch.old_log_probs_N_R,
-            micro_batch.advantages_N_R,
-            mask,
-            micro_batch.sampler_log_probs_N_R,
-            entropy,
-            micro_batch.selected_N_R,
+            seen, micro_batch.old_log_probs_N_R, micro_batch.advantages_N_R, mask, micro_batch.selected_N_R
         )
         with naming_own("loss", config.loss):
             token_loss, info = self._loss(inputs)
@@ -301,10 +266,6 @@ class LocalLearner:
                 raise ValueError("its loss has no gradient: compute it from `log_probs`, without detach()")
         if micro_batch.weights_N_R is not None:
             token_loss = token_loss * micro_batch.weights_N_R
-        if self._correction.needed:
-            sampler, advantages = micro_batch.sampler_log_probs_N_R, micro_batch.advantages_N_R
-            weights, gap = self._correction(log_probs.detach(), sampler, advantages, mask)
-            token_loss, info = token_loss * weights, info | gap
         loss = aggregate(token_loss, mask, config.loss_aggregation, denominators)
         log_ratio = bounded_log_ratio(log_probs.detach(), micro_batch.old_log_probs_N_R)
         means = info | ratio_metrics(log_ratio, mask) | {"policy_loss": loss.detach()}
@@ -318,12 +279,11 @@ class LocalLearner:
                 config.kl_estimator,
                 config.loss_aggregation,
                 denominators,
-                bounded_log_ratio(log_probs, micro_batch.old_log_probs_N_R) if config.kl_bias_correction else None,
             )
             loss = loss + kl_loss
         if entropy is not None:
             loss = loss + compute_entropy_bonus(
-                entropy, mask, self._entropy_coef, config.loss_aggregation, denominators
+                entropy, mask, config.entropy_coef, config.loss_aggregation, denominators
             )
         return loss, means, seen
 

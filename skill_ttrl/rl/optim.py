@@ -241,10 +241,9 @@ class PolicyOptimizer:
 
 def build_optimizer(
     model: Any,
-    kind: Literal["adamw", "muon"],
     *,
     learning_rate: float,
-    muon_learning_rate: float = 0.02,
+    muon_learning_rate: float | None = None,
     betas: tuple[float, float] = (0.9, 0.999),
     weight_decay: float = 0.0,
     scaler: Any = None,
@@ -255,10 +254,9 @@ def build_optimizer(
     """The optimizer of a model's trainable parameters. Vectors (biases, norms) are never decayed.
 
     Args:
-        model: Any module; a causal language model for `muon`.
-        kind: `adamw`, or `muon`: Muon for 2-D weights that are neither embeddings nor head, AdamW for the rest.
+        model: Any module; a causal language model for Muon.
         learning_rate: Peak rate of AdamW.
-        muon_learning_rate: Peak rate of Muon.
+        muon_learning_rate: Peak rate of Muon for 2-D weights that are neither embeddings nor head; None: these are AdamW's too.
         betas: Of AdamW.
         weight_decay: Of both, decoupled.
         scaler: Loss scaler of fp16 (`accelerator.scaler`), or None.
@@ -272,11 +270,11 @@ def build_optimizer(
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
         raise ModelError("The model has no trainable parameters. Unfreeze some, or add adapters (model.lora).")
-    hidden = _hidden_matrices(model, trainable) if kind == "muon" else []
+    hidden = [] if muon_learning_rate is None else _hidden_matrices(model, trainable)
     taken = {id(parameter) for parameter in hidden}
     rest = _held([parameter for parameter in trainable if id(parameter) not in taken], shared)
     optimizers: list[torch.optim.Optimizer] = []
-    if hidden:
+    if muon_learning_rate is not None and hidden:
         optimizers.append(Muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
     groups = [
         {"params": [parameter for parameter in rest if parameter.ndim >= 2], "weight_decay": weight_decay},

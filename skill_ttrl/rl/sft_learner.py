@@ -42,9 +42,8 @@ class SFTLearner:
         policy.release_weights()  # the optimizer holds this rank's shards
         self._optimizer = build_optimizer(
             policy.model,
-            config.optimizer,
             learning_rate=config.learning_rate,
-            muon_learning_rate=config.muon_learning_rate,
+            muon_learning_rate=config.muon_learning_rate if config.optimizer == "muon" else None,
             betas=config.betas,
             scaler=accelerator.scaler,
             ranks=ranks,

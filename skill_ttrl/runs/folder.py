@@ -329,7 +329,6 @@ NO_EFFECT_ON_RESULTS = (
     "rl.save_steps",
     "sft.micro_batch_size",
     "rl.micro_batch_size",
-    "rl.micro_batch_tokens",
     "rollout.max_batch_size",
     "skills.chroma_server",
     "skills.index",

@@ -143,7 +143,7 @@ def prepare_first_step(run: Run, state: RLState) -> None:
     """Estimate base votes where the strategy needs them, and make up for an evaluation that was interrupted."""
     rl, steps, every = run.config.rl, run.config.rl.steps, run.config.rl.eval_steps
     tasks_of = partial(step_tasks, run.components.train_tasks, rl.prompts_per_step, seed=run.config.seed)
-    rounds = 1 if rl.dynamic_sampling is None else rl.dynamic_sampling.max_rounds
+    rounds = max(1, rl.dynamic_sampling)
     state.votes.ask_base(run, map(tasks_of, range(steps * rounds)), state.step)
     warn_if_never(run)
     run.progress.start(shown(run.config), steps, "step", state.step)

@@ -112,7 +112,7 @@ TRL: dict[str, dict[str, Any]] = {
 """Our options for each of TRL's, which adds 1e-4 to deviations."""
 NOT_OURS_OF_TRL = {
     "gdpo": "normalised over the rollouts of the batch, ours and verl's over its tokens",
-    "rloo/normalised": "normalised over the rollouts of the batch, `rl.whiten_advantages` over its tokens",
+    "rloo/normalised": "normalised over the rollouts of the batch, ours over its tokens, where an algorithm whitens",
 }
 
 

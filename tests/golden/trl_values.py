@@ -184,7 +184,6 @@ def losses(recorder: Recorder) -> None:
             "gspo/narrow",
             {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4},
         ),
-        ("off_policy_mask", {"loss_type": "bnpo", "off_policy_mask_threshold": 0.05, **asymmetric}),
     ]
     for name, options in cases:
         trainer = make_trainer("GRPO", [torch.zeros(8)], options, group=2, rows=8)
@@ -196,14 +195,12 @@ def losses(recorder: Recorder) -> None:
 
 
 def divergences(recorder: Recorder) -> None:
-    """The loss with a KL term, with and without the importance weight on it."""
-    for corrected in (False, True):
-        options = {"loss_type": "bnpo", "beta": 0.1, "use_bias_correction_kl": corrected}
-        trainer = make_trainer("GRPO", [torch.zeros(8)], options | {"beta": 0.0}, group=2, rows=8)
-        trainer.beta = options["beta"]  # set after the start: a reference model would be loaded from the Hub
-        named = LOSS_INPUTS | {"reference_log_probs": "reference_log_probs"}
-        where = "loss/kl" + ("/importance_weighted" if corrected else "")
-        recorder.note(where, "trl.GRPOTrainer._compute_loss", named, options, loss_of(recorder, trainer, named))
+    """The loss with a KL term."""
+    options = {"loss_type": "bnpo", "beta": 0.1, "use_bias_correction_kl": False}
+    trainer = make_trainer("GRPO", [torch.zeros(8)], options | {"beta": 0.0}, group=2, rows=8)
+    trainer.beta = options["beta"]  # set after the start: a reference model would be loaded from the Hub
+    named = LOSS_INPUTS | {"reference_log_probs": "reference_log_probs"}
+    recorder.note("loss/kl", "trl.GRPOTrainer._compute_loss", named, options, loss_of(recorder, trainer, named))
 
 
 def corrections(recorder: Recorder) -> None:
@@ -235,12 +232,8 @@ def corrections(recorder: Recorder) -> None:
 
 
 def entropies(recorder: Recorder) -> None:
-    """The entropy bonus with a fixed weight, and the course of an adaptive one."""
+    """The entropy bonus."""
     fixed = {"loss_type": "bnpo", "entropy_coef": 0.05}
-    adaptive = {
-        "loss_type": "bnpo", "entropy_coef": 0.01, "use_adaptive_entropy": True, "entropy_target": 0.5,
-        "entropy_coef_min": 0.0, "entropy_coef_max": 0.02, "entropy_coef_delta": 0.005,
-    }  # fmt: skip
     given: dict[str, Any] = {
         "prompt_ids": torch.ones(8, 2, dtype=torch.long),
         "prompt_mask": torch.ones(8, 2, dtype=torch.long),
@@ -255,20 +248,6 @@ def entropies(recorder: Recorder) -> None:
     trainer = make_trainer("GRPO", [torch.zeros(8)], fixed, group=2, rows=8)
     scored(trainer, recorder.tensor("old_log_probs"), recorder.tensor("entropies"))
     recorder.note("entropy/fixed", function, named, fixed, {"loss": trainer._compute_loss(trainer.model, given)})
-    trainer = make_trainer("GRPO", [torch.zeros(8)], adaptive, group=2, rows=8)
-    for quantile in (0.2, 0.5):
-        highest = trainer.get_high_entropy_mask(
-            recorder.tensor("entropies"), recorder.tensor("mask"), threshold=1 - quantile
-        )
-        where = "trl.GRPOTrainer.get_high_entropy_mask"
-        recorder.note(f"entropy/top={quantile}", where, named, {"quantile": quantile}, {"mask": highest.int()})
-    course: dict[str, list[float]] = {"loss": [], "entropy_coef": []}
-    factors = [0.5, 0.5, 0.5, 2.0, 2.0, 2.0, 2.0, 2.0, 0.5]
-    for factor in factors:
-        scored(trainer, recorder.tensor("old_log_probs"), recorder.tensor("entropies") * factor)
-        course["loss"].append(float(trainer._compute_loss(trainer.model, given)))
-        course["entropy_coef"].append(trainer.entropy_coef)
-    recorder.note("entropy/adaptive", function, named, adaptive | {"factors": factors}, course)
 
 
 def lengths(recorder: Recorder) -> None:

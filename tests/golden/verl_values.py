@@ -242,7 +242,7 @@ def critics(recorder: Recorder, core: Any) -> None:
 
 
 def corrections(recorder: Recorder, core: Any) -> None:
-    """Importance weights, rejection masks and their figures."""
+    """Importance weights and their figures."""
     helper = import_module("verl.trainer.ppo.rollout_corr_helper")
     function = helper.compute_rollout_correction_and_rejection_mask
     cases: list[tuple[str, dict[str, Any]]] = [
@@ -252,49 +252,22 @@ def corrections(recorder: Recorder, core: Any) -> None:
         ("token_icepop/wide", {"rollout_is": "token", "rollout_is_threshold": "0.4_5.0"}),
         ("sequence_truncate", {"rollout_is": "sequence", "rollout_is_threshold": 2.0}),
         ("sequence_icepop", {"rollout_is": "sequence", "rollout_is_threshold": "0.5_2.0"}),
-        (
-            "token_truncate/normalised",
-            {"rollout_is": "token", "rollout_is_threshold": 2.0, "rollout_is_batch_normalize": True},
-        ),
-        (
-            "sequence_truncate/normalised",
-            {"rollout_is": "sequence", "rollout_is_threshold": 2.0, "rollout_is_batch_normalize": True},
-        ),
-        ("none", {}),
     ]
-    for option in ("token_k1", "token_k3", "seq_sum_k1", "seq_mean_k1", "seq_mean_k3", "seq_max_k3"):
-        bounds = "0.5_2.0" if option.endswith("k1") else "0.3"
-        cases.append((f"reject/{option}", {"rollout_rs": option, "rollout_rs_threshold": bounds}))
     named = {"old_log_prob": "old_log_probs", "rollout_log_prob": "sampler_log_probs", "response_mask": "mask"}
     for name, settings in cases:
         for ending, mask in (("", "mask"), ("/empty_row", "mask_with_empty_row")):
-            if ending and "rollout_rs" in settings:
-                continue
             each = named | {"response_mask": mask}
             weights, kept, metrics = function(**recorder.arguments(each), **settings)
             values = {
                 "mask": kept,
                 "metrics": {key.removeprefix("rollout_corr/"): value for key, value in metrics.items()},
+                "weights": weights.batch["rollout_is_weights"],
             }
-            if weights is not None:
-                values["weights"] = weights.batch["rollout_is_weights"]
             recorder.note(f"correction/{name}{ending}", function, each, settings, values)
 
 
 def controllers(recorder: Recorder, core: Any) -> None:
-    """The KL in the reward with a fixed and an adaptive weight, and the adaptive weight's course."""
-    adaptive = core.AdaptiveKLController(init_kl_coef=0.2, target_kl=0.1, horizon=100)
-    course: list[Any] = []
-    steps = [(0.2, 10), (0.05, 20), (0.1, 5), (0.101, 50), (3.0, 100), (0.0, 100)]
-    for current, count in steps:
-        adaptive.update(current_kl=current, n_steps=count)
-        course.append(adaptive.value)
-    settings: dict[str, Any] = {"coef": 0.2, "target": 0.1, "horizon": 100, "steps": steps}
-    recorder.note("controller/adaptive", core.AdaptiveKLController, {}, settings, {"coef": course})
-    fixed = core.FixedKLController(kl_coef=0.2)
-    fixed.update(current_kl=3.0, n_steps=10)
-    recorder.note("controller/fixed", core.FixedKLController, {}, {"coef": 0.2}, {"coef": [fixed.value]})
-
+    """The KL in the reward."""
     trainer = import_module("verl.trainer.ppo.ray_trainer")
     protocol = import_module("verl.protocol")
     named = {
@@ -303,13 +276,9 @@ def controllers(recorder: Recorder, core: Any) -> None:
         "response_mask": "mask",
         "token_level_scores": "losses",
     }
-    for estimator in ("kl", "abs", "mse", "low_var_kl"):
-        for kind in ("fixed", "adaptive"):
-            options = {"type": kind, "kl_coef": 0.05, "target_kl": 0.1, "horizon": 50}
-            control = core.get_kl_controller(Settings(options))
-            batch = protocol.DataProto.from_dict(tensors=recorder.arguments(named))
-            batch, metrics = trainer.apply_kl_penalty(batch, kl_ctrl=control, kl_penalty=estimator)
-            values: dict[str, Any] = {"rewards": batch.batch["token_level_rewards"], "metrics": metrics}
-            values["coef"] = control.value
-            where = f"kl_in_reward/{estimator}/{kind}"
-            recorder.note(where, trainer.apply_kl_penalty, named, options | {"kl_penalty": estimator}, values)
+    options = {"type": "fixed", "kl_coef": 0.05, "target_kl": 0.1, "horizon": 50}
+    control = core.get_kl_controller(Settings(options))
+    batch = protocol.DataProto.from_dict(tensors=recorder.arguments(named))
+    batch, metrics = trainer.apply_kl_penalty(batch, kl_ctrl=control, kl_penalty="kl")
+    values: dict[str, Any] = {"rewards": batch.batch["token_level_rewards"], "metrics": metrics, "coef": control.value}
+    recorder.note("kl_in_reward/kl/fixed", trainer.apply_kl_penalty, named, options | {"kl_penalty": "kl"}, values)

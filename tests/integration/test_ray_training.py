@@ -66,7 +66,7 @@ def both(tmp_path: Path, config: Any, settings: Sequence[str], scale: ScaleConfi
 
 @pytest.mark.parametrize(
     "settings",
-    [["rl.algorithm={type: remax}"], ["rl.dynamic_sampling={max_rounds: 2}"], [*REPEATABLE, "rl.save_steps=2"]],
+    [["rl.algorithm={type: remax}"], ["rl.dynamic_sampling=2"], [*REPEATABLE, "rl.save_steps=2"]],
     ids=["greedy", "rounds", "ahead"],
 )
 def test_a_run_on_answers_has_the_same_bytes(

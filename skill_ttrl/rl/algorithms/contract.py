@@ -151,7 +151,8 @@ class Algorithm(Protocol):
 class AlgorithmType(Protocol):
     """A class of algorithms, called with its options once a run.
 
-    One that follows some voting strategies only names them in an attribute `vote_strategies`.
+    One that follows some voting strategies only names them in an attribute `vote_strategies`. With `whitens = True` a step's advantages
+    are shifted and scaled to mean 0 and variance 1 over its tokens (verl does it in the estimator).
     """
 
     @property

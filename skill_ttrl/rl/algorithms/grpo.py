@@ -196,8 +196,6 @@ def compute_grpo_advantage(
 
 
 GroupLevel = Literal["episode", "step"]
-WHITENED: Mapping[str, Any] = {"whiten_advantages": True}
-"""Defaults of algorithms whose advantages are whitened (verl does it in the estimator)."""
 
 
 def step_advantages(
@@ -442,8 +440,8 @@ class DAPO(GRPO):
     defaults: ClassVar[Mapping[str, Any]] = {
         "loss": {"type": "ppo_clip", "clip_ratio": 0.2, "clip_ratio_high": 0.28, "dual_clip": None},
         "loss_aggregation": "token-mean",
-        "dynamic_sampling": {},
-        "overlong": {},
+        "dynamic_sampling": 10,
+        "overlong_penalty": 1.0,
         "kl_coef": 0.0,
     }
 
@@ -488,7 +486,7 @@ class GDPO(BuiltIn):
     """
 
     options_type = GDPOOptions
-    defaults = WHITENED
+    whitens = True
     requires = frozenset({"extra_rewards"})
     takes_shaped_votes = False
 

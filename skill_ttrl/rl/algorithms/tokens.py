@@ -20,7 +20,7 @@ from skill_ttrl.rl.algorithms.contract import (
     Rewards,
     TrainingSamples,
 )
-from skill_ttrl.rl.algorithms.grpo import WHITENED, GroupLevel, GroupRelative, LevelOptions, group_advantages
+from skill_ttrl.rl.algorithms.grpo import GroupLevel, GroupRelative, LevelOptions, group_advantages
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.types import equal_rewards
 
@@ -200,7 +200,7 @@ class ReinforcePlusPlus(BuiltIn):
     """Returns of the tokens, the KL penalty in the rewards, whitened over the batch (arXiv 2501.03262)."""
 
     options_type = ReinforcePlusPlusOptions
-    defaults = WHITENED
+    whitens = True
     takes_shaped_votes = False
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
@@ -217,7 +217,7 @@ class ReinforcePlusPlusBaseline(GroupRelative):
     """Reward minus its group's mean; whitened over the tokens of the batch (arXiv 2501.03262)."""
 
     options_type = LevelOptions
-    defaults = WHITENED
+    whitens = True
 
     def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Centre rewards (N,) in these groups (N,)."""
@@ -278,7 +278,7 @@ class GAE(BuiltIn):
     """Advantages of the tokens over the values of a critic, whitened over the batch."""
 
     options_type = GAEOptions
-    defaults = WHITENED
+    whitens = True
     requires = frozenset({"critic"})
     takes_shaped_votes = False
 

@@ -39,7 +39,6 @@ class MicroBatch:
     """Where each belongs in the flattened (N, R)."""
     response_mask_N_R: Float[Tensor, "N R"]
     """1 at trained tokens, 0 elsewhere."""
-    sampler_log_probs_N_R: Float[Tensor, "N R"]
     old_log_probs_N_R: Float[Tensor, "N R"]
     advantages_N_R: Float[Tensor, "N R"]
     """0 where nothing is trained, as all matrices here."""
@@ -162,8 +161,7 @@ def cut_micro_batches(
     batch: RolloutBatch,
     indices: Int[Tensor, " M"],
     *,
-    sequences: int | None = None,
-    tokens: int | None = None,
+    sequences: int,
     packed: bool = False,
 ) -> list[Int[Tensor, " N"]]:
     """Cut items into micro-batches.
@@ -174,52 +172,20 @@ def cut_micro_batches(
     Args:
         batch: All items.
         indices: Those to cut (M,).
-        sequences: Most items of a micro-batch, at least 1; None: any number.
-        tokens: Most tokens that the model computes for a micro-batch: rows x longest row; packed, each prompt once and all
-            responses. An item that is longer is a micro-batch of its own. None: any number.
+        sequences: Most items of a micro-batch, at least 1.
         packed: How the items will be laid out.
     """
     if len(indices) == 0:
         return []
-    most = len(indices) if sequences is None else sequences
-    if tokens is None and not packed:
-        return list(torch.split(_by_length(batch, indices), most))
-    limit = math.inf if tokens is None else tokens
-    parts = _cut_units(batch, indices, most, limit) if packed else _cut_rows(batch, indices, most, limit)
-    return [torch.tensor(part) for part in parts]
-
-
-def _cut_rows(batch: RolloutBatch, indices: Int[Tensor, " M"], sequences: int, tokens: float) -> list[list[int]]:
-    """Cut padded items: those of a micro-batch are as long as its longest."""
-    order = _by_length(batch, indices)
+    if not packed:
+        return list(torch.split(_by_length(batch, indices), sequences))
     parts: list[list[int]] = []
-    for item, length in zip(order.tolist(), batch.lengths_N[order].tolist(), strict=True):
-        if not parts or len(parts[-1]) == sequences or (len(parts[-1]) + 1) * length > tokens:
-            parts.append([])
-        parts[-1].append(item)
-    return parts
-
-
-def _cut_units(batch: RolloutBatch, indices: Int[Tensor, " M"], sequences: int, tokens: float) -> list[list[int]]:
-    """Cut packed items prompt by prompt; a prompt whose items do not fit together is cut itself."""
-    parts: list[list[int]] = []
-    filled = 0
     for unit in _prompt_units(batch, indices):
-        cost, room = unit.cost, parts and len(parts[-1]) + len(unit.items) <= sequences
-        if room and filled + cost <= tokens:
-            parts[-1] += unit.items
-            filled += cost
-        elif len(unit.items) <= sequences and cost <= tokens:
-            parts.append(list(unit.items))
-            filled = cost
-        else:
-            for number, (item, response) in enumerate(zip(unit.items, unit.responses, strict=True)):
-                if number == 0 or len(parts[-1]) == sequences or filled + response > tokens:
-                    parts.append([])
-                    filled = unit.prompt
-                parts[-1].append(item)
-                filled += response
-    return parts
+        if parts and len(parts[-1]) + len(unit.items) <= sequences:
+            parts[-1] = [*parts[-1], *unit.items]
+        else:  # a prompt whose items do not fit together is cut itself
+            parts += (unit.items[at : at + sequences] for at in range(0, len(unit.items), sequences))
+    return [torch.tensor(part) for part in parts]
 
 
 def split_over_ranks(

@@ -23,10 +23,6 @@ class LossInputs:
     advantages: Float[Tensor, "N R"]
     response_mask: Float[Tensor, "N R"]
     """1 at trained tokens, 0 elsewhere."""
-    sampler_log_probs: Float[Tensor, "N R"]
-    """As sampled; equal to `old_log_probs` where nothing is corrected."""
-    entropy: Float[Tensor, "N R"] | None = None
-    """Of the policy's distribution at each token, with gradient; None where nothing asks for it."""
     selected: Float[Tensor, "N R"] | None = None
     """1 at the tokens that the loss itself has selected (`SelectingLoss`), 0 elsewhere; None where it selects none."""
 
@@ -35,9 +31,8 @@ class PolicyLoss(Protocol):
     """A policy loss.
 
     It may say of itself, as attributes: `zero_without_advantage` (default False): loss and gradient are exactly 0 wherever the
-    advantage is 0, so that such items need not be computed. `has_ratio` (default True): its gradient is weighted by the policy ratio,
-    so that a ratio against the rollout backend corrects for the backend (`rl.correction`). `one_advantage` (default False): it takes one
-    advantage for all tokens of a sequence.
+    advantage is 0, so that such items need not be computed. `one_advantage` (default False): it takes one advantage for all tokens of a
+    sequence.
     """
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:

@@ -294,7 +294,6 @@ class REINFORCE(BuiltIn):
     def __init__(self, options: REINFORCEOptions) -> None:
         super().__init__(options)
         self.zero_without_advantage = options.log_ratio_coef == 0
-        self.has_ratio = options.ratio
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
         """See `PolicyLoss`."""

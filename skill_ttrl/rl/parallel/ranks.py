@@ -240,8 +240,7 @@ def own_micro_batches(
     indices: Int[Tensor, " M"],
     ranks: Ranks,
     *,
-    sequences: int | None,
-    tokens: int | None = None,
+    sequences: int,
 ) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
     """Items of each micro-batch that this rank computes, and whether they count.
 
@@ -253,13 +252,12 @@ def own_micro_batches(
         batch: What all ranks have.
         indices: Items that all ranks compute together; the shares are balanced by tokens.
         ranks: All of them call this at the same time.
-        sequences: Most items of a micro-batch; None: any number.
-        tokens: Most tokens of a micro-batch, see `cut_micro_batches`; None: any number.
+        sequences: Most items of a micro-batch.
     """
     share = indices
     if ranks.several:
         share = split_over_ranks(batch, indices, ranks.size, packed=policy.packs)[ranks.rank]
-    own = cut_micro_batches(batch, share, sequences=sequences, tokens=tokens, packed=policy.packs)
+    own = cut_micro_batches(batch, share, sequences=sequences, packed=policy.packs)
     count = len(own) if policy.sharding is None else ranks.largest(len(own))
     yield from ((rows, True) for rows in own)
     if count > len(own):

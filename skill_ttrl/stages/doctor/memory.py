@@ -200,22 +200,22 @@ def _phases(config: SkillTTRLConfig, parts: Mapping[str, int], *, on_cpu: bool) 
 def _backward(
     config: SkillTTRLConfig, shape: _Shape, section: RLConfig | SFTConfig, model_config: Any
 ) -> dict[str, int]:
-    """`activations logits` of a micro-batch: as many sequences or tokens as the section says, one sequence at least. Packed samples
+    """`activations logits` of a micro-batch: as many sequences as the section says, one sequence at least. Packed samples
     of one prompt share it.
     """
     prompt, answer = longest_turn(config)
     votes, eager = config.rollout.n_samples_per_prompt, config.model.attn_implementation == "eager"
     rows, shares = section.micro_batch_size, False
     if isinstance(section, SFTConfig):
-        limit, most = section.batch_tokens, section.batch_size
+        most = section.batch_size
+        if section.batch_tokens is not None:
+            rows = max(1, section.batch_tokens // (prompt + answer))
     else:
-        limit, most = section.micro_batch_tokens, (section.mini_batch_size or section.prompts_per_step) * votes
+        most = (section.mini_batch_size or section.prompts_per_step) * votes
         attention = config.model.attn_implementation or "sdpa"
         fits = refuse_config(model_config.get_text_config(), attention) is None
         shares = fits and config.model.packing != "off" and config.agent.max_turns == 1
         most *= 1 if config.agent.context_mode == "episode" else config.agent.max_turns
-    if limit is not None:
-        rows = max(1, (limit - prompt) // answer if shares else limit // (prompt + answer))
     rows = min(rows, most)
     tokens, layers = (-(-rows // votes) if shares else rows) * prompt + rows * answer, shape.text.num_hidden_layers
     layer = shape.layer(prompt + answer, eager=eager)
@@ -290,10 +290,8 @@ def memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str,
         return "Let the engine release its memory while the learner computes: --set vllm.enable_sleep_mode=true."
     if not config.model.gradient_checkpointing:
         return "Recompute activations: --set model.gradient_checkpointing=true."
-    tokens = config.rl.micro_batch_tokens
     section = "sft" if phase == "sft" else "rl"
-    smaller = "micro_batch_size=1" if phase == "sft" or tokens is None else f"micro_batch_tokens={max(1, tokens // 2)}"
-    return f"Use smaller batches: --set {section}.{smaller}; the result stays the same."
+    return f"Use smaller batches: --set {section}.micro_batch_size=1; the result stays the same."
 
 
 def gigabytes(size: int) -> str:

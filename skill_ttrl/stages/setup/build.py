@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.config.rl import COPY, OverlongConfig
+from skill_ttrl.config.rl import COPY
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import BackendContext
@@ -340,16 +340,16 @@ def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
     if components.gate is not None:
         check_graded(components.gate.tasks[0], components.gate.envs, "skills.gate")
     rewards = {name: _make_reward(name, components, meter) for name in names}
-    if rl.overlong is not None and rl.overlong.penalty:
-        rewards[OVERLONG] = partial(_length_penalty, rl.overlong, components.config.rollout.max_new_tokens)
+    if rl.overlong_penalty:
+        rewards[OVERLONG] = partial(_length_penalty, rl.overlong_penalty, components.config.rollout.max_new_tokens)
     return RewardSet(rewards, rl.extra_rewards)
 
 
-def _length_penalty(settings: OverlongConfig, limit: int, group: Group, vote: VoteResult, seed: int) -> list[float]:
+def _length_penalty(factor: float, limit: int, group: Group, vote: VoteResult, seed: int) -> list[float]:
     """A reward: the penalty of each rollout's length."""
     from skill_ttrl.rl.learn import overlong_penalties
 
-    return overlong_penalties(group, settings, limit)
+    return overlong_penalties(group, factor, limit)
 
 
 def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Reward:

@@ -421,7 +421,7 @@ def _of_processes(config: SkillTTRLConfig, asks_ranks: bool) -> Iterator[SkillTT
             "a sampler with weights of its own, so none with is_learner (rollout.backend=hf, or vLLM servers)": facts.is_learner,
             "vllm.enable_sleep_mode=false": backend == "vllm" and config.vllm.enable_sleep_mode,
             "runtime.nproc=1": ranks > 1,
-            "rl.dynamic_sampling=null": config.rl.dynamic_sampling is not None,
+            "rl.dynamic_sampling=0": config.rl.dynamic_sampling > 0,
             "skills.gate=null": skills is not None and skills.gate is not None,
         }
         if found := [need for need, lacks in needs.items() if lacks]:
@@ -679,13 +679,12 @@ def roles_used(config: SkillTTRLConfig) -> set[Role]:
 
 def uncorrected_staleness(config: SkillTTRLConfig) -> str | None:
     """Return the warning of a run that takes the log-probs of older weights for those of the present ones; None where it does not."""
-    settings = config.rl.rollout_correction
-    if not runs_ahead(config) or settings.type != "none" or settings.reject is not None or not settings.rescore:
+    if not runs_ahead(config) or config.rl.rollout_correction != "none":
         return None
     return (
-        f"rl.max_staleness={config.rl.max_staleness} with rl.rollout_correction.type=none treats the log-probs of older weights "
+        f"rl.max_staleness={config.rl.max_staleness} with rl.rollout_correction=none treats the log-probs of older weights "
         "as the learner's: nothing corrects the difference, and no effective sample size is logged. Set "
-        "rl.rollout_correction.type=auto."
+        "rl.rollout_correction=auto."
     )
 
 

@@ -60,7 +60,7 @@ def staleness_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
 
 
 def overlong_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """`overlong_fraction`: share of rollouts with a length penalty. Empty without one (`rl.overlong`)."""
+    """`overlong_fraction`: share of rollouts with a length penalty. Empty without one (`rl.overlong_penalty`)."""
     penalties = [each.rewards[OVERLONG] for each in trajectories_of(groups) if OVERLONG in each.rewards]
     return {"overlong_fraction": mean([float(each < 0) for each in penalties])} if penalties else {}
 

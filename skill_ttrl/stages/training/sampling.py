@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import TrainingError
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.device import GpuMemoryMonitor
 from skill_ttrl.rl.learn import VOTED
@@ -61,14 +60,13 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
     Each round's tasks and samples follow from the seed, the step and the number of the round, so that a resumed run does the same.
 
     Raises:
-        TrainingError: too few groups, where `rl.dynamic_sampling.when_exhausted` is `raise`.
         EndpointError, EnvError: all rollouts of a round failed.
     """
     config, tasks = run.config, run.components.train_tasks
-    count, settings = config.rl.prompts_per_step, config.rl.dynamic_sampling
+    count, most = config.rl.prompts_per_step, config.rl.dynamic_sampling
     found, rounds = StepSamples(state.task_batches, run.components.bank.view() if state.ahead is None else None), 0
     differing: list[tuple[Group, VoteResult]] = []
-    while rounds < (1 if settings is None else settings.max_rounds) and len(differing) < count:
+    while rounds < max(1, most) and len(differing) < count:
         seen = {group.task.id for group in found.groups}
         drawn, found.task_batches = unseen_tasks(tasks, count, found.task_batches, config.seed, seen)
         if not drawn:
@@ -99,7 +97,7 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
         found.chosen = select_training_samples(found.groups, found.votes, config, step)
         differing = [pair for pair in found.chosen if rewards_differ(pair[0], config.rl.invalid_action_penalty_coef)]
         rounds += 1
-    if settings is None:
+    if not most:
         return found
     found.chosen = differing[:count]
     found.metrics = {
@@ -111,12 +109,8 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
     if len(differing) < count:
         text = (
             f"{TOO_FEW}: {len(found.chosen)} of the {count} of rl.prompts_per_step in step {step}, after {rounds} round"
-            f"{'s' * (rounds > 1)} of at most {settings.max_rounds} (rl.dynamic_sampling.max_rounds) and {len(found.groups)} of {len(tasks)} tasks."
+            f"{'s' * (rounds > 1)} of at most {most} (rl.dynamic_sampling) and {len(found.groups)} of {len(tasks)} tasks."
         )
-        if settings.when_exhausted == "raise":
-            raise TrainingError(
-                f"{text} The steps before it are saved. Use other tasks, or rl.dynamic_sampling.when_exhausted=continue."
-            )
         run.warn(f"{text} The step trains on those; see dynamic_sampling/… in metrics.jsonl.", once=TOO_FEW)
     return found
 
@@ -175,7 +169,7 @@ def unseen_tasks(
 def rewards_differ(group: Group, invalid_action_penalty_coef: float) -> bool:
     """True if a group's rollouts, or their steps where invalid actions are penalised, do not all earn the same.
 
-    The length penalty (`rl.overlong`) does not count: DAPO filters by what an answer earned.
+    The length penalty (`rl.overlong_penalty`) does not count: DAPO filters by what an answer earned.
     """
     earned, names = [], set()
     for each in group.trajectories:

@@ -58,11 +58,6 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
         )
     elif rows and all(map(_idle, rows)):
         why = "rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages in trajectories.jsonl."
-        if mean(figures(rows, "filtered_overlong") or [0.0]) == 1.0:
-            why = (
-                "every response was truncated, and rl.overlong.filter removes those from the loss. Raise rollout.max_new_tokens, or "
-                "set rl.overlong.filter=false."
-            )
         found["No step changed the weights"] = f"in {steps_of(len(rows))}: {why}"
     if invalid and mean(invalid) >= INVALID:
         found["Nearly all actions were invalid"] = (

@@ -85,7 +85,6 @@ class RLState(PhaseState):
         rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner, join=whole_episodes)
         if step:
             load_learner(run)
-            rule.load_state_dict(resumed.state)
         votes = VoteManager(parts, resumed.state if step else {})
         greedy = GreedyBaseline(parts.worker, required="greedy" in rule.requires)
         gate = make_gate(parts, resumed.state if step else {})
@@ -96,11 +95,11 @@ class RLState(PhaseState):
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Update rule, votes, evolution, text edits, and where in the tasks the run is."""
+        """Votes, evolution, text edits, and where in the tasks the run is."""
         drawn = {} if self.task_batches == self.step else {"task_batches": self.task_batches}
         evolution = {} if self.evolution is None else {"evolve": self.evolution.state_dict()}
         text = {} if self.text is None else {"optimize": self.text.state_dict()}
-        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution, **text, **drawn}
+        return {**self.votes.state_dict(), **evolution, **text, **drawn}
 
 
 def record_step(

@@ -101,8 +101,7 @@ def test_misspelt_key_is_answered_with_the_right_one(data: dict[str, Any], path:
     ("override", "words"),
     [
         ("rl.kl_in_reward=0.01", "{coef: 0.01}"),
-        ("rl.overlong=true", "null for none"),
-        ("rl.adaptive_entropy=true", "{target: …}"),
+        ("rl.kl_in_reward=true", "null for none"),
         ("rl.critic=policy", "{model: policy}"),
         ("rl=3", "Its keys: reward, "),
         ("rl.loss=3", "{type: name}"),
@@ -117,8 +116,6 @@ def test_misspelt_key_is_answered_with_the_right_one(data: dict[str, Any], path:
         ("model.builtin.heads=7", "model.builtin"),
         ("runtime.threads=100000", "runtime.threads"),
         ("rollout={n_votes_per_prompt: 8, n_samples_per_prompt: 16}", "n_samples_per_prompt (16)"),
-        ("rl.overlong={buffer: 9000}", "rl.overlong.buffer"),
-        ("rl.overlong={penalty: false}", "rl.overlong"),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_to_write(override: str, words: str) -> None:

@@ -64,7 +64,7 @@ def test_the_first_skill_ttrl(first: Path) -> None:
     assert (skills.merger, skills.on_failure) == ("openai", "heuristic")
     merger = config.endpoints.of("merger")
     assert merger is not None and (merger.model, merger.max_tokens, merger.temperature) == ("gpt-4o", 2048, 0.3)
-    assert config.rl.total_epochs == 40 and config.rl.warmup_ratio == 0.05 and config.rl.learning_rate == 1e-6
+    assert config.rl.total_epochs == 40 and config.rl.warmup_steps == 0.05 and config.rl.learning_rate == 1e-6
 
 
 def test_keys_without_a_counterpart_are_named_and_no_key_of_a_server_is_written(first: Path) -> None:

@@ -62,7 +62,7 @@ LAWS: dict[str, Law] = {
     "opo": Law("linear", alone="reward"),
     "grpo_passk": Law("invariant", alone="zero"),
     "gpg": Law("linear", shift=False),
-    # Both before they are whitened, which `rl.whiten_advantages` does.
+    # Both before they are whitened, which `UpdateRule` does.
     "reinforce_plus_plus": Law("linear", shift=False, equal=False, alone="reward"),
     "reinforce_plus_plus_baseline": Law("linear", alone="reward"),
     "gdpo": Law("invariant"),  # before it is whitened, too

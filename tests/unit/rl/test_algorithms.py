@@ -16,11 +16,13 @@ from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_a
 from skill_ttrl.rl.algorithms.grpo import GRPO
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_algorithm
-from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.kl import kl_estimate
+from skill_ttrl.rl.learn import UpdateRule, length_penalty, overlong_penalties
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import ActionStatus, Completion, Group, Step, Task, Trajectory, VoteResult
+from tests.golden.field_values import cases
 from tests.sampled import per_item
 
 SHAPING: dict[str, Any] = {"vote_strategy": "guard", "vote_shapes": True}
@@ -127,7 +129,7 @@ def test_the_kl_penalty_makes_token_level_rewards_and_moves_the_advantages(
     make_policy: Callable[..., Policy], make_groups: Callable[..., list[Group]], accelerator: Accelerator
 ) -> None:
     groups = [group.with_rewards([1.0, 0.0, 1.0, 1.0]) for group in make_groups()]
-    settings = RLConfig(kl_in_reward={"coef": 0.5, "target": 0.01, "horizon": 100}, prompts_per_step=3, kl_coef=0.0)  # type: ignore[arg-type]
+    settings = RLConfig(kl_in_reward={"coef": 0.5}, prompts_per_step=3, kl_coef=0.0)  # type: ignore[arg-type]
     rule = UpdateRule(settings, sampler_is_learner=True)
     seen: list[TrainingSamples] = []
 
@@ -153,7 +155,27 @@ def test_the_kl_penalty_makes_token_level_rewards_and_moves_the_advantages(
     assert batch.sum_by_item(batch.scores_F).tolist() == [1.0, 0.0, 1.0, 1.0] * 3
     sums = batch.sum_by_item(batch.rewards_F).tolist()
     assert [row[0] for row in samples.step_rewards] == pytest.approx(sums, abs=1e-5)
-    assert metrics["reward_kl_coef"] == 0.5 and rule.kl is not None and rule.kl.coef != 0.5
-    again = UpdateRule(settings, sampler_is_learner=True)
-    again.load_state_dict(rule.state_dict())
-    assert again.kl is not None and again.kl.coef == rule.kl.coef
+    assert metrics["reward_kl"] == pytest.approx(float((batch.sum_by_item(gap) / batch.trained_tokens_N).mean()))
+
+
+def test_the_length_penalty_is_trls_and_that_of_the_longest_response(make_groups: Callable[..., list[Group]]) -> None:
+    (case,) = cases("trl", "overlong").values()
+    asked = case["settings"]
+    found = [length_penalty(n, asked["max_completion_len"], asked["soft_punish_cache"], 1.0) for n in asked["lengths"]]
+    assert found == pytest.approx(case["values"]["penalties"])
+    (group,) = make_groups(prompts=1, turns=3)
+    lengths = [
+        max(len(step.completion.token_ids) for step in each.steps if step.completion) for each in group.trajectories
+    ]
+    # A fifth of the limit, at least a token: the last one alone.
+    assert overlong_penalties(group, 0.5, 6) == [-0.5 * (length >= 6) for length in lengths]
+
+
+@pytest.mark.parametrize("estimator", ["k1+", "k3+"])
+def test_the_plus_forms_have_the_value_of_one_and_the_gradient_of_k2(estimator: Any) -> None:
+    reference = torch.tensor([-1.0, -2.0, 3.0], dtype=torch.float64)
+    log_probs = torch.tensor([-1.3, -1.1, -40.0], dtype=torch.float64).requires_grad_()
+    value = kl_estimate(log_probs, reference, estimator)
+    torch.testing.assert_close(value, kl_estimate(log_probs, reference, estimator[:2]))
+    (gradient,) = torch.autograd.grad(value.sum(), log_probs)
+    torch.testing.assert_close(gradient, (log_probs - reference).detach())

@@ -34,8 +34,7 @@ def batches(draw: st.DrawFn) -> LossInputs:
     advantages = normal(1.0)
     if draw(st.booleans()):  # one value a sequence, as outcome estimators give
         advantages = advantages[:, :1] * mask
-    inputs = LossInputs(moved, old, advantages, mask, old + normal(0.1))
-    return replace(inputs, entropy=normal(0.5).abs())
+    return LossInputs(moved, old, advantages, mask)
 
 
 def built(name: str) -> PolicyLoss:
@@ -59,7 +58,7 @@ def evaluated(loss: PolicyLoss, inputs: LossInputs) -> tuple[Tensor, Tensor]:
 
 def rows_of(inputs: LossInputs, rows: Tensor) -> LossInputs:
     """Some of the sequences."""
-    names = ("log_probs", "old_log_probs", "advantages", "response_mask", "sampler_log_probs", "entropy")
+    names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     return replace(inputs, **{name: getattr(inputs, name)[rows] for name in names})
 
 
@@ -83,7 +82,7 @@ def test_sequences_have_no_order(name: str, inputs: LossInputs, seed: int) -> No
 def test_padding_changes_nothing(name: str, inputs: LossInputs, width: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     fields = {}
-    for field in ("log_probs", "old_log_probs", "advantages", "sampler_log_probs", "entropy"):
+    for field in ("log_probs", "old_log_probs", "advantages"):
         values = getattr(inputs, field)
         # What stands where nothing is trained must not matter, in the padding and in the holes.
         noise = torch.randn(len(values), values.shape[1] + width, generator=generator, dtype=torch.float64)
@@ -130,7 +129,7 @@ def test_the_loss_is_linear_in_the_size_of_the_advantages(name: str, inputs: Los
 @EXAMPLES
 def test_the_first_step_is_the_policy_gradient(name: str, inputs: LossInputs) -> None:
     """Where the policy has not moved, whatever is clipped, weighted or gated, the gradient is -A."""
-    still = replace(inputs, log_probs=inputs.old_log_probs, sampler_log_probs=inputs.old_log_probs)
+    still = replace(inputs, log_probs=inputs.old_log_probs)
     _, gradient = evaluated(built(name), still)
     if name in OVER_A_SEQUENCE:  # a token's gradient is the mean of its sequence's advantages
         counts = inputs.response_mask.sum(1, keepdim=True).clamp(min=1)
@@ -160,6 +159,6 @@ def test_what_has_no_advantage_is_left_out_without_a_trace_where_a_loss_says_so(
 def test_a_policy_that_went_far_away_gives_no_infinite_gradient(name: str, distance: float, advantage: float) -> None:
     old = torch.full((2, 3), -1.0, dtype=torch.float64)
     mask = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
-    inputs = LossInputs(old + distance, old, torch.full_like(old, advantage), mask, old, torch.ones_like(old))
+    inputs = LossInputs(old + distance, old, torch.full_like(old, advantage), mask)
     loss, gradient = evaluated(built(name), inputs)
     assert loss.isfinite().all() and gradient.isfinite().all()

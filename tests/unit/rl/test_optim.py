@@ -29,7 +29,7 @@ def test_muon_takes_the_steps_of_torchs_own(shape: tuple[int, int]) -> None:
 
 def test_muon_takes_hidden_matrices_only(make_model: Callable[..., Any]) -> None:
     model = make_model(tie_word_embeddings=False)
-    optimizer = build_optimizer(model, "muon", learning_rate=1e-3, weight_decay=0.1)
+    optimizer = build_optimizer(model, learning_rate=1e-3, muon_learning_rate=0.02, weight_decay=0.1)
     muon, adamw = optimizer._optimizers
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     hidden = [names[id(parameter)] for parameter in muon.param_groups[0]["params"]]
@@ -44,4 +44,4 @@ def test_muon_takes_hidden_matrices_only(make_model: Callable[..., Any]) -> None
 
 def test_a_model_without_trainable_parameters_is_refused(make_model: Callable[..., Any]) -> None:
     with pytest.raises(ModelError, match="no trainable parameters"):
-        build_optimizer(make_model().requires_grad_(False), "adamw", learning_rate=1.0)
+        build_optimizer(make_model().requires_grad_(False), learning_rate=1.0)

@@ -95,19 +95,6 @@ def test_the_critic_learns_to_predict_returns_and_leaves_the_policy_alone(
     assert moved == apart, "a decoder of its own learns, the policy's does not"
 
 
-def test_while_the_critic_warms_up_the_policy_rests(
-    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
-) -> None:
-    policy, batch = make_policy(), make_batch()
-    learner = learner_of(policy, accelerator, config(critic={"warmup_steps": 2}))
-    before = weights(policy)
-    found = steps(learner, batch, range(2))
-    assert same(before, weights(policy)) and [each["critic/updates"] for each in found] == [1.0, 1.0]
-    assert found[0]["updates"] == found[0]["skipped_updates"] == 0 and found[0]["critic/lr"] == 0.1 / 16
-    steps(learner, batch, [2])
-    assert not same(before, weights(policy))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_resume_gives_the_same_critic_bit_for_bit(

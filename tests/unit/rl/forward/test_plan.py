@@ -1,4 +1,4 @@
-"""Micro-batches by sequences and by tokens, and the split over processes."""
+"""Micro-batches, and the split over processes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ def computed(batch: RolloutBatch, rows: torch.Tensor, packed: bool) -> int:
     return sum(prompts.values()) + int(batch.response_lengths_N[rows].sum())
 
 
-@given(items, st.one_of(st.none(), st.integers(1, 9)), st.one_of(st.none(), st.integers(1, 60)), st.booleans())
+@given(items, st.integers(1, 9), st.booleans())
 def test_every_item_is_computed_once_within_the_limits(
-    shape: list[tuple[int, int]], sequences: int | None, tokens: int | None, packed: bool
+    shape: list[tuple[int, int]], sequences: int, packed: bool
 ) -> None:
     batch = batch_of(shape)
     chosen = torch.arange(len(batch))[:: 2 if len(batch) > 1 else 1]
-    parts = cut_micro_batches(batch, chosen, sequences=sequences, tokens=tokens, packed=packed)
+    parts = cut_micro_batches(batch, chosen, sequences=sequences, packed=packed)
     assert sorted(torch.cat(parts).tolist()) == chosen.tolist()
     for rows in parts:
-        assert sequences is None or len(rows) <= sequences
-        assert tokens is None or len(rows) == 1 or computed(batch, rows, packed) <= tokens
+        assert len(rows) <= sequences
         if packed:  # the plan is an upper bound of the tree
             assert batch.micro_batch(rows, 0, packed=True).computed_tokens <= computed(batch, rows, packed)
         else:
@@ -46,9 +45,9 @@ def test_every_item_is_computed_once_within_the_limits(
 
 def test_items_of_a_prompt_stay_together_where_they_fit() -> None:
     batch = batch_of([(0, 4), (1, 4), (2, 4)] * 4)
-    parts = cut_micro_batches(batch, torch.arange(12), tokens=25, packed=True)
+    parts = cut_micro_batches(batch, torch.arange(12), sequences=5, packed=True)
     assert [{batch.prompt_keys[row] for row in rows.tolist()} for rows in parts] == [{0}, {1}, {2}]
-    assert cut_micro_batches(batch, torch.arange(0), tokens=25, packed=True) == []
+    assert cut_micro_batches(batch, torch.arange(0), sequences=5, packed=True) == []
 
 
 @given(items, st.integers(1, 5), st.booleans())

@@ -24,7 +24,7 @@ def computed(settings: dict[str, Any], ratios: Any, advantages: Any, old: float 
     given = torch.tensor(advantages, dtype=torch.float64)
     before = torch.full_like(given, old)
     after = (before + torch.tensor(ratios, dtype=torch.float64).log()).requires_grad_()
-    loss, info = build_loss(settings)(LossInputs(after, before, given, torch.ones_like(given), before))
+    loss, info = build_loss(settings)(LossInputs(after, before, given, torch.ones_like(given)))
     (gradient,) = torch.autograd.grad(loss.sum(), after)
     return loss.detach(), gradient, {name: float(value) for name, value in info.items()}
 
@@ -51,7 +51,7 @@ def test_gspos_gradient_is_that_of_the_sequences_objective() -> None:
     for token_level in (True, False):
         after = (before + moved).requires_grad_()
         if token_level:
-            inputs = LossInputs(after, before, torch.full_like(before, 0.7), torch.ones_like(before), before)
+            inputs = LossInputs(after, before, torch.full_like(before, 0.7), torch.ones_like(before))
             loss = build_loss({"type": "gspo", "clip_ratio": 0.5})(inputs)[0].mean()
         else:
             loss = -0.7 * (after - before).mean().exp()

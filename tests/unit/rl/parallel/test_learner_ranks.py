@@ -16,7 +16,6 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.device import make_accelerator
-from skill_ttrl.rl.learn import at_high_entropy
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import EncodedDemonstration, pack, with_advantages
 from skill_ttrl.rl.parallel.ranks import Ranks, join, whole
@@ -116,16 +115,12 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
     gradients: list[float] = []
     skipped: list[list[Any]] = []
     for step in range(3):
-        entropy = config.top_entropy_quantile < 1
         batch = learner.score(
             make_batch(step, turns=how.get("turns", 1)),
             temperature=1.0,
             own=True,
             reference=config.kl_coef > 0,
-            entropy=entropy,
         )
-        if entropy:
-            batch, _ = at_high_entropy(batch, config.top_entropy_quantile)
         if config.critic is not None:
             batch = replace(batch, returns_F=batch.advantages_F)
         if step == how.get("bad_step"):  # one value, which one rank alone computes with
@@ -152,7 +147,7 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-CRITIC: dict[str, Any] = {"learning_rate": 1e-3, "ppo_epochs": 2}
+CRITIC: dict[str, Any] = {"learning_rate": 1e-3}
 WAYS: dict[str, dict[str, Any]] = {
     "ddp": {"policy": {"fsdp": False}},
     "fsdp, adapters, whole episodes": {"policy": {"fsdp": True, "lora": True}, "turns": 2},
@@ -162,14 +157,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "policy": {"fsdp": True},
         "rl": {
             "loss": {"type": "kl_cov", "fraction": 0.3},  # at 0.2 a token lies at the threshold, and rounding decides
-            "top_entropy_quantile": 0.5,
-            "rollout_correction": {
-                "type": "icepop",
-                "rescore": False,
-                "reject": {"statistic": "seq_mean_k3", "high": 0.5},
-            },
             "kl_estimator": "k3+",
-            "kl_bias_correction": True,
             "ref_model_sync_steps": 1,
         },
     },

@@ -27,10 +27,6 @@ def test_every_algorithm_brings_values_that_a_config_can_have(name: str) -> None
 def test_what_a_config_states_stays() -> None:
     assert brought(algorithm="dr_grpo").loss_aggregation == "seq-mean-token-sum-norm"
     assert brought(algorithm="dr_grpo", loss_aggregation="token-mean").loss_aggregation == "token-mean"
-    assert (
-        brought(algorithm="gae").whiten_advantages
-        and not brought(algorithm="gae", whiten_advantages=False).whiten_advantages
-    )
 
 
 def test_of_a_loss_some_options_may_be_stated() -> None:
@@ -70,9 +66,9 @@ def test_another_algorithm_for_a_run_s_config_has_its_own_defaults(before: str, 
 
 def test_a_choice_outlasts_another_algorithm() -> None:
     said: list[str] = []
-    changes = ["rl.algorithm=dapo", "rl.overlong=null", "rl.loss.clip_ratio=0.1"]
+    changes = ["rl.algorithm=dapo", "rl.overlong_penalty=0", "rl.loss.clip_ratio=0.1"]
     found = with_algorithm_defaults(load_checked(full(kl_coef=0.05), changes, said.append))
-    assert (found.rl.kl_coef, found.rl.overlong) == (0.05, None) and found.rl.dynamic_sampling is not None
+    assert (found.rl.kl_coef, found.rl.overlong_penalty, found.rl.dynamic_sampling) == (0.05, 0.0, 10)
     assert "rl.loss, rl.dynamic_sampling." in said[0]
 
 

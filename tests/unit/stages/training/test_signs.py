@@ -26,7 +26,6 @@ RISING, WRONG = [0.43, 0.45, 0.5, 0.6, 0.66, 0.7], [0.0] * 6
         ({"abstained": [1.0], "completions/clipped_ratio": [0.9]}, "rollout.max_new_tokens"),
         ({"abstained": [0.8]}, ""),
         ({**IDLE, "frac_reward_zero_std": [0.5] * 3}, "No step changed the weights"),
-        ({**IDLE, "filtered_overlong": [1.0] * 3}, "rl.overlong.filter"),
         ({"updates": [0] * 3, "skipped_updates": [0] * 3}, ""),
         ({"invalid_actions": [1.0, 0.9]}, "95%"),
         ({"invalid_actions": [1.0, 0.7]}, ""),

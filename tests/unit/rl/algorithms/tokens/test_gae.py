@@ -29,7 +29,9 @@ def estimate(options: dict[str, Any], values: list[float]) -> tuple[list[float],
     values_F[batch.trained_F] = torch.tensor(values)
     batch = replace(batch, values_F=values_F)
     config = RLConfig(algorithm={"type": "gae", **options}, critic={})  # type: ignore[arg-type]
-    found, _ = UpdateRule(config, sampler_is_learner=True).estimate(TrainingSamples(groups, batch=batch), batch)
+    rule = UpdateRule(config, sampler_is_learner=True)
+    rule.algorithm.whitens = False  # type: ignore[attr-defined]
+    found, _ = rule.estimate(TrainingSamples(groups, batch=batch), batch)
     assert found.returns_F is not None
     return found.advantages_F[found.trained_F].tolist(), found.returns_F[found.trained_F].tolist()
 
