@@ -30,8 +30,7 @@ if TYPE_CHECKING:
         compute_grpo_nsr_outcome_advantage,
         whiten_advantages,
     )
-    from skill_ttrl.rl.kl import compute_kl_penalty
-    from skill_ttrl.rl.losses import compute_entropy_bonus, compute_policy_loss
+    from skill_ttrl.rl.losses import compute_entropy_bonus, compute_kl_penalty, compute_policy_loss
     from skill_ttrl.runs.reader import read_run
     from skill_ttrl.skills.bank import SkillBank
     from skill_ttrl.skills.mergers import SkillMerger
@@ -125,8 +124,7 @@ _HOME = {
         "compat.skillrl": "BaseLLMClient OpenAIChatClient SimpleQAEnv SkillEnv SkillOptConfig SkillOptTrainer",
         "optimize.types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
         "rl.algorithms": "compute_gae_advantage compute_grpo_advantage compute_grpo_nsr_outcome_advantage whiten_advantages",
-        "rl.kl": "compute_kl_penalty",
-        "rl.losses": "compute_entropy_bonus compute_policy_loss",
+        "rl.losses": "compute_entropy_bonus compute_kl_penalty compute_policy_loss",
         "runs.reader": "read_run",
         "skills.bank": "SkillBank",
         "skills.mergers": "SkillMerger",

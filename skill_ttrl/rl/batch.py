@@ -41,7 +41,7 @@ class RolloutBatch:
     scores_F: Float[Tensor, " F"]
     """`token_level_scores`: what the item earned, at its last trained token; 0 elsewhere."""
     rewards_F: Float[Tensor, " F"]
-    """`token_level_rewards`: scores less the KL penalty, where there is one (`rl.kl.apply_kl_penalty`)."""
+    """`token_level_rewards`: scores less the KL penalty, where there is one (`rl.learn.apply_kl_penalty`)."""
     advantages_F: Float[Tensor, " F"]
     """Of each response token; 0 at prompt tokens."""
     prompt_index_N: Int[Tensor, " N"]
@@ -58,8 +58,6 @@ class RolloutBatch:
     """Returns that the critic learns to predict; None without a critic."""
     weights_F: Float[Tensor, " F"] | None = None
     """Importance weight of each token's loss (see `rl.correction`); None: 1 everywhere."""
-    selected_F: Float[Tensor, " F"] | None = None
-    """1 at the tokens that the loss selects (`losses.SelectingLoss`); None where it selects none."""
     allowed_F: Int[Tensor, " F"] | None = None
     """Set of token ids that each token was drawn from (`Completion.allowed`), -1 for the whole vocabulary; None: all from that."""
     allowed_ids_P: Int[Tensor, " P"] | None = None

@@ -10,7 +10,6 @@ from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements, 
 from skill_ttrl.rl.algorithms.grpo import is_stepwise
 from skill_ttrl.rl.correction import weight_rule
 from skill_ttrl.rl.learn import VOTED
-from skill_ttrl.rl.losses import build_loss
 
 HALVES = ("grpo_nsr", "psr", "nsr", "w_reinforce")
 """Algorithms that take correct and wrong samples apart."""
@@ -25,7 +24,6 @@ def check_algorithm(
     action_parser: str,
     multi_turn: bool,
     vote_shapes: bool = False,
-    whole_episodes: bool = False,
 ) -> None:
     """Check that the algorithm exists, and that the run can give the algorithm its inputs.
 
@@ -35,7 +33,6 @@ def check_algorithm(
         vote_shapes: That strategy does more than reward: it shapes the advantages of whole rollouts.
         action_parser: `agent.action_parser`; with `none` no action is ever invalid.
         multi_turn: Rollouts may have several steps.
-        whole_episodes: All steps of a rollout are one sequence of the learner's (`agent.context_mode: episode`).
 
     Raises:
         ConfigError: there is no such algorithm, an option is wrong, or the combination makes no sense.
@@ -61,11 +58,6 @@ def check_algorithm(
         problems.append(
             f"{penalty}: {_named(rl)} cannot penalize single steps and let each episode weigh the same. Set "
             f"{'rl.algorithm.level=step, ' if level else ''}rl.invalid_action_penalty_coef=0, or rl.algorithm=grpo."
-        )
-    stepwise = level == "step" or "episodes" in requirements(algorithm) or bool(rl.invalid_action_penalty_coef)
-    if whole_episodes and multi_turn and stepwise and getattr(build_loss(rl.loss), "one_advantage", False):
-        problems.append(
-            f"rl.loss={rl.loss['type']} takes one advantage per sequence. With agent.context_mode=episode a sequence is an episode, but each step has its own advantage ({_named(rl)}, {penalty}). Set rl.loss=ppo_clip, or agent.context_mode=conversation."
         )
     if problems:
         raise ConfigError("\n".join(problems))

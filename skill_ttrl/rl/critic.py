@@ -21,8 +21,7 @@ from skill_ttrl.config.rl import CriticConfig, RLConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
-from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate
-from skill_ttrl.rl.losses.contract import masked_mean
+from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate, masked_mean
 from skill_ttrl.rl.optim import PolicyOptimizer
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, like, local, own_micro_batches
 from skill_ttrl.rl.policy import Policy

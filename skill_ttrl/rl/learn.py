@@ -23,7 +23,6 @@ from skill_ttrl.rl.algorithms import (
 )
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import corrected, weight_rule
-from skill_ttrl.rl.kl import apply_kl_penalty
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.pack import pack, with_advantages
@@ -247,3 +246,19 @@ def overlong_penalties(group: Group, factor: float, limit: int) -> list[float]:
         return max((step.completion.num_sampled_tokens for step in trajectory.steps if step.completion), default=0)
 
     return [length_penalty(longest(each), limit, max(limit // 5, 1), factor) for each in group.trajectories]
+
+
+# KL penalty on the rewards.
+
+
+def apply_kl_penalty(batch: RolloutBatch, coef: float) -> tuple[RolloutBatch, dict[str, float]]:
+    """Subtract the KL penalty from the scores: `token_level_rewards` = `token_level_scores` - coef * KL (k1).
+
+    Returns:
+        (batch, metrics): `reward_kl`, nats a token: the mean over items of each item's mean over its tokens, as in verl.
+    """
+    assert batch.ref_log_probs_F is not None
+    kl_F = (batch.old_log_probs_F - batch.ref_log_probs_F) * batch.trained_F.float()
+    counts_N = batch.trained_tokens_N.clamp(min=1)
+    mean = float((batch.sum_by_item(kl_F) / counts_N).mean()) if len(batch) else 0.0
+    return replace(batch, rewards_F=batch.scores_F - coef * kl_F), {"reward_kl": mean}

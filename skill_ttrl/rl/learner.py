@@ -22,9 +22,16 @@ from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.critic import DROPOUT, Critic
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
-from skill_ttrl.rl.kl import compute_kl_penalty
-from skill_ttrl.rl.losses import Denominators, LossInputs, aggregate, build_loss, compute_entropy_bonus
-from skill_ttrl.rl.losses.ppo import bounded_log_ratio, ratio_metrics, with_selection
+from skill_ttrl.rl.losses import (
+    Denominators,
+    LossInputs,
+    aggregate,
+    bounded_log_ratio,
+    build_loss,
+    compute_entropy_bonus,
+    compute_kl_penalty,
+    ratio_metrics,
+)
 from skill_ttrl.rl.optim import build_optimizer, learning_rate, shared_rows
 from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, own_micro_batches
@@ -161,7 +168,6 @@ class LocalLearner:
         metrics, self.skipped = UpdateMetrics(), [] if self._critic is None else self._critic.skipped
         metrics.work(self._scored)
         self._scored = 0.0
-        batch = with_selection(batch, self._loss, derive_seed(seed, "select", step))
         self.policy.release_weights()
         trace = GradientTrace(batch, self.policy.device)
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
@@ -253,9 +259,7 @@ class LocalLearner:
             )
         seen = log_probs.view_as(log_probs)
         seen.retain_grad()
-        inputs = LossInputs(
-            seen, micro_batch.old_log_probs_N_R, micro_batch.advantages_N_R, mask, micro_batch.selected_N_R
-        )
+        inputs = LossInputs(seen, micro_batch.old_log_probs_N_R, micro_batch.advantages_N_R, mask)
         with naming_own("loss", config.loss):
             token_loss, info = self._loss(inputs)
             if token_loss.shape != mask.shape:

@@ -8,8 +8,15 @@ import pytest
 import torch
 
 from skill_ttrl.rl.algorithms import compute_gae_advantage, compute_grpo_advantage, group_advantages, whiten_advantages
-from skill_ttrl.rl.kl import KLEstimator, compute_kl_penalty
-from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate, compute_entropy_bonus, compute_policy_loss
+from skill_ttrl.rl.losses import (
+    AggregationMode,
+    Denominators,
+    KLEstimator,
+    aggregate,
+    compute_entropy_bonus,
+    compute_kl_penalty,
+    compute_policy_loss,
+)
 from skill_ttrl.rl.optim import learning_rate
 
 MASK = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])

@@ -20,8 +20,7 @@ from skill_ttrl.rl.algorithms.baselines import RLOO
 from skill_ttrl.rl.algorithms.grpo import LevelOptions
 from skill_ttrl.rl.algorithms.tokens import returns_to_go
 from skill_ttrl.rl.correction import WeightRule, corrected
-from skill_ttrl.rl.kl import kl_estimate
-from skill_ttrl.rl.losses import AggregationMode, LossInputs, aggregate, build_loss
+from skill_ttrl.rl.losses import AggregationMode, LossInputs, aggregate, build_loss, kl_estimate
 from skill_ttrl.rl.pack import pack
 from tests.sampled import flat, padded, sampled_groups
 

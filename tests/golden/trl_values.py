@@ -169,7 +169,6 @@ def losses(recorder: Recorder) -> None:
     cases: list[tuple[str, dict[str, Any]]] = [
         ("grpo", {"loss_type": "grpo", "epsilon": 0.2}),
         ("grpo/clip_higher", {"loss_type": "grpo", **asymmetric}),
-        ("grpo/delta", {"loss_type": "grpo", "epsilon": 0.2, "delta": 1.5}),
         ("bnpo", {"loss_type": "bnpo", **asymmetric}),
         ("dr_grpo", {"loss_type": "dr_grpo", **asymmetric}),
         ("dapo", {"loss_type": "dapo", **asymmetric}),
@@ -178,7 +177,6 @@ def losses(recorder: Recorder) -> None:
         ("cispo/wide", {"loss_type": "cispo", "epsilon_high": 5.0}),
         ("sapo", {"loss_type": "sapo"}),
         ("sapo/steep", {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0}),
-        ("vespo", {"loss_type": "vespo"}),
         ("gspo", {"loss_type": "grpo", "importance_sampling_level": "sequence", **asymmetric}),
         (
             "gspo/narrow",

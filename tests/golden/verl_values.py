@@ -121,22 +121,8 @@ def losses(recorder: Recorder, core: Any) -> None:
         ("sapo", "sapo", {"tau_pos": 1.0, "tau_neg": 1.05}),
         ("sapo/steep", "sapo", {"tau_pos": 2.0, "tau_neg": 3.0}),
         ("gpg", "gpg", {}),
-        ("geo_mean", "geo_mean", {"clip_ratio_low": 0.4, "clip_ratio_high": 0.4}),
-        ("dppo_tv", "dppo_tv", {"clip_ratio_low": 0.1, "clip_ratio_high": 0.12, "clip_ratio_c": 20.0}),
-        ("dppo_kl", "dppo_kl", {"clip_ratio_low": 0.05, "clip_ratio_high": 0.06, "clip_ratio_c": 2.0}),
-        ("dro", "dro", {"policy_loss": {"dro_beta": 0.5}}),
         # As many tokens may be chosen as there are candidates, so that verl's random choice among them takes all; and a clip so
         # wide that it decides nowhere, because verl leaves out of the choice what is clipped at the moment.
-        (
-            "clip_cov",
-            "clip_cov",
-            {
-                "clip_ratio_low": 10.0,
-                "clip_ratio_high": 10.0,
-                "policy_loss": {"clip_cov_ratio": 0.9, "clip_cov_lb": 0.2, "clip_cov_ub": 5.0},
-            },
-        ),
-        ("kl_cov", "kl_cov", {"policy_loss": {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5}}),
     ]
     named = {
         "old_log_prob": "old_log_probs",

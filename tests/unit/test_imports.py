@@ -19,7 +19,7 @@ from skill_ttrl.llm.backends import BACKENDS
 from skill_ttrl.optimize.engines import ENGINES
 from skill_ttrl.registry import import_attribute
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS
-from skill_ttrl.rl.losses.contract import LOSSES
+from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.embedders import EMBEDDERS
 from skill_ttrl.skills.folder import BankSettings

@@ -46,7 +46,6 @@ class MicroBatch:
     values_N_R: Float[Tensor, "N R"] | None = None
     returns_N_R: Float[Tensor, "N R"] | None = None
     weights_N_R: Float[Tensor, "N R"] | None = None
-    selected_N_R: Float[Tensor, "N R"] | None = None
     tree: PrefixTree | None = None
     """None: the items are padded."""
     allowed: tuple[LimitedTokens, ...] = ()

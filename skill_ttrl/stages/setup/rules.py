@@ -211,7 +211,6 @@ def _lookups(config: SkillTTRLConfig, env_id: str | None, trains: bool) -> Itera
         vote_shapes=shapes,
         action_parser=agent.action_parser,
         multi_turn=agent.max_turns > 1,
-        whole_episodes=agent.context_mode == "episode",
     )
     if rl.stop_rule is not None:
         yield partial(find_rule, rl.stop_rule, rl.stop_options)

@@ -16,9 +16,9 @@ from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_a
 from skill_ttrl.rl.algorithms.grpo import GRPO
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_algorithm
-from skill_ttrl.rl.kl import kl_estimate
 from skill_ttrl.rl.learn import UpdateRule, length_penalty, overlong_penalties
 from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.losses import kl_estimate
 from skill_ttrl.rl.pack import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import ActionStatus, Completion, Group, Step, Task, Trajectory, VoteResult
@@ -86,18 +86,6 @@ OWN = f"{__name__}:Unaware"
             {"action_parser": "none"},
             "action_parser=none no action is ever found invalid",
         ),
-        ({"algorithm": "gigpo", "loss": "geo_mean"}, {"whole_episodes": True}, "a sequence is an episode"),
-        (
-            {"invalid_action_penalty_coef": 0.1, "loss": "geo_mean"},
-            {"whole_episodes": True},
-            "takes one advantage per sequence",
-        ),
-        (
-            {"algorithm": "ppo_clip"},
-            {},
-            "'ppo_clip': that is the name of a loss. Set rl.loss=ppo_clip; rl.algorithm is one of cispo,",
-        ),
-        ({"algorithm": {"type": "opo", "level": "step"}}, {}, "'opo': no option 'level'. It has none."),
     ],
 )
 def test_a_senseless_combination_is_refused_before_a_run(rl: Any, other: Any, words: str) -> None:

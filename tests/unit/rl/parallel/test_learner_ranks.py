@@ -153,10 +153,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, adapters, whole episodes": {"policy": {"fsdp": True, "lora": True}, "turns": 2},
     "fsdp, offloaded, a bad value": {"policy": {"fsdp": True, "offload": True}, "bad_step": 1},
     "fsdp, critic apart": {"policy": {"fsdp": True}, "rl": {"critic": CRITIC}, "critic_model": True},
-    "fsdp, tokens selected": {
+    "fsdp, the reference follows": {
         "policy": {"fsdp": True},
         "rl": {
-            "loss": {"type": "kl_cov", "fraction": 0.3},  # at 0.2 a token lies at the threshold, and rounding decides
             "kl_estimator": "k3+",
             "ref_model_sync_steps": 1,
         },

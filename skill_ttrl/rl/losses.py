@@ -1,28 +1,173 @@
-"""Policy losses of the ratio pi / pi_old: PPO's clip, GSPO, CISPO, SAPO, REINFORCE, the geometric mean (GMPO) and VESPO."""
+"""Policy losses: what the gradient follows; how the losses of tokens become one number; and the divergence from a reference.
+
+A loss maps `LossInputs` to the loss of each token and metrics of its own; the learner weights and aggregates. To add one, write it like
+those here and register the class with `LOSSES.register("name")`; one of your own is named `module:Class` in `rl.loss`.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, assert_never
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from skill_ttrl.config import Section
-from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.losses.contract import (
-    LOSSES,
-    AggregationMode,
-    BuiltIn,
-    Denominators,
-    LossInputs,
-    PolicyLoss,
-    SelectingLoss,
-    aggregate,
-    masked_mean,
-)
+from skill_ttrl.registry import Registry
+from skill_ttrl.rl.options import build_from
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """One padded micro-batch: N sequences of up to R response tokens. Further inputs of a loss become fields here."""
+
+    log_probs: Float[Tensor, "N R"]
+    """Of the policy that learns, with gradient, in nats."""
+    old_log_probs: Float[Tensor, "N R"]
+    """Denominators of the policy ratio: of the policy before this update."""
+    advantages: Float[Tensor, "N R"]
+    response_mask: Float[Tensor, "N R"]
+    """1 at trained tokens, 0 elsewhere."""
+
+
+class PolicyLoss(Protocol):
+    """A policy loss.
+
+    With an attribute `zero_without_advantage = True` it says that loss and gradient are exactly 0 wherever the advantage is 0, so that
+    such items need not be computed.
+    """
+
+    def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
+        """(loss of each token, info).
+
+        The learner multiplies the importance weights in and aggregates (`losses.aggregate`). `info` holds metrics of the loss's
+        own, for example `clip_fraction`: detached means over the trained tokens.
+        """
+
+
+class PolicyLossType(Protocol):
+    """A class of policy losses, called with its options once a run."""
+
+    @property
+    def options_type(self) -> type[BaseModel]:
+        """The options, with their defaults and checks."""
+
+    def __call__(self, options: Any, /) -> PolicyLoss:
+        """Build it from an `options_type`."""
+
+
+class BuiltIn:
+    """Base of our losses: holds the options. Items whose advantage is 0 need not be computed unless a subclass says so."""
+
+    options_type: ClassVar[type[BaseModel]]
+    zero_without_advantage = True
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+
+LOSSES: Registry[PolicyLossType] = Registry("loss", key="rl.loss", confused_with="skill_ttrl.rl.algorithms:ALGORITHMS")
+
+
+def build_loss(settings: Mapping[str, Any]) -> PolicyLoss:
+    """Build the loss that `rl.loss` names.
+
+    Args:
+        settings: `type` (a registered name or `module:Class`) and that loss's options.
+
+    Raises:
+        ConfigError: there is no such loss, or an option is wrong.
+    """
+    built: PolicyLoss = build_from(LOSSES, settings)
+    return built
+
+
+# From a loss at each token to one number, so that parts of a batch add up to the whole; the entropy bonus is such a sum.
+#
+# The divisors belong to the whole mini-batch (`Denominators`), not to the part at hand: then the losses and gradients of
+# micro-batches, simply added, are those of the whole, whatever the micro-batch size.
+
+
+AggregationMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Denominators:
+    """Divisors of the sums, counted over everything that one optimizer step sees."""
+
+    tokens: float
+    """Trained tokens."""
+    sequences: float
+    """Sequences with at least one trained token."""
+    horizon: float
+    """Longest possible response in tokens (Dr. GRPO's constant; only `seq-mean-token-sum-norm` looks at it)."""
+
+    @classmethod
+    def of(cls, mask: Float[Tensor, "N T"]) -> Denominators:
+        """Count a batch as a whole; the horizon is the mask's width, as in verl."""
+        return cls(float(mask.sum()), float((mask.sum(dim=1) > 0).sum()), float(mask.shape[1]))
+
+
+def masked_mean(values: Float[Tensor, "N T"], mask: Float[Tensor, "N T"]) -> Float[Tensor, ""]:
+    """Mean over the masked tokens; 0 where there are none."""
+    return (values * mask).sum() / mask.sum().clamp(min=1)
+
+
+def aggregate(
+    loss_N_T: Float[Tensor, "N T"],
+    mask: Float[Tensor, "N T"],
+    mode: AggregationMode = "token-mean",
+    denominators: Denominators | None = None,
+) -> Float[Tensor, ""]:
+    """One loss from the losses at the tokens.
+
+    Args:
+        loss_N_T: Loss at each token (N, T).
+        mask: 1 at trained tokens (N, T). Rows without any do not count as sequences.
+        mode: `token-mean` (DAPO, TTRL): mean over all tokens. `seq-mean-token-mean` (GRPO): mean within a sequence,
+            then over sequences. `seq-mean-token-sum`: sum within, mean over. `seq-mean-token-sum-norm` (Dr. GRPO, arXiv
+            2503.20783): the same, divided by the horizon.
+        denominators: Of the whole that this is a part of; None takes this as the whole.
+    """
+    whole = Denominators.of(mask) if denominators is None else denominators
+    sums_N = (loss_N_T * mask).sum(dim=1)
+    match mode:
+        case "token-mean":
+            return sums_N.sum() / max(whole.tokens, 1.0)
+        case "seq-mean-token-sum":
+            return sums_N.sum() / max(whole.sequences, 1.0)
+        case "seq-mean-token-mean":
+            return (sums_N / mask.sum(dim=1).clamp(min=1)).sum() / max(whole.sequences, 1.0)
+        case "seq-mean-token-sum-norm":
+            return sums_N.sum() / (max(whole.sequences, 1.0) * max(whole.horizon, 1.0))
+        case _:
+            assert_never(mode)
+
+
+def compute_entropy_bonus(
+    entropy: Float[Tensor, "N T"],
+    mask: Float[Tensor, "N T"],
+    coef: float,
+    loss_agg_mode: AggregationMode = "token-mean",
+    denominators: Denominators | None = None,
+) -> Float[Tensor, ""]:
+    """The loss term -coef * H: adding it to a loss raises the entropy.
+
+    Args:
+        entropy: Of the policy's distribution at each token, in nats (N, T).
+        mask: 1 at trained tokens (N, T).
+        coef: Weight, at least 0.
+        loss_agg_mode: See `aggregate`.
+        denominators: See `aggregate`.
+    """
+    return -coef * aggregate(entropy, mask, loss_agg_mode, denominators)
+
+
+# Losses of the ratio pi / pi_old.
+
 
 LOG_RATIO_BOUND = 20.0
 """Log-ratios are clamped to this, so that exp never overflows (as verl does)."""
@@ -71,17 +216,6 @@ def clip_metrics(
     }
 
 
-def with_selection(batch: RolloutBatch, loss: PolicyLoss, seed: int) -> RolloutBatch:
-    """The batch with the tokens that the loss selects, the same on all ranks; as it is where the loss selects none."""
-    trained = batch.trained_F
-    if not isinstance(loss, SelectingLoss) or not bool(trained.any()):
-        return batch
-    generator = torch.Generator().manual_seed(seed)
-    selected_F = torch.zeros(len(trained))
-    selected_F[trained] = loss.select(batch.old_log_probs_F[trained], batch.advantages_F[trained], generator).float()
-    return replace(batch, selected_F=selected_F)
-
-
 class PPOClipOptions(Section):
     """Options of the clipped surrogate."""
 
@@ -91,18 +225,6 @@ class PPOClipOptions(Section):
     """Upper clip where it differs (DAPO, arXiv 2503.14476: 0.28)."""
     dual_clip: float | None = Field(default=3.0, gt=1)
     """Bound on the loss of a token with negative advantage, as a multiple of it (arXiv 1912.09729); None: no bound."""
-    delta: float | None = Field(default=None, gt=1)
-    """Bound on the ratio itself (INTELLECT-2, arXiv 2505.07291; TRL's `delta`). A positive advantage has met the upper clip before, so
-    it bounds what `dual_clip` bounds; where both are set, the smaller one counts."""
-
-    @model_validator(mode="after")
-    def _delta_is_above_the_clip(self) -> PPOClipOptions:
-        high = self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high
-        if self.delta is not None and self.delta <= 1 + high:
-            raise ValueError(
-                f"delta ({self.delta:g}) must be above the upper clip, 1 + {high:g}, or it replaces the clip for tokens with a positive advantage"
-            )
-        return self
 
 
 @LOSSES.register("ppo_clip")
@@ -111,17 +233,12 @@ class PPOClip(BuiltIn):
 
     options_type = PPOClipOptions
 
-    def __init__(self, options: PPOClipOptions) -> None:
-        super().__init__(options)
-        # Above the upper clip, min(min(rho, delta) A, clip(rho) A) is the dual clip at delta.
-        self._dual_clip = min((b for b in (options.dual_clip, options.delta) if b is not None), default=None)
-
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
-        """See `PolicyLoss`."""
+        """The loss of each token, and the shares that a clip decides."""
         ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs).exp()
         options = self.options
         loss, decided = clipped_surrogate(
-            ratio, inputs.advantages, options.clip_ratio, options.clip_ratio_high, self._dual_clip
+            ratio, inputs.advantages, options.clip_ratio, options.clip_ratio_high, options.dual_clip
         )
         return loss, clip_metrics(decided, ratio, inputs.advantages, inputs.response_mask)
 
@@ -211,7 +328,7 @@ class GSPO(BuiltIn):
     options_type = GSPOOptions
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
-        """See `PolicyLoss`."""
+        """The loss of each token, and the shares that a clip decides."""
         ratio = sequence_ratio(inputs.log_probs, inputs.old_log_probs, inputs.response_mask)
         loss, decided = clipped_surrogate(
             ratio, inputs.advantages, self.options.clip_ratio, self.options.clip_ratio_high
@@ -244,7 +361,7 @@ class CISPO(BuiltIn):
     options_type = CISPOOptions
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
-        """See `PolicyLoss`."""
+        """The loss of each token, and the shares that a clip decides."""
         low, high = self.options.clip_ratio, self.options.clip_ratio_high
         ratio = bounded_log_ratio(inputs.log_probs.detach(), inputs.old_log_probs).exp()
         weight = ratio.clamp(None if low is None else 1.0 - low, 1.0 + high)
@@ -268,7 +385,7 @@ class SAPO(BuiltIn):
     options_type = SAPOOptions
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
-        """See `PolicyLoss`. `gate` is the mean of the gradient's weight, in [0, 1] but for the ratio."""
+        """The loss of each token. `gate` is the mean of the gradient's weight, in [0, 1] but for the ratio."""
         ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs).exp()
         tau = torch.where(inputs.advantages > 0, self.options.tau_pos, self.options.tau_neg)
         gate = torch.sigmoid(tau * (ratio - 1.0))
@@ -276,96 +393,77 @@ class SAPO(BuiltIn):
         return -inputs.advantages * gate * 4.0 / tau, {"gate": masked_mean(slope, inputs.response_mask)}
 
 
-class REINFORCEOptions(Section):
-    """Options of REINFORCE."""
-
-    ratio: bool = False
-    """-rho A in place of -A log pi: its gradient is weighted by the ratio, without a bound."""
-    log_ratio_coef: float = Field(default=0.0, ge=0)
-    """Coefficient of (log rho)^2 / 2, added to each token's loss (DRO, arXiv 2405.19107: beta)."""
+class NoOptions(Section):
+    """A loss without options."""
 
 
 @LOSSES.register("reinforce")
 class REINFORCE(BuiltIn):
     """-A log pi (Williams 1992; verl: `gpg`). Nothing bounds how far several updates on one batch go."""
 
-    options_type = REINFORCEOptions
-
-    def __init__(self, options: REINFORCEOptions) -> None:
-        super().__init__(options)
-        self.zero_without_advantage = options.log_ratio_coef == 0
+    options_type = NoOptions
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
-        """See `PolicyLoss`."""
-        log_ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs)
-        loss = -inputs.advantages * (log_ratio.exp() if self.options.ratio else inputs.log_probs)
-        if self.options.log_ratio_coef:
-            loss = loss + 0.5 * self.options.log_ratio_coef * log_ratio.square()
-        return loss, {}
+        """The loss of each token."""
+        return -inputs.advantages * inputs.log_probs, {}
 
 
-class GeoMeanOptions(Section):
-    """Options of GMPO."""
-
-    clip_ratio: float = Field(default=0.4, gt=0)
-    """A token's log-ratio is clipped below at minus this, in nats (paper: 0.4)."""
-    clip_ratio_high: float | None = Field(default=None, gt=0)
-    """Clip above, where it differs."""
+# KL divergence between the policy and a reference: estimators from log-probs of the sampled tokens.
+#
+# John Schulman, "Approximating KL Divergence" (2020): with d = log pi - log ref at a token sampled from pi,
+# k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d. Further: abs = |d|; and k1+, k3+ with the value of k1 and k3 and the gradient of k2 (verl).
 
 
-@LOSSES.register("geo_mean")
-class GeoMean(BuiltIn):
-    """`-A_y prod_t rho_t^(1/|y|)`, the same at each token of the sequence y; A_y is the mean of its advantages.
+KLEstimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 
-    The paper's objective is this with `rl.loss_aggregation: seq-mean-token-mean`.
+
+def compute_kl_penalty(
+    log_probs: Float[Tensor, "N T"],
+    ref_log_probs: Float[Tensor, "N T"],
+    response_mask: Float[Tensor, "N T"],
+    kl_coef: float = 0.001,
+    estimator: KLEstimator = "k3",
+    loss_agg_mode: AggregationMode = "token-mean",
+    denominators: Denominators | None = None,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """The KL term of the loss, and the KL itself.
+
+    As a loss, k2, k1+ and k3+ have the gradient of the true KL, k3 one that is biased but always towards the reference, and k1 one
+    that is 0 in expectation. k3 is clamped as in verl: difference to +-20, value to at most 10.
+
+    Args:
+        log_probs: Of the policy, with gradient (N, T).
+        ref_log_probs: Of the reference (N, T).
+        response_mask: 1 at trained tokens (N, T).
+        kl_coef: Weight of the term.
+        estimator: See `KLEstimator`.
+        loss_agg_mode: See `aggregate`.
+        denominators: See `aggregate`.
+
+    Returns:
+        (kl_loss, kl_value): `kl_coef` times the aggregate; and the mean over masked tokens, detached, in nats.
     """
-
-    options_type = GeoMeanOptions
-    one_advantage = True
-
-    def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
-        """See `PolicyLoss`."""
-        low, advantages, mask = self.options.clip_ratio, inputs.advantages, inputs.response_mask
-        high = low if self.options.clip_ratio_high is None else self.options.clip_ratio_high
-        log_ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs)
-        clipped = log_ratio.clamp(-low, high)
-        sign = advantages.sign()
-        pessimistic = sign * torch.minimum(sign * log_ratio, sign * clipped)
-        loss_N_1 = -sequence_mean(advantages, mask) * sequence_mean(pessimistic, mask).exp()
-        decided = pessimistic.detach() != log_ratio.detach()
-        metrics = clip_metrics(decided & (advantages != 0), log_ratio.detach().exp(), advantages, mask)
-        return loss_N_1.expand_as(log_ratio), metrics
+    kl_N_T = kl_estimate(log_probs, ref_log_probs, estimator)
+    kl_loss = kl_coef * aggregate(kl_N_T, response_mask, loss_agg_mode, denominators)
+    return kl_loss, masked_mean(kl_N_T.detach(), response_mask)
 
 
-SMALLEST_RATIO = 1e-8
-
-
-class VESPOOptions(Section):
-    """Options of VESPO."""
-
-    k_pos: float = Field(default=2.0, ge=0)
-    """Power of the ratio where the advantage is not negative."""
-    lambda_pos: float = Field(default=3.0, gt=0)
-    """Decay of the weight with the ratio where the advantage is not negative."""
-    k_neg: float = Field(default=3.0, ge=0)
-    """Power of the ratio where the advantage is negative."""
-    lambda_neg: float = Field(default=2.0, gt=0)
-    """Decay of the weight with the ratio where the advantage is negative."""
-
-
-@LOSSES.register("vespo")
-class VESPO(BuiltIn):
-    """-sg[phi(w)] A log pi, with phi(w) = w^k e^(lambda (1 - w)) and w the ratio of the whole sequence, a product over its tokens."""
-
-    options_type = VESPOOptions
-
-    def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
-        """See `PolicyLoss`. `sequence_weight` is the mean of phi over the tokens."""
-        options, positive = self.options, inputs.advantages >= 0
-        log_ratio = bounded_log_ratio(inputs.log_probs.detach(), inputs.old_log_probs)
-        log_w = (log_ratio * inputs.response_mask).sum(dim=1, keepdim=True)
-        log_w = log_w.clamp(math.log(SMALLEST_RATIO), LOG_RATIO_BOUND)
-        decay = torch.where(positive, options.lambda_pos, options.lambda_neg)
-        phi = (torch.where(positive, options.k_pos, options.k_neg) * log_w + decay * (1.0 - log_w.exp())).exp()
-        loss = -phi * inputs.advantages * inputs.log_probs
-        return loss, {"sequence_weight": masked_mean(phi, inputs.response_mask)}
+def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, estimator: KLEstimator) -> Tensor:
+    """Estimate of KL(policy || reference) at each token, in nats; any shape. k3 is clamped as in verl."""
+    difference = log_probs - ref_log_probs
+    match estimator:
+        case "k1":
+            return difference
+        case "abs":
+            return difference.abs()
+        case "k2":
+            return 0.5 * difference.square()
+        case "k1+" | "k3+":
+            value = kl_estimate(log_probs.detach(), ref_log_probs, "k1" if estimator == "k1+" else "k3")
+            square = 0.5 * difference.square()
+            return square - square.detach() + value
+        case "k3":
+            back = (-difference).clamp(-20.0, 20.0)
+            return (back.exp() - back - 1.0).clamp(-10.0, 10.0)
+        case _:
+            assert_never(estimator)
