@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements, takes_shaped_votes
-from skill_ttrl.rl.algorithms.grpo import is_stepwise
+from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
 from skill_ttrl.rl.correction import weight_rule
 from skill_ttrl.rl.learn import VOTED
 
@@ -53,8 +52,7 @@ def check_algorithm(
             f"{penalty}, but with agent.action_parser=none no action is ever found invalid. Set agent.action_parser=action, or "
             "rl.invalid_action_penalty_coef=0."
         )
-    estimate = getattr(algorithm, "estimate", None)
-    if rl.invalid_action_penalty_coef and level != "step" and estimate is not None and not is_stepwise(estimate):
+    if rl.invalid_action_penalty_coef and level != "step" and not getattr(algorithm, "distinguishes_steps", True):
         problems.append(
             f"{penalty}: {_named(rl)} cannot penalize single steps and let each episode weigh the same. Set "
             f"{'rl.algorithm.level=step, ' if level else ''}rl.invalid_action_penalty_coef=0, or rl.algorithm=grpo."
@@ -96,7 +94,7 @@ def _vote_problems(rl: RLConfig, algorithm: object, strategy: str, shapes: bool,
             f"{_named(rl)} cannot follow vote.strategy={strategy}. Set vote.strategy to one of {', '.join(sorted(known))}, or "
             "rl.algorithm=grpo, which follows all."
         )
-    if rl.reward == VOTED and shapes and not takes_shaped_votes(algorithm):
+    if rl.reward == VOTED and shapes and not getattr(algorithm, "takes_shaped_votes", True):
         yield (
             f"vote.strategy={strategy} shapes the advantages of a group's rollouts, which {_named(rl)} does not allow: its advantages "
             "depend on tokens, lengths or the rest of the batch. Set vote.strategy=majority, or rl.algorithm=grpo."

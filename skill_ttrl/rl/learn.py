@@ -18,7 +18,6 @@ from skill_ttrl.rl.algorithms import (
     TrainingSamples,
     build_algorithm,
     requirements,
-    takes_shaped_votes,
     whiten_advantages,
 )
 from skill_ttrl.rl.batch import RolloutBatch
@@ -205,7 +204,7 @@ class UpdateRule:
         Raises:
             ConfigError: a vote shapes advantages, and those of this algorithm cannot be shaped.
         """
-        if samples.votes_shape and not takes_shaped_votes(self.algorithm):
+        if samples.votes_shape and not getattr(self.algorithm, "takes_shaped_votes", True):
             raise ConfigError(
                 f"The vote shapes the advantages of rollouts, and those of rl.algorithm={self.config.algorithm['type']} cannot "
                 "be shaped. Use a strategy that only rewards, such as vote.strategy=majority, or rl.algorithm=grpo."

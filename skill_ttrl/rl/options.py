@@ -26,9 +26,10 @@ def build_from(registry: Registry[Any], settings: Mapping[str, Any]) -> Any:
         ConfigError: nothing has this name, or an option is wrong; each wrong option is named.
         ExtensionError: a class of the user's own raised.
     """
-    options = dict(settings)
-    name = str(options.pop("type"))
+    name = str(settings["type"])
     kind = registry.get(name)
+    stated = {option: value for option, value in settings.items() if option != "type"}
+    options = {**getattr(kind, "option_defaults", {}), **stated}
     what = f"The {registry.kind} {name!r}"
     if not hasattr(kind, "options_type"):
         raise ConfigError(f"{what} is no {registry.kind}: expected a class with `options_type`, found {kind!r:.80}.")

@@ -41,7 +41,6 @@ VERL: dict[str, dict[str, Any]] = {
     "grpo/mean_only": {"type": "grpo", "scale_rewards": "none"},
     "grpo_vectorized": {"type": "grpo"}, "rloo": {"type": "rloo"}, "rloo_vectorized": {"type": "rloo"},
     "opo": {"type": "opo"}, "gpg": {"type": "gpg"}, "grpo_passk": {"type": "grpo_passk"},
-    "grpo_passk/mean_only": {"type": "grpo_passk", "scale": False},
     "reinforce_plus_plus_baseline": {"type": "reinforce_plus_plus_baseline"},
     "reinforce_plus_plus/scores/gamma=1.0": {"type": "reinforce_plus_plus"},
     "reinforce_plus_plus/with_kl/gamma=1.0": {"type": "reinforce_plus_plus"},
@@ -104,7 +103,6 @@ def _rewarded(rollout: Trajectory, columns: dict[str, list[float]], number: int)
 
 TRL: dict[str, dict[str, Any]] = {
     "grpo": {"type": "grpo"},
-    "grpo/batch": {"type": "grpo", "scale_rewards": "batch"},
     "grpo/none": {"type": "grpo", "scale_rewards": "none"},
     "grpo/sum": {"type": "grpo"},
     "rloo": {"type": "rloo"},

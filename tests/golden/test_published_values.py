@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.rl.algorithms import compute_gae_advantage, group_advantages, whiten_advantages
-from skill_ttrl.rl.algorithms.baselines import RLOO
-from skill_ttrl.rl.algorithms.grpo import LevelOptions
+from skill_ttrl.rl.algorithms.grpo import RLOO, LevelOptions
 from skill_ttrl.rl.algorithms.tokens import returns_to_go
 from skill_ttrl.rl.correction import WeightRule, corrected
 from skill_ttrl.rl.losses import AggregationMode, LossInputs, aggregate, build_loss, kl_estimate

@@ -111,7 +111,6 @@ def advantages(recorder: Recorder) -> None:
     one, two = ["trl_rewards"], ["trl_accuracy", "trl_format"]
     cases: list[tuple[str, str, list[str], dict[str, Any]]] = [
         ("grpo", "GRPO", one, {"scale_rewards": "group"}),
-        ("grpo/batch", "GRPO", one, {"scale_rewards": "batch"}),
         ("grpo/none", "GRPO", one, {"scale_rewards": "none"}),
         ("grpo/sum", "GRPO", two, {"reward_weights": [1.0, 0.5]}),
         ("gdpo", "GRPO", two, {"multi_objective_aggregation": "normalize_then_sum"}),

@@ -14,6 +14,7 @@ from skill_ttrl.config import Section
 from skill_ttrl.errors import EnvError
 from skill_ttrl.registry import Registry
 from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.options import build_from
 from skill_ttrl.rl.pack import Advantages
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
@@ -176,11 +177,20 @@ class NoOptions(Section):
 
 
 class BuiltIn:
-    """Base of our algorithms: holds the options; brings no defaults and requires nothing unless a subclass says so."""
+    """Base of our algorithms: holds the options; a subclass states what differs."""
 
     options_type: ClassVar[type[Section]] = NoOptions
+    option_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Options whose default is another than that of `options_type`."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     requires: ClassVar[frozenset[Requirement]] = frozenset()
+    whitens: ClassVar[bool] = False
+    takes_shaped_votes: ClassVar[bool] = True
+    """Votes can shape the advantages (RESTRAIN, Guard): these are estimated for one group at a time."""
+    distinguishes_steps: ClassVar[bool] = True
+    """The steps of an episode can have rewards of their own, and yet each episode weighs the same."""
+    own_rewards: ClassVar[bool] = False
+    """The votes alone decide its rewards."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -192,6 +202,19 @@ ALGORITHMS: Registry[AlgorithmType] = Registry(
 
 
 def requirements(algorithm: object) -> frozenset[Requirement]:
-    """The inputs that an algorithm cannot do without: those of its class, and those that its options add (`also_requires`)."""
-    names = ("requires", "also_requires")
-    return frozenset(each for name in names for each in getattr(algorithm, name, frozenset()))
+    """The inputs that an algorithm, or a class of algorithms, cannot do without."""
+    found: frozenset[Requirement] = getattr(algorithm, "requires", frozenset())
+    return found
+
+
+def build_algorithm(settings: Mapping[str, Any]) -> Algorithm:
+    """Build the algorithm that `rl.algorithm` names.
+
+    Args:
+        settings: `type` (a registered name or `module:Class`) and that algorithm's options.
+
+    Raises:
+        ConfigError: there is no such algorithm, or an option is wrong.
+    """
+    built: Algorithm = build_from(ALGORITHMS, settings)
+    return built

@@ -1,7 +1,7 @@
 """GRPO and its kind: rollouts of a group against each other, from rewards to advantages (arXiv 2402.03300).
 
-Formulas first (`group_advantages` and what spreads it over steps, tokens and votes), then the algorithms: GRPO, Dr. GRPO, MaxRL; DAPO, GSPO,
-CISPO and SAPO, which have another loss (`rl.losses`); GDPO over several rewards.
+Formulas first (`group_advantages` and what spreads it over steps, tokens and votes), then the algorithms: GRPO and its variants, GDPO over
+several rewards, and those with another baseline: RLOO, OPO, pass@k, GPG.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
+from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, Literal, assert_never
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -32,13 +32,8 @@ from skill_ttrl.rl.pack import Advantages
 from skill_ttrl.types import VoteResult, equal_rewards
 
 AdvantageEstimator = Callable[..., Tensor]
-"""Maps rewards (N,) and groups (N,) onto advantages (N,). One that also takes `episodes`, the episode of each reward, can distinguish the
-steps of an episode and yet let each episode weigh the same."""
-
-
-def is_stepwise(estimate: AdvantageEstimator) -> bool:
-    """True if an estimator takes `episodes`."""
-    return "episodes" in signature(estimate).parameters
+"""`f(rewards, groups, episodes=None)`: advantages (N,) of rewards (N,) of these groups (N,). With `episodes`, the episode of each reward, it
+distinguishes the steps of an episode and lets each episode weigh the same; one that cannot raises `ValueError`."""
 
 
 def read_groups(rewards: Rewards, groups: Groups) -> tuple[Float[Tensor, " N"], list[list[int]]]:
@@ -73,29 +68,38 @@ def read_episodes(episodes: Sequence[Hashable] | None, count: int) -> Sequence[H
     return episodes
 
 
+EPSILON = 1e-6
+"""Added to standard deviations (verl)."""
+
+
+def refuse_steps(episodes: Sequence[Hashable] | None) -> None:
+    """Raise `ValueError` where an estimator is given the steps of episodes and cannot distinguish them."""
+    if episodes is not None:
+        raise ValueError("This advantage cannot distinguish the steps of an episode.")
+
+
 # Group-relative advantages: a rollout is compared with the other rollouts of the same task.
 #
 # DeepSeekMath (arXiv 2402.03300), section 4.1.2: A_i = (r_i - mean(r)) / std(r) within a group. The divisor is a choice
 # (`RewardScale`): with none this is Dr. GRPO's advantage (arXiv 2503.20783), with the mean MaxRL's.
 
 
-RewardScale = Literal["group", "batch", "none", "mean"]
-"""Divisor of a group's centred rewards: the group's standard deviation, that of all rewards of the batch (arXiv
-2508.08221), nothing, or the group's mean. The first three are TRL's `scale_rewards`; `none` is verl's
-`norm_adv_by_std_in_grpo: false`."""
+RewardScale = Literal["group", "none", "mean"]
+"""Divisor of a group's centred rewards: the group's standard deviation, nothing (verl's `norm_adv_by_std_in_grpo: false`), or the group's
+mean. The first two are TRL's `scale_rewards`."""
 
 
 def group_advantages(
     rewards: Rewards,
     groups: Groups,
-    epsilon: float = 1e-6,
+    epsilon: float = EPSILON,
     episodes: Sequence[Hashable] | None = None,
     scale: RewardScale = "group",
 ) -> Float[Tensor, " N"]:
     """Reward minus its group's mean, over what `scale` names.
 
     Deviations are unbiased (n - 1). A group of one keeps its reward with `group` and `none` (mean 0, deviation 1), as in
-    verl; with the others, and always in TRL, it gets 0. A larger one whose rewards are all equal gets exactly 0.
+    verl; with `mean`, and always in TRL, it gets 0. A larger one whose rewards are all equal gets exactly 0.
 
     With `episodes` a reward is that of one step, and each of a group's E episodes weighs the same, however many of its T_i
     steps are here: mean = 1/E sum_i 1/T_i sum_t r_it, variance = 1/(E - 1) sum_i 1/T_i sum_t (r_it - mean)^2. Where all
@@ -122,25 +126,18 @@ def group_advantages(
         )
     owners = read_episodes(episodes, len(rewards_N))
     weights_N = _weights(owners)
-    over_batch = _deviation(rewards_N, weights_N) if scale == "batch" and len(members) else 1.0
     advantages_N = torch.zeros_like(rewards_N)
     for positions in members:
         rewards_G, weights_G = rewards_N[positions], weights_N[positions]
-        lone = scale in ("group", "none") and len({owners[place] for place in positions}) == 1
+        lone = scale != "mean" and len({owners[place] for place in positions}) == 1
         if not lone and equal_rewards(rewards_G.tolist()):
             continue
         mean = 0.0 if lone else _mean(rewards_G, weights_G)
-        match scale:
-            case "group":
-                divisor = (1.0 if lone else _deviation(rewards_G, weights_G)) + epsilon
-            case "batch":
-                divisor = over_batch + epsilon
-            case "none":
-                divisor = 1.0
-            case "mean":
-                divisor = mean + epsilon
-            case _:
-                assert_never(scale)
+        divisor = 1.0
+        if scale == "group":
+            divisor = (1.0 if lone else _deviation(rewards_G, weights_G)) + epsilon
+        elif scale == "mean":
+            divisor = mean + epsilon
         advantages_N[positions] = (rewards_G - mean) / divisor
     return advantages_N.to(dtype=torch.float32)
 
@@ -166,7 +163,7 @@ def compute_grpo_advantage(
     rewards: Float[Tensor, " N"],
     response_mask: Float[Tensor, "N T"],
     prompt_ids: Sequence[Hashable] | Tensor,
-    epsilon: float = 1e-6,
+    epsilon: float = EPSILON,
     scale: RewardScale = "group",
 ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
     """GRPO advantages spread over the tokens of each response.
@@ -219,7 +216,7 @@ def step_advantages(
         A row for each episode, with one advantage for each of its steps.
 
     Raises:
-        ValueError: episodes weigh the same, steps of an episode differ, and the estimator does not take `episodes`.
+        ValueError: episodes weigh the same, steps of an episode differ, and the estimator cannot distinguish them.
     """
     if not rewards:
         return []
@@ -230,8 +227,6 @@ def step_advantages(
     if all(map(equal_rewards, counted)):
         whole = estimate([row[0] for row in counted], groups).tolist()
         return [[value] * len(row) for value, row in zip(whole, rewards, strict=True)]
-    if not is_stepwise(estimate):
-        raise ValueError("This advantage does not take `episodes`: it cannot distinguish the steps of an episode.")
     episodes = [number for number, row in enumerate(counted) for _ in row]
     found = _rows(iter(estimate(*_flat(counted, groups), episodes=episodes).tolist()), counted)
     return [values[: len(row)] for values, row in zip(found, rewards, strict=True)]
@@ -280,17 +275,12 @@ class LevelOptions(Section):
 class GroupRelative(BuiltIn):
     """An algorithm whose advantages come from rewards and groups alone; subclasses have `estimate`."""
 
-    @property
-    def takes_shaped_votes(self) -> bool:
-        """True where votes can shape the advantages (RESTRAIN, Guard): the estimator is asked about one group at a time."""
-        return True
-
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each step where steps of an episode differ, else one for each trajectory, shaped by its vote."""
         return AdvantageEstimate(relative_advantages(samples, self.estimate, getattr(self.options, "level", "episode")))
 
-    def estimate(self, rewards: Rewards, groups: Groups) -> Tensor:
-        """Estimate advantages (N,) from rewards (N,) of these groups (N,)."""
+    def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
+        """Estimate advantages (N,) from rewards (N,) of these groups (N,), or of the steps of these episodes (N,)."""
         raise NotImplementedError
 
 
@@ -368,8 +358,8 @@ class GRPOOptions(LevelOptions):
     """Options of GRPO."""
 
     scale_rewards: RewardScale = "group"
-    """Divisor of a group's centred rewards. `group`: the group's standard deviation. `batch`: that of the batch. `none`: nothing
-    (verl: `norm_adv_by_std_in_grpo: false`). `mean`: the group's mean (MaxRL)."""
+    """Divisor of a group's centred rewards. `group`: the group's standard deviation. `none`: nothing (verl: `norm_adv_by_std_in_grpo:
+    false`; Dr. GRPO's default). `mean`: the group's mean (MaxRL's default)."""
     epsilon: float = Field(default=1e-6, gt=0)
     """Added to the divisor (verl: 1e-6, TRL: 1e-4)."""
 
@@ -380,13 +370,8 @@ class GRPO(GroupRelative):
 
     options_type: ClassVar[type[Section]] = GRPOOptions
 
-    @property
-    def takes_shaped_votes(self) -> bool:
-        """False where the deviation is the batch's."""
-        return bool(self.options.scale_rewards != "batch")
-
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """See `GroupRelative`.
+        """As `GroupRelative.advantages`.
 
         Raises:
             ConfigError: rewards below 0, and advantages over their mean.
@@ -404,77 +389,40 @@ class GRPO(GroupRelative):
         return group_advantages(rewards, groups, self.options.epsilon, episodes, self.options.scale_rewards)
 
 
-class DrGRPOOptions(GRPOOptions):
-    """Options of Dr. GRPO."""
+SEQUENCE_MEAN, SUM_OVER_HORIZON = "seq-mean-token-mean", "seq-mean-token-sum-norm"
+VARIANTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    # Dr. GRPO (arXiv 2503.20783): no deviation, token losses summed over a constant length, no KL term.
+    "dr_grpo": ({"scale_rewards": "none"}, {"loss_aggregation": SUM_OVER_HORIZON, "kl_coef": 0.0}),
+    # MaxRL (arXiv 2602.02710): over the group's mean, so that the likelihood of a success is maximised, not its chance.
+    "maxrl": ({"scale_rewards": "mean"}, {}),
+    # DAPO (arXiv 2503.14476): clip-higher, token mean, dynamic sampling, soft overlong penalty, no KL term and no dual clip.
+    "dapo": (
+        {},
+        {
+            "loss": {"type": "ppo_clip", "clip_ratio": 0.2, "clip_ratio_high": 0.28, "dual_clip": None},
+            "loss_aggregation": "token-mean",
+            "dynamic_sampling": 10,
+            "overlong_penalty": 1.0,
+            "kl_coef": 0.0,
+        },
+    ),
+    # GSPO (arXiv 2507.18071): ratios of sequences, with the clips of its section 5.1.
+    "gspo": (
+        {},
+        {
+            "loss": {"type": "gspo", "clip_ratio": 3e-4, "clip_ratio_high": 4e-4},
+            "loss_aggregation": SEQUENCE_MEAN,
+        },
+    ),
+    # CISPO (arXiv 2506.13585): clipped importance weights. SAPO (arXiv 2511.20347): a soft gate on the ratio.
+    "cispo": ({}, {"loss": {"type": "cispo"}, "loss_aggregation": "token-mean"}),
+    "sapo": ({}, {"loss": {"type": "sapo"}, "loss_aggregation": SEQUENCE_MEAN}),
+}
+"""GRPO with other defaults: of its options, and of other keys of `rl`."""
 
-    scale_rewards: RewardScale = "none"
-    """Divisor of a group's centred rewards, see `grpo`."""
-
-
-@ALGORITHMS.register("dr_grpo")
-class DrGRPO(GRPO):
-    """Dr. GRPO (arXiv 2503.20783): no deviation, token losses summed over a constant length, no KL term."""
-
-    options_type = DrGRPOOptions
-    defaults: ClassVar[Mapping[str, Any]] = {"loss_aggregation": "seq-mean-token-sum-norm", "kl_coef": 0.0}
-
-
-class MaxRLOptions(GRPOOptions):
-    """Options of MaxRL."""
-
-    scale_rewards: RewardScale = "mean"
-    """Divisor of a group's centred rewards, see `grpo`."""
-
-
-@ALGORITHMS.register("maxrl")
-class MaxRL(GRPO):
-    """MaxRL (arXiv 2602.02710): over the group's mean, so that the likelihood of a success is maximised, not its chance."""
-
-    options_type = MaxRLOptions
-
-
-@ALGORITHMS.register("dapo")
-class DAPO(GRPO):
-    """Clip-higher, token mean, dynamic sampling, soft overlong penalty, no KL term and no dual clip (arXiv 2503.14476)."""
-
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "loss": {"type": "ppo_clip", "clip_ratio": 0.2, "clip_ratio_high": 0.28, "dual_clip": None},
-        "loss_aggregation": "token-mean",
-        "dynamic_sampling": 10,
-        "overlong_penalty": 1.0,
-        "kl_coef": 0.0,
-    }
-
-
-@ALGORITHMS.register("gspo")
-class GSPOAlgorithm(GRPO):
-    """Ratios of sequences (arXiv 2507.18071); clips of its section 5.1."""
-
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "loss": {"type": "gspo", "clip_ratio": 3e-4, "clip_ratio_high": 4e-4},
-        "loss_aggregation": "seq-mean-token-mean",
-    }
-
-
-@ALGORITHMS.register("cispo")
-class CISPOAlgorithm(GRPO):
-    """Clipped importance weights (arXiv 2506.13585)."""
-
-    defaults: ClassVar[Mapping[str, Any]] = {"loss": {"type": "cispo"}, "loss_aggregation": "token-mean"}
-
-
-@ALGORITHMS.register("sapo")
-class SAPOAlgorithm(GRPO):
-    """A soft gate on the ratio (arXiv 2511.20347)."""
-
-    defaults: ClassVar[Mapping[str, Any]] = {"loss": {"type": "sapo"}, "loss_aggregation": "seq-mean-token-mean"}
-
-
-class GDPOOptions(Section):
-    """Options of GDPO."""
-
-    epsilon: float = Field(default=1e-6, gt=0)
-    """Added to each reward's standard deviation (verl: 1e-6, TRL: 1e-4)."""
+for _name, (_options, _brings) in VARIANTS.items():
+    _variant: Any = type(_name, (GRPO,), {"option_defaults": _options, "defaults": _brings})
+    ALGORITHMS.register(_name)(_variant)
 
 
 @ALGORITHMS.register("gdpo")
@@ -485,7 +433,6 @@ class GDPO(BuiltIn):
     rollouts, verl and this over tokens.
     """
 
-    options_type = GDPOOptions
     whitens = True
     requires = frozenset({"extra_rewards"})
     takes_shaped_votes = False
@@ -505,5 +452,153 @@ class GDPO(BuiltIn):
         if not rows:
             return AdvantageEstimate([])
         pairs = zip(rows, weights, strict=True)
-        parts = [weight * group_advantages(row, samples.owners, self.options.epsilon).double() for row, weight in pairs]
+        parts = [weight * group_advantages(row, samples.owners).double() for row, weight in pairs]
         return AdvantageEstimate(torch.stack(parts).sum(dim=0).float().tolist())
+
+
+# Other baselines than the group's mean.
+
+
+@ALGORITHMS.register("rloo")
+class RLOO(GroupRelative):
+    """Reward minus the mean of the others of its group: REINFORCE with a leave-one-out baseline (arXiv 2402.14740).
+
+    A group of one has no others: its baseline is 0, as in verl (SkyRL: its advantage is 0). A group whose rewards are all equal
+    gets exactly 0. With `episodes`, a reward is that of one step, and the baseline is the mean over the other episodes, each of
+    which weighs the same.
+    """
+
+    options_type = LevelOptions
+
+    def estimate(
+        self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None
+    ) -> Float[Tensor, " N"]:
+        """Estimate advantages (N,) of rewards (N,) of these groups (N,), or of the steps of these episodes (N,)."""
+        rewards_N, members = read_groups(rewards, groups)
+        owners = read_episodes(episodes, len(rewards_N))
+        advantages_N = rewards_N.clone()
+        for positions in members:
+            rewards_G = rewards_N[positions]
+            names = [owners[place] for place in positions]
+            numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+            if len(numbers) == 1:
+                continue
+            if equal_rewards(rewards_G.tolist()):
+                advantages_N[positions] = 0.0
+                continue
+            episode_G = torch.tensor([numbers[name] for name in names])
+            sums_E = torch.zeros(len(numbers), dtype=torch.float64).index_add(0, episode_G, rewards_G)
+            means_E = sums_E / torch.bincount(episode_G)
+            baseline_E = (means_E.sum() - means_E) / (len(numbers) - 1)
+            advantages_N[positions] = rewards_G - baseline_E[episode_G]
+        return advantages_N.float()
+
+
+def opo_advantages(
+    rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None, *, lengths: Sequence[float]
+) -> Float[Tensor, " N"]:
+    """Reward minus the group's mean weighted by length: sum(l r) / sum(l) (OPO, arXiv 2505.23585).
+
+    That is the baseline of least variance where the squared norm of a response's gradient grows with its length. A group of
+    one keeps its reward, as in verl. A group whose rewards are all equal gets exactly 0.
+
+    Args:
+        rewards: One for each of N rollouts.
+        groups: Group of each.
+        episodes: Refused: it cannot distinguish steps.
+        lengths: Trained tokens of each (N).
+    """
+    refuse_steps(episodes)
+    rewards_N, members = read_groups(rewards, groups)
+    lengths_N = torch.tensor(lengths, dtype=torch.float64)
+    advantages_N = rewards_N.clone()
+    for positions in members:
+        if len(positions) == 1:
+            continue
+        rewards_G, lengths_G = rewards_N[positions], lengths_N[positions]
+        total = float(lengths_G.sum())
+        if equal_rewards(rewards_G.tolist()) or total == 0:
+            advantages_N[positions] = 0.0
+        else:
+            advantages_N[positions] = rewards_G - (lengths_G * rewards_G).sum() / total
+    return advantages_N.float()
+
+
+@ALGORITHMS.register("opo")
+class OPO(GroupRelative):
+    """Reward minus the group's mean weighted by length: sum(l r) / sum(l)."""
+
+    takes_shaped_votes = False
+    distinguishes_steps = False
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each trajectory; its length is the number of its trained tokens, in all of its steps.
+
+        Raises:
+            ConfigError: the samples are texts, whose tokens are not known.
+        """
+        lengths = []
+        for each in samples.trajectories:
+            done = [step.completion for step in each.steps if step.completion is not None]
+            lengths.append(sum(sum(one.completion_mask or (True,) * len(one.token_ids)) for one in done))
+        if lengths and samples.batch is None and not any(lengths):
+            raise ConfigError(
+                "rl.algorithm=opo weights responses by their number of tokens, but these are texts without tokens. Use grpo or rloo."
+            )
+        return AdvantageEstimate(relative_advantages(samples, partial(opo_advantages, lengths=lengths)))
+
+
+@ALGORITHMS.register("grpo_passk")
+class PassK(GroupRelative):
+    """(Best - second best) / std for the best of a group, 0 for all others: pass@k, k the group's size (arXiv 2503.19595).
+
+    Where several are best, as with rewards 0 and 1 and two successes, all get 0: one more success would not raise pass@k. A
+    group of one gets 0; verl refuses it.
+    """
+
+    distinguishes_steps = False
+
+    def estimate(
+        self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None
+    ) -> Float[Tensor, " N"]:
+        """Estimate advantages (N,) of rewards (N,) of these groups (N,)."""
+        refuse_steps(episodes)
+        rewards_N, members = read_groups(rewards, groups)
+        advantages_N = torch.zeros_like(rewards_N)
+        for positions in members:
+            if len(positions) == 1:
+                continue
+            rewards_G = rewards_N[positions]
+            best, places = torch.topk(rewards_G, 2)
+            if equal_rewards(best.tolist()):
+                continue
+            advantages_N[positions[int(places[0])]] = (best[0] - best[1]) / (float(rewards_G.std()) + EPSILON)
+        return advantages_N.float()
+
+
+@ALGORITHMS.register("gpg")
+class GPG(GroupRelative):
+    """A = alpha (r - mean), where alpha is N over the number of rewards that are not 0 (arXiv 2504.02546).
+
+    It makes up for rollouts that contribute nothing; GPG counts whole groups without signal, verl rewards of 0, and so does
+    this. A group of one keeps its reward, as in verl. A group whose rewards are all equal gets exactly 0.
+    """
+
+    takes_shaped_votes = False
+    distinguishes_steps = False
+
+    def estimate(
+        self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None
+    ) -> Float[Tensor, " N"]:
+        """Estimate advantages (N,) of rewards (N,) of these groups (N,)."""
+        refuse_steps(episodes)
+        rewards_N, members = read_groups(rewards, groups)
+        alpha = len(rewards_N) / max(int((rewards_N != 0).sum()), 1)
+        advantages_N = torch.zeros_like(rewards_N)
+        for positions in members:
+            rewards_G = rewards_N[positions]
+            if len(positions) == 1:
+                advantages_N[positions] = alpha * rewards_G
+            elif not equal_rewards(rewards_G.tolist()):
+                advantages_N[positions] = alpha * (rewards_G - rewards_G.mean())
+        return advantages_N.float()

@@ -127,29 +127,24 @@ class HalfOptions(Section):
 
     threshold: float = 0.5
     """A sample is correct where its `rl.reward` is above this; before a KL penalty."""
-    drop: bool = True
-    """Drop the samples that do not learn: they count in no mean and have no KL term. False: they count, with advantage 0."""
 
 
-class WReinforceOptions(Section):
+class WReinforceOptions(HalfOptions):
     """Options of W-REINFORCE."""
 
     positive_weight: float = Field(default=0.1, ge=0)
     """Lambda, the factor of correct samples."""
-    threshold: float = 0.5
-    """A sample is correct where its `rl.reward` is above this; before a KL penalty."""
 
 
 class _Signed(BuiltIn):
     """Base of the three."""
 
+    options_type: ClassVar[type[Section]] = HalfOptions
     takes_shaped_votes = False
     half: ClassVar[Half]
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self.threshold: float = options.threshold
-        self.drop: bool = getattr(options, "drop", False)
         self.positive_weight: float = getattr(options, "positive_weight", 1.0)
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
@@ -160,7 +155,7 @@ class _Signed(BuiltIn):
         return AdvantageEstimate(
             [
                 nsr_advantages(
-                    torch.tensor(rewards), is_correct(scores, self.threshold), self.half, self.positive_weight
+                    torch.tensor(rewards), is_correct(scores, self.options.threshold), self.half, self.positive_weight
                 ).tolist()
                 for rewards, scores in pairs
             ]
@@ -168,10 +163,10 @@ class _Signed(BuiltIn):
 
     def _of_tokens(self, batch: RolloutBatch, scores: Sequence[Sequence[float]]) -> AdvantageEstimate:
         by_turn = [scores[trajectory][step] for trajectory, step in batch.turn_places]
-        correct_F = is_correct(by_turn, self.threshold)[batch.turn_F]
+        correct_F = is_correct(by_turn, self.options.threshold)[batch.turn_F]
         to_go_F = reward_to_go(batch.rewards_F, batch.turn_F)
         advantages_F = nsr_advantages(to_go_F, correct_F, self.half, self.positive_weight)
-        if not self.drop:
+        if self.half == "both":
             return AdvantageEstimate(advantages_F)
         learns_F = correct_F if self.half == "correct" else ~correct_F
         return AdvantageEstimate(advantages_F, trained_F=batch.trained_F & learns_F)
@@ -179,23 +174,21 @@ class _Signed(BuiltIn):
 
 @ALGORITHMS.register("psr")
 class PSR(_Signed):
-    """Positive sample reinforcement; see the module."""
+    """Positive sample reinforcement: correct samples alone learn."""
 
-    options_type = HalfOptions
     half = "correct"
 
 
 @ALGORITHMS.register("nsr")
 class NSR(_Signed):
-    """Negative sample reinforcement; see the module."""
+    """Negative sample reinforcement: wrong samples alone learn."""
 
-    options_type = HalfOptions
     half = "wrong"
 
 
 @ALGORITHMS.register("w_reinforce")
 class WReinforce(_Signed):
-    """Weighted REINFORCE; see the module."""
+    """Weighted REINFORCE: both halves, correct ones by `positive_weight`."""
 
     options_type = WReinforceOptions
     half = "both"
@@ -226,8 +219,6 @@ class GRPONSROptions(LevelOptions):
     """A sample is correct where its `rl.reward` is above this; before a KL penalty."""
     norm_by_std: bool = True
     """Divide by the group's standard deviation; else its mean alone is taken off."""
-    epsilon: float = Field(default=1e-6, gt=0)
-    """Added to the standard deviation."""
 
     @model_validator(mode="after")
     def _learns(self) -> GRPONSROptions:
@@ -240,7 +231,7 @@ class GRPONSROptions(LevelOptions):
 
 @ALGORITHMS.register("grpo_nsr")
 class GRPONSR(GroupRelative):
-    """See the module."""
+    """GRPO's advantages, weighted by whether a sample is correct."""
 
     options_type = GRPONSROptions
 
@@ -266,4 +257,4 @@ class GRPONSR(GroupRelative):
     def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Estimate advantages (N,) before the weights from rewards (N,) of these groups (N,)."""
         scale: RewardScale = "group" if self.options.norm_by_std else "none"
-        return group_advantages(rewards, groups, self.options.epsilon, episodes, scale)
+        return group_advantages(rewards, groups, episodes=episodes, scale=scale)

@@ -29,8 +29,8 @@ def compute_gae_advantage(
     token_level_rewards: Float[Tensor, "N T"],
     values: Float[Tensor, "N T"],
     response_mask: Float[Tensor, "N T"],
-    gamma: float | Float[Tensor, "N T"] = 1.0,
-    lam: float | Float[Tensor, "N T"] = 1.0,
+    gamma: float = 1.0,
+    lam: float = 1.0,
 ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
     """A_t = delta_t + gamma * lam * A_{t+1}, with delta_t = r_t + gamma * V_{t+1} - V_t.
 
@@ -41,22 +41,20 @@ def compute_gae_advantage(
         token_level_rewards: Reward at each token (N, T).
         values: Critic's value at each token (N, T).
         response_mask: 1 at response tokens (N, T).
-        gamma: Discount between a token and the next one inside, in [0, 1]; with (N, T) each token has its own.
-        lam: Trace decay in [0, 1], likewise.
+        gamma: Discount between a token and the next one inside, in [0, 1].
+        lam: Trace decay in [0, 1].
 
     Returns:
         (advantages, returns), both (N, T) and 0 outside the mask; returns are advantages + values.
     """
     inside_T_N = response_mask.T > 0
-    gammas_T_N = torch.as_tensor(gamma, dtype=values.dtype, device=values.device).expand(values.shape).T
-    traces_T_N = gammas_T_N * torch.as_tensor(lam, dtype=values.dtype, device=values.device).expand(values.shape).T
     values_T_N, rewards_T_N = values.T, token_level_rewards.T
     advantage_N = values.new_zeros(len(values))
     next_value_N = torch.zeros_like(advantage_N)
     columns = []
     for t in range(values.shape[1] - 1, -1, -1):
-        delta_N = rewards_T_N[t] + gammas_T_N[t] * next_value_N - values_T_N[t]
-        advantage_N = torch.where(inside_T_N[t], delta_N + traces_T_N[t] * advantage_N, advantage_N)
+        delta_N = rewards_T_N[t] + gamma * next_value_N - values_T_N[t]
+        advantage_N = torch.where(inside_T_N[t], delta_N + gamma * lam * advantage_N, advantage_N)
         next_value_N = torch.where(inside_T_N[t], values_T_N[t], next_value_N)
         columns.append(advantage_N)
     advantages_N_T = torch.stack(columns[::-1], dim=1) if columns else torch.zeros_like(values)
@@ -88,7 +86,7 @@ def whiten_advantages(
 def returns_to_go(
     token_level_rewards: Float[Tensor, "N T"],
     response_mask: Float[Tensor, "N T"],
-    gamma: float | Float[Tensor, "N T"] = 1.0,
+    gamma: float = 1.0,
 ) -> Float[Tensor, "N T"]:
     """G_t = r_t + gamma G_{t+1} over the tokens inside the mask; 0 outside it.
 
@@ -171,12 +169,6 @@ class TokenRows(NamedTuple):
             rewards_N_T = rewards_N_T - self.ends_step_N_T * outcomes_N[:, None]
         return rewards_N_T
 
-    def per_token(self, within: float, across: float | None) -> float | Float[Tensor, "N T"]:
-        """A discount of each token: `within` a step, and `across` from a step's last token to the next step's first (None: the same)."""
-        if across is None or across == within:
-            return within
-        return torch.where(self.ends_step_N_T, across, within).double()
-
 
 class TokenOptions(Section):
     """Options of algorithms that go from token to token."""
@@ -191,8 +183,6 @@ class ReinforcePlusPlusOptions(TokenOptions):
 
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount from a token to the next."""
-    step_gamma: float | None = Field(default=None, ge=0, le=1)
-    """Discount from a step's last token to the next step's first, with level `episode`; None: `gamma`."""
 
 
 @ALGORITHMS.register("reinforce_plus_plus")
@@ -208,8 +198,8 @@ class ReinforcePlusPlus(BuiltIn):
         batch, level = tokens_of(samples), self.options.level
         rows = TokenRows.of(batch, level)
         rewards = rows.rewards(batch, samples.rewards, level)
-        gamma = rows.per_token(self.options.gamma, self.options.step_gamma)
-        return AdvantageEstimate(rows.flat(returns_to_go(rewards, rows.mask_N_T, gamma), len(batch.tokens_F)))
+        returns = returns_to_go(rewards, rows.mask_N_T, self.options.gamma)
+        return AdvantageEstimate(rows.flat(returns, len(batch.tokens_F)))
 
 
 @ALGORITHMS.register("reinforce_plus_plus_baseline")
@@ -268,8 +258,6 @@ class GAEOptions(ReinforcePlusPlusOptions):
 
     lam: float = Field(default=1.0, ge=0, le=1)
     """Trace decay from a token to the next (verl: 1; PPO for RLHF: 0.95)."""
-    step_lam: float | None = Field(default=None, ge=0, le=1)
-    """Trace decay from a step's last token to the next step's first, with level `episode`; None: `lam`."""
 
 
 @ALGORITHMS.register("ppo")
@@ -296,8 +284,8 @@ class GAE(BuiltIn):
             rows.rewards(batch, samples.rewards, options.level),
             rows.padded(batch.values_F),
             rows.mask_N_T,
-            rows.per_token(options.gamma, options.step_gamma),
-            rows.per_token(options.lam, options.step_lam),
+            options.gamma,
+            options.lam,
         )
         length = len(batch.tokens_F)
         return AdvantageEstimate(rows.flat(found, length), returns_F=rows.flat(returns, length))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from statistics import fmean
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -17,7 +17,6 @@ from pydantic import Field
 
 from skill_ttrl.config import Section
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, BuiltIn, TrainingSamples
 from skill_ttrl.rl.algorithms.grpo import by_step, group_advantages, relative_advantages, rescored
 from skill_ttrl.types import Group, Trajectory, VoteResult
@@ -197,7 +196,7 @@ REWARD = "gmae_reward"
 
 @ALGORITHMS.register("gmae")
 class GMAE(BuiltIn):
-    """See the module."""
+    """The mean advantage of a sample over all groups that it could have been in."""
 
     requires = frozenset({"votes"})
     vote_strategies = COUNTING
@@ -225,8 +224,7 @@ class GMAE(BuiltIn):
 # Selective and complementary pseudo-labels (SCRL, arXiv 2603.19880): a positive label where the vote is clear, negative ones where it is not.
 #
 # The rules are those of the paper and of its authors' code (github.com/Jasper-Yan/SCRL, `scrl_utils.py`). Of the code, not of the
-# paper's equations: a sample without an answer gets -1, and the continuous reward of the positive label is its share p, where the
-# code's own comment says p less the threshold.
+# paper's equations: a sample without an answer gets -1.
 
 
 POSITIVE, NEGATIVES = "scrl/pseudo_positive_ratio", "scrl/avg_num_negatives"
@@ -242,14 +240,6 @@ class SCRLOptions(Section):
     """By more than this it leads the second answer."""
     negative_share: float = Field(default=0.15, ge=0, le=1)
     """An answer with a smaller share, and with at least the prompt's mean entropy, is a negative label."""
-    rewards: Literal["binary", "continuous"] = "binary"
-    """`binary`: 1, 0 and -1. `continuous`: by share, less `entropy_weight` times the answer's entropy above the prompt's."""
-    entropy_weight: float = Field(default=0.1, ge=0)
-    """Lambda of the continuous rewards."""
-    no_answer_reward: float = -1.0
-    """Reward of a sample without an answer (as in the authors' code)."""
-    epsilon: float = Field(default=1e-6, gt=0)
-    """Added to the group's standard deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,31 +274,9 @@ def scrl_labels(
     return SCRLLabels(positive, frozenset(negatives))
 
 
-def scrl_reward(
-    place: int,
-    labels: SCRLLabels,
-    shares: Sequence[float],
-    entropies: Sequence[float],
-    mean_entropy: float,
-    options: SCRLOptions,
-) -> float:
-    """Reward a sample by its class; the other arguments are those of `scrl_labels`.
-
-    Args:
-        place: Its class, -1 without an answer.
-        labels: Those of the prompt.
-        shares: Of each class.
-        entropies: Of each class.
-        mean_entropy: Of the prompt.
-        options: `continuous` rewards are p, -(tau - p) and 0 in place of 1, -1 and 0, less lambda (H - mean H) of the class.
-    """
-    if place < 0:
-        return options.no_answer_reward
-    positive, negative = place == labels.positive, place in labels.negatives
-    if options.rewards == "binary":
-        return float(positive) - float(negative)
-    earned = shares[place] if positive else -(options.negative_share - shares[place]) if negative else 0.0
-    return earned - options.entropy_weight * (entropies[place] - mean_entropy)
+def scrl_reward(place: int, labels: SCRLLabels) -> float:
+    """Reward a sample by its class; -1 where it has none: it gave no answer."""
+    return -1.0 if place < 0 else float(place == labels.positive) - float(place in labels.negatives)
 
 
 # SCRL: GRPO on rewards of 1, 0 and -1, where a weak vote gives no positive label but may give negative ones (arXiv 2603.19880).
@@ -319,7 +287,7 @@ def scrl_reward(
 
 @ALGORITHMS.register("scrl")
 class SCRL(BuiltIn):
-    """See the module."""
+    """GRPO's advantages of the rewards that positive and negative labels give."""
 
     options_type = SCRLOptions
     requires = frozenset({"votes"})
@@ -333,7 +301,7 @@ class SCRL(BuiltIn):
         scored = rescored(samples, rewards)
         prompts = max(1, len(found))
         return AdvantageEstimate(
-            relative_advantages(scored, partial(group_advantages, epsilon=self.options.epsilon)),
+            relative_advantages(scored, group_advantages),
             scores=rewards,
             metrics={
                 POSITIVE: sum(labels.positive is not None for labels, _ in found) / prompts,
@@ -353,7 +321,7 @@ class SCRL(BuiltIn):
                 by_class[place].append(value)
         seen = (pool.shares, [fmean(values) for values in by_class], fmean(pool.surprise or [0.0]))
         labels = scrl_labels(*seen, self.options)
-        return labels, [scrl_reward(place, labels, *seen, self.options) for place in pool.trained]
+        return labels, [scrl_reward(place, labels) for place in pool.trained]
 
 
 # TTPO: imitate the samples that agree with the vote, and learn from the others by a tenth of GRPO (arXiv 2608.27448).
@@ -376,13 +344,11 @@ class TTPOOptions(Section):
     """Advantage of a sample that agrees with the vote."""
     grpo_weight: float = Field(default=0.1, ge=0)
     """Factor of the GRPO advantage of a sample that does not."""
-    epsilon: float = Field(default=1e-6, gt=0)
-    """Added to the group's standard deviation."""
 
 
 @ALGORITHMS.register("ttpo")
 class TTPO(BuiltIn):
-    """See the module."""
+    """Imitates the samples that agree with the vote, and learns a little from the others."""
 
     options_type = TTPOOptions
     requires = frozenset({"votes"})
@@ -392,7 +358,7 @@ class TTPO(BuiltIn):
         """One for each step."""
         assert samples.votes is not None  # required
         agrees = [match for vote in samples.votes for match in vote.matches]
-        base = relative_advantages(samples, partial(group_advantages, epsilon=self.options.epsilon))
+        base = relative_advantages(samples, group_advantages)
         weight, imitated = self.options.grpo_weight, self.options.distill_weight
         rows = [
             [imitated if match else weight * each for each in by_step(value, len(rollout.steps))]
@@ -428,15 +394,8 @@ def ngram_similarity(sequences: Sequence[Sequence[Hashable]], order: int = 3) ->
     for row, counts in enumerate(counted):
         for gram, count in counts.items():
             counts_N_G[row, columns[gram]] = count
-    return cosine_similarity(counts_N_G)
-
-
-def cosine_similarity(vectors_N_D: Float[Array, "N D"]) -> Float[Array, "N N"]:
-    """Cosine similarity of vectors, clipped to [0, 1] as the authors do."""
-    vectors_N_D = np.asarray(vectors_N_D, dtype=np.float64)
-    norms_N = np.maximum(np.linalg.norm(vectors_N_D, axis=1, keepdims=True), 1e-8)
-    scaled_N_D = vectors_N_D / norms_N
-    return np.asarray(np.clip(scaled_N_D @ scaled_N_D.T, 0.0, 1.0))
+    scaled_N_G = counts_N_G / np.maximum(np.linalg.norm(counts_N_G, axis=1, keepdims=True), 1e-8)
+    return np.asarray(np.clip(scaled_N_G @ scaled_N_G.T, 0.0, 1.0))
 
 
 def novelty(similarity_N_N: Float[Array, "N N"], agrees_N: Bool[Array, " N"]) -> Float[Array, " N"]:
@@ -490,32 +449,18 @@ def evol_rl_rewards(
 # EVOL-RL: the majority selects, novelty varies (arXiv 2509.15194). GRPO on `evol_rl_rewards`.
 #
 # It brings the paper's upper clip of 0.28 and entropy bonus of 0.003. Two differences: novelty is measured among the samples that are
-# trained on, and unless an embedder is named, by the token n-grams of completions in place of Qwen3-Embedding-4B: no second
-# model is needed, and a paraphrase counts as novel.
+# trained on, and by the token n-grams of completions in place of Qwen3-Embedding-4B: no second model is needed, and a paraphrase counts
+# as novel.
 
 
 SIMILARITY = "evol_rl_similarity"
 """Metric: mean similarity of two samples of a prompt."""
-Embedder = Callable[[Sequence[str]], Any]
-"""Maps N texts onto vectors (N, D)."""
-
-
-class EvolRLOptions(Section):
-    """Options of EVOL-RL."""
-
-    ngram: int = Field(default=3, ge=1)
-    """Tokens of an n-gram, by which completions are compared where there is no embedder."""
-    embedder: str | None = None
-    """`module:function` from a list of texts to vectors (N, D), whose cosine is the similarity; None: n-grams."""
-    epsilon: float = Field(default=1e-6, gt=0)
-    """Added to the group's standard deviation."""
 
 
 @ALGORITHMS.register("evol_rl")
 class EvolRL(BuiltIn):
-    """See the module."""
+    """GRPO's advantages of rewards for agreement and novelty."""
 
-    options_type = EvolRLOptions
     defaults: ClassVar[Mapping[str, Any]] = {
         "loss": {"type": "ppo_clip", "clip_ratio_high": 0.28},
         "entropy_coef": 0.003,
@@ -524,10 +469,6 @@ class EvolRL(BuiltIn):
     requires = frozenset({"votes"})
     vote_strategies = REWARDING
 
-    def __init__(self, options: EvolRLOptions) -> None:
-        super().__init__(options)
-        self.embed: Embedder | None = import_attribute(options.embedder, "embedder") if options.embedder else None
-
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each trajectory; for each step where steps of an episode differ."""
         assert samples.votes is not None  # required
@@ -535,7 +476,7 @@ class EvolRL(BuiltIn):
         rewards = [reward for row, _ in found for reward in row]
         likeness = [value for _, value in found if value is not None]
         return AdvantageEstimate(
-            relative_advantages(rescored(samples, rewards), partial(group_advantages, epsilon=self.options.epsilon)),
+            relative_advantages(rescored(samples, rewards), group_advantages),
             scores=rewards,
             metrics={SIMILARITY: sum(likeness) / len(likeness)} if likeness else {},
         )
@@ -544,23 +485,11 @@ class EvolRL(BuiltIn):
         """(reward of each sample, mean similarity of two of them)."""
         if not group.trajectories:
             return [], None
-        similarity_N_N = self._similarity(group)
+        similarity_N_N = ngram_similarity([_tokens(each) for each in group.trajectories])
         answered_N = np.array([answer is not None for answer in group.answers])
         count = len(answered_N)
         between = (similarity_N_N.sum() - np.trace(similarity_N_N)) / (count * (count - 1)) if count > 1 else None
         return evol_rl_rewards(similarity_N_N, np.array(vote.matches, dtype=bool), answered_N).tolist(), between
-
-    def _similarity(self, group: Group) -> Any:
-        if self.embed is None:
-            return ngram_similarity([_tokens(each) for each in group.trajectories], self.options.ngram)
-        with naming(f"The embedder {self.options.embedder!r}", f"on task {group.task.id!r}"):
-            vectors_N_D = np.asarray(self.embed([each.text for each in group.trajectories]), dtype=np.float64)
-        if vectors_N_D.ndim != 2 or len(vectors_N_D) != len(group.trajectories) or not np.isfinite(vectors_N_D).all():
-            raise ConfigError(
-                f"The embedder {self.options.embedder!r} must give finite vectors of shape ({len(group.trajectories)}, D), found "
-                f"{vectors_N_D.shape}."
-            )
-        return cosine_similarity(vectors_N_D)
 
 
 def _tokens(trajectory: Trajectory) -> Sequence[Hashable]:

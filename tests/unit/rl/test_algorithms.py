@@ -63,7 +63,14 @@ def test_the_penalty_is_taken_off_single_steps() -> None:
 class Unaware(GRPO):
     """Its estimator does not distinguish the steps of an episode."""
 
-    def estimate(self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor) -> Tensor:  # type: ignore[override]
+    distinguishes_steps = False
+
+    def estimate(
+        self,
+        rewards: Sequence[float] | Tensor,
+        groups: Sequence[Hashable] | Tensor,
+        episodes: Sequence[Hashable] | None = None,
+    ) -> Tensor:
         return torch.as_tensor(rewards)
 
 
@@ -77,7 +84,6 @@ OWN = f"{__name__}:Unaware"
         ({"algorithm": {"level": "step"}, "reward": "majority"}, SHAPING, "whole rollouts"),
         ({"algorithm": "opo", "reward": "majority"}, SHAPING, "does not allow"),
         ({"algorithm": "remax", "reward": "majority"}, SHAPING, "does not allow"),
-        ({"algorithm": {"scale_rewards": "batch"}, "reward": "majority"}, SHAPING, "does not allow"),
         ({"algorithm": "maxrl", "invalid_action_penalty_coef": 0.1}, {}, "divides by their mean"),
         ({"algorithm": "maxrl", "kl_in_reward": {"coef": 0.1}}, {}, "divides by their mean"),
         ({"algorithm": "gpg", "invalid_action_penalty_coef": 0.1}, {}, "cannot penalize single steps"),

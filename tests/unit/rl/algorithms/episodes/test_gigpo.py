@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from difflib import SequenceMatcher
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import EnvError
 from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
-from skill_ttrl.rl.algorithms.episodes import anchor_groups
 from skill_ttrl.types import Group
 from tests.unit.rl.episodes import episode, random_groups
 
@@ -45,16 +42,6 @@ def test_the_environments_own_rewards_count_only_where_they_are_learned_from() -
         assert [value for row in rows for value in row] == pytest.approx(
             [value - mean + whole for value, whole in zip(values, (1.0, 1.0, -2.0), strict=True)]
         )
-
-
-def test_an_anchor_is_the_observation_and_on_request_the_exact_state() -> None:
-    same_text = [episode("ab", 1.0, seen=["room"]), episode("cb", 0.0, seen=["room"])]
-    groups = [Group(same_text[0].task, tuple(same_text))]
-    assert advantages(groups) == [pytest.approx([1.0]), pytest.approx([-1.0])]
-    assert advantages(groups, anchor="state") == [pytest.approx([0.5]), pytest.approx([-0.5])]
-    stateless = Group(same_text[0].task, (episode(["", ""], 1.0),))
-    with pytest.raises(EnvError, match="does not name its state"):
-        advantages([stateless], anchor="state")
 
 
 def brute_force(groups: list[Group], penalty: float, std: bool) -> list[list[float]]:
@@ -89,14 +76,3 @@ def test_a_direct_reading_of_the_equations_gives_the_same(seed: int, std: bool, 
     found = advantages(groups, penalty, mode="mean_std_norm" if std else "mean_norm")
     for row, expected in zip(found, brute_force(groups, penalty, std), strict=True):
         assert row == pytest.approx(expected, abs=1e-4)
-
-
-@given(st.lists(st.text("ab ", max_size=12), min_size=1, max_size=12), st.sampled_from([0.5, 0.8, 0.95]))
-def test_alike_observations_join_the_first_group_they_are_like(texts: list[str], similarity: float) -> None:
-    (found,) = anchor_groups([texts], ["g"], similarity)
-    firsts: list[str] = []
-    for text, group in zip(texts, found, strict=True):
-        like = [other for other in firsts if SequenceMatcher(None, text, other).ratio() >= similarity]
-        if not like:
-            firsts.append(text)
-        assert group == ("g", (like or [text])[0])

@@ -45,7 +45,3 @@ def test_over_an_episode_the_value_of_the_next_step_stands_for_the_rest() -> Non
     assert returns == pytest.approx([0.25, 0.75, 0.5, 1.0])
     advantages, _ = estimate({"lam": 0.0, "level": "step"}, VALUES)
     assert advantages == pytest.approx([-0.25, 0.75, -0.25, 0.5]), "each step ends with the outcome"
-    advantages, _ = estimate({"lam": 0.0, "step_lam": 1.0}, VALUES)
-    assert advantages == pytest.approx([-0.25, 0.25, -0.25, 0.5])
-    advantages, _ = estimate({"lam": 0.0, "step_gamma": 0.5}, VALUES)
-    assert advantages == pytest.approx([-0.25, 0.125, -0.25, 0.5])

@@ -79,10 +79,8 @@ def returns_of(options: dict[str, Any], penalty: float = 0.0) -> list[float]:
 
 def test_reinforce_plus_plus_discounts_tokens_and_steps() -> None:
     assert returns_of({"gamma": 0.5}) == [0.125, 0.25, 0.5, 1.0]
-    assert returns_of({"gamma": 1.0, "step_gamma": 0.5}) == [0.5, 0.5, 1.0, 1.0]
     assert returns_of({"gamma": 0.5, "level": "step"}) == [0.5, 1.0, 0.5, 1.0]
     assert returns_of({}, penalty=0.25) == [0.75, 0.75, 1.0, 1.0]
-    assert returns_of({"step_gamma": 0.5}, penalty=0.25) == [0.25, 0.25, 1.0, 1.0]
 
 
 def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens() -> None:

@@ -49,7 +49,6 @@ def test_grpo_nsr_weighs_the_halves_and_reports_their_shares(make_groups: Groups
     [
         ({"type": "psr"}, [1, 0, 0, 1], [0, 3]),
         ({"type": "nsr"}, [0, -1, -1, 0], [1, 2]),
-        ({"type": "nsr", "drop": False}, [0, -1, -1, 0], [0, 1, 2, 3]),
         ({"type": "w_reinforce"}, [0.1, -1, -1, 0.1], [0, 1, 2, 3]),
     ],
 )

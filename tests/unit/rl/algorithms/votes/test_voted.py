@@ -90,23 +90,6 @@ def test_advantages_of_texts_without_a_model(name: str) -> None:
     assert right > wrong
 
 
-def embed(texts: Sequence[str]) -> list[list[float]]:
-    """All texts alike but the last."""
-    return [[1.0, 0.0]] * (len(texts) - 1) + [[0.0, 1.0]]
-
-
-def broken(texts: Sequence[str]) -> list[float]:
-    return [1.0] * len(texts)
-
-
-def test_evol_rl_with_an_embedder_of_ones_own(voted: Samples) -> None:
-    samples = voted(["a", "a", "a"])
-    assert estimate(samples, "evol_rl").scores == [0.75] * 3, "the same tokens"
-    assert estimate(samples, "evol_rl", embedder=f"{__name__}:embed").scores == [0.5, 0.5, 1]
-    with pytest.raises(ConfigError, match=r"must give finite vectors of shape \(3, D\)"):
-        estimate(samples, "evol_rl", embedder=f"{__name__}:broken")
-
-
 def test_evol_rl_brings_its_clip_and_its_entropy_bonus() -> None:
     config = with_algorithm_defaults(load_config({"rl": {"algorithm": "evol_rl"}}))
     assert config.rl.entropy_coef == 0.003 and config.rl.loss["clip_ratio_high"] == 0.28
