@@ -47,7 +47,6 @@ def sft_config(optimizer: str) -> SFTConfig:
             "optimizer": optimizer,
             "learning_rate": 0.002,
             "muon_learning_rate": 0.01,
-            "grad_clip": 0.5,
             "lr_scheduler": "constant",
             "warmup_steps": 0,
         }
@@ -89,7 +88,6 @@ def test_it_learns_as_a_model_that_computes_its_embeddings_from_the_rows(
         loss, norm = reference.step()
         assert (metrics["loss"], metrics["grad_norm"]) == pytest.approx((loss, norm), rel=1e-5)
         assert torch.allclose(matrix(policy), membership @ rows, atol=1e-6)
-    assert norm > 0.5  # it was clipped
 
 
 class Explicit:
@@ -123,7 +121,7 @@ class Explicit:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self.every, 0.5)
+        norm = nn.utils.clip_grad_norm_(self.every, 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
         return float(loss.detach()), float(norm)
