@@ -19,10 +19,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import RLConfig, RuntimeConfig
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch, pack, with_advantages
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.rl.policy import Packing, Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 

@@ -143,7 +143,7 @@ def utilisation(operations: float, seconds: float, device: str) -> Row:
     """`mfu` of an update, and its `floor`: seconds at the peak of the data sheet. Nothing where the device has no known peak."""
     import torch
 
-    from skill_ttrl.rl.update_metrics import peak_flops
+    from skill_ttrl.rl.device import peak_flops
 
     known = None if device == "cpu" else peak_flops(torch.cuda.get_device_name())
     return {} if known is None else {"mfu": operations / seconds / known, "floor": operations / known}
@@ -200,9 +200,9 @@ def steps_ours(case: Case) -> tuple[list[tuple[float, float]], Row]:
     import torch
 
     from skill_ttrl.config import RLConfig, RuntimeConfig
+    from skill_ttrl.rl.batch import EncodedDemonstration, pack_demonstrations
     from skill_ttrl.rl.device import make_accelerator
     from skill_ttrl.rl.learner import LocalLearner
-    from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
     from skill_ttrl.rl.parallel.ranks import join
     from skill_ttrl.rl.parallel.shard import Sharding
     from skill_ttrl.rl.policy import Policy

@@ -19,9 +19,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import RuntimeConfig, SFTConfig
+from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.optim import Muon
-from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rl.policy import Packing, Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from skill_ttrl import SkillTTRLTrainer, load_config
 from skill_ttrl.config import Section
 from skill_ttrl.rl.algorithms import TrainingSamples, group_advantages
+from skill_ttrl.rl.batch import Advantages
 from skill_ttrl.rl.losses import LossInputs
-from skill_ttrl.rl.pack import Advantages
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.types import Group
 

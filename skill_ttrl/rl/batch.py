@@ -3,7 +3,7 @@
 A training item is one prompt and the completion sampled from it, so a trajectory of several turns gives several items; or, where a
 trajectory's tokens only grow, its first prompt and all that follows, words of the environment among them. A *turn* of a batch is a
 completion with the tokens before it in its item: the prompt, or what the environment said since the turn before.
-`RolloutBatch` holds all items flat; `micro_batches` cuts it into `MicroBatch`es, padded or packed (see `rl.forward`).
+`RolloutBatch` holds all items flat; `micro_batches` cuts it into `MicroBatch`es, padded or packed (see `rl.micro_batch`).
 
 Suffixes name the dimensions: _N items, _S turns, _F flat over all tokens of all items, _K trained tokens, _U sets of allowed tokens, _P ids
 in all of these sets.
@@ -11,15 +11,19 @@ in all of these sets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from skill_ttrl.rl.forward.micro_batch import MicroBatch, cut_micro_batches, pack_tree, pad
+from skill_ttrl.rl.micro_batch import MicroBatch, cut_micro_batches, pack_tree, pad
+from skill_ttrl.types import Completion, Group, Step, Trajectory
 
 
 @dataclass(frozen=True)
@@ -163,3 +167,278 @@ class RolloutBatch:
         columns = torch.arange(int(lengths.max()))
         flat = (starts + columns).clamp(max=len(self.trained_F) - 1)
         return flat[(columns < lengths) & self.trained_F[flat]]
+
+
+# From sampled groups to a `RolloutBatch`: an item for each step that holds a completion with tokens, or for each whole episode.
+#
+# Where a step's prompt is the tokens before it and more (`agent.context_mode: episode`), the steps of a trajectory can be joined: one item,
+# whose response is all that follows the first prompt. Each token has the same tokens before it as in an item of its step alone, so
+# log-probs and gradients are the same, and what the steps begin with is computed once.
+
+
+Advantages = Sequence[float | Sequence[float | Sequence[float]]]
+"""An entry for each trajectory: one number for all of its steps, or a row with an entry for each step. That is one number for
+all of the step's tokens, or a row with one for each token of its completion (none where it has no completion)."""
+
+
+class EncodedDemonstration(NamedTuple):
+    """One example to imitate, as tokens."""
+
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    mask: Sequence[bool] | None = None
+    """For each response token whether it is learnt; None: all are."""
+    labels: Sequence[int] | None = None
+    """For each response token what is learnt in its place: an expert's token, where another was executed (DAgger). None: itself."""
+
+
+class _Item(NamedTuple):
+    prompt_ids: Sequence[int]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    """One for each response token, as `mask` and `steps`."""
+    mask: Sequence[bool]
+    steps: Sequence[int]
+    """Step of each response token; -1 between two steps."""
+    prompt_index: int
+    trajectory_index: int
+    scores: Sequence[float]
+    """Of each step in it."""
+    allowed: Sequence[Sequence[int] | None] = ()
+    """The set that each response token was drawn from; empty or None: any token."""
+
+
+def pack(groups: Sequence[Group], *, invalid_action_penalty_coef: float = 0.0, join: bool = False) -> RolloutBatch:
+    """Pack sampled groups into a batch.
+
+    A group's position is its items' prompt index. The score of a step is its trajectory's reward, less `invalid_action_penalty_coef` where
+    the step's action was invalid; it stands at the step's last trained token (verl: `token_level_scores`). Advantages are 0.
+
+    Args:
+        groups: Rollouts with rewards.
+        invalid_action_penalty_coef: Taken off the score of each step whose action was invalid.
+        join: Make one item of consecutive steps, each of whose prompts begins with the tokens before it. A trajectory in which
+            another prompt comes gives several items.
+
+    Raises:
+        ValueError: a completion without log-probs, one without a prompt, or a token that is none of those it was drawn from.
+    """
+    items: list[_Item] = []
+    for prompt, number, trajectory in _numbered(groups):
+        reward = trajectory.reward or 0.0
+        for run in _runs(trajectory, join):
+            scores = [reward - invalid_action_penalty_coef * (step.action_status == "invalid") for _, step, _ in run]
+            items.append(_item(trajectory, run, prompt, number, scores))
+    return _flatten(items)
+
+
+def _runs(trajectory: Trajectory, join: bool) -> list[list[tuple[int, Step, Completion]]]:
+    """The steps of each item; with `join` a step goes with the one before it where its prompt goes on from there."""
+    runs: list[list[tuple[int, Step, Completion]]] = []
+    before: tuple[int, ...] = ()
+    for at, step, done in _items(trajectory):
+        if join and runs and step.prompt_ids[: len(before)] == before:
+            runs[-1].append((at, step, done))
+        else:
+            runs.append([(at, step, done)])
+        before = (*step.prompt_ids, *done.token_ids)
+    return runs
+
+
+def _item(
+    trajectory: Trajectory,
+    run: Sequence[tuple[int, Step, Completion]],
+    prompt: int,
+    number: int,
+    scores: Sequence[float],
+) -> _Item:
+    first, limited = run[0][1].prompt_ids, any(done.allowed is not None for _, _, done in run)
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    mask: list[bool] = []
+    steps: list[int] = []
+    allowed: list[Sequence[int] | None] = []
+    for at, step, done in run:
+        count = len(done.token_ids)
+        if len(done.logprobs) != count:
+            raise ValueError(
+                f"Task {trajectory.task.id!r}: a completion of {count} tokens has {len(done.logprobs)} log-probs. The learner needs "
+                "the log-prob each was sampled with."
+            )
+        between = step.prompt_ids[len(first) + len(tokens) :]  # what the environment said
+        tokens += (*between, *done.token_ids)
+        logprobs += (*(0.0,) * len(between), *done.logprobs)
+        mask += (*(False,) * len(between), *(done.completion_mask or (True,) * count))
+        steps += (*(-1,) * len(between), *(at,) * count)
+        if limited:
+            sets = (None,) * count if done.allowed is None else done.allowed
+            _check_allowed(trajectory, done.token_ids, sets)
+            allowed += (*(None,) * len(between), *sets)
+    return _Item(first, tokens, logprobs, mask, steps, prompt, number, scores, allowed)
+
+
+def _check_allowed(trajectory: Trajectory, tokens: Sequence[int], sets: Sequence[Sequence[int] | None]) -> None:
+    if len(sets) != len(tokens):
+        raise ValueError(
+            f"Task {trajectory.task.id!r}: a completion of {len(tokens)} tokens names {len(sets)} sets of allowed tokens."
+        )
+    for token, found in zip(tokens, sets, strict=True):
+        if found is None:
+            continue
+        place = bisect_left(found, token)
+        if place == len(found) or found[place] != token:
+            raise ValueError(
+                f"Task {trajectory.task.id!r}: token {token} is not among the {len(found)} tokens that it was drawn from."
+            )
+
+
+def with_advantages(batch: RolloutBatch, groups: Sequence[Group], advantages: Advantages | Tensor) -> RolloutBatch:
+    """Set the advantages of the batch that `pack(groups)` gave.
+
+    Args:
+        batch: F tokens.
+        groups: As they were packed.
+        advantages: An entry for each trajectory, group after group; or a flat tensor of F values.
+
+    Raises:
+        ValueError: not one advantage a trajectory, a step or a token.
+    """
+    if isinstance(advantages, Tensor):
+        if advantages.shape != batch.advantages_F.shape:
+            raise ValueError(
+                f"Expected advantages of shape {tuple(batch.advantages_F.shape)}, one for each token of the flat batch, found "
+                f"{tuple(advantages.shape)}."
+            )
+        return replace(batch, advantages_F=advantages.float() * batch.trained_F)
+    trajectories = list(_numbered(groups))
+    _check_count(f"Of {len(trajectories)} trajectories", "trajectories", len(trajectories), len(advantages))
+    rows: list[Sequence[float]] = []
+    for (_, _, trajectory), given in zip(trajectories, advantages, strict=True):
+        who = f"Task {trajectory.task.id!r}"
+        by_step = given if isinstance(given, Sequence) else [given] * len(trajectory.steps)
+        _check_count(who, "steps", len(trajectory.steps), len(by_step))
+        for at, _, done in _items(trajectory):
+            row = by_step[at]
+            values = row if isinstance(row, Sequence) else [row] * len(done.token_ids)
+            _check_count(who, "tokens of a step", len(done.token_ids), len(values))
+            rows.append(values)
+    return replace(batch, advantages_F=_spread(batch, rows) * batch.trained_F)
+
+
+def pack_demonstrations(demonstrations: Sequence[EncodedDemonstration]) -> RolloutBatch:
+    """Pack examples to imitate: the response tokens that the mask does not leave out; each is a prompt of its own.
+
+    Raises:
+        ValueError: an example has no prompt tokens or no response tokens, or not one label or mask entry for each of these.
+    """
+    items = []
+    for index, (prompt, response, mask, labels) in enumerate(demonstrations):
+        count = len(response)
+        if count == 0:
+            raise ValueError("A demonstration has an empty response: there is nothing to learn from it.")
+        for name, given in (("mask", mask), ("labels", labels)):
+            if given is not None and len(given) != count:
+                raise ValueError(f"A demonstration has {count} response tokens, but {name} of {len(given)}.")
+        items.append(_Item(prompt, response, [0.0] * count, mask or [True] * count, [0] * count, index, index, [0.0]))
+    batch = _flatten(items)
+    labels_F = None
+    if any(each.labels is not None for each in demonstrations):
+        rows = (each.response_ids if each.labels is None else each.labels for each in demonstrations)
+        labels_F = batch.tokens_F.clone()
+        labels_F[_responses(batch.prompt_lengths_N, batch.response_lengths_N)] = torch.tensor(
+            [*chain.from_iterable(rows)]
+        )
+    return replace(batch, advantages_F=batch.trained_F.float(), labels_F=labels_F)
+
+
+def _numbered(groups: Sequence[Group]) -> Iterator[tuple[int, int, Trajectory]]:
+    """(group, number over all groups, trajectory) of every trajectory."""
+    number = 0
+    for prompt, group in enumerate(groups):
+        for trajectory in group.trajectories:
+            yield prompt, number, trajectory
+            number += 1
+
+
+def _items(trajectory: Trajectory) -> Iterator[tuple[int, Step, Completion]]:
+    """(position, step, completion) of the steps that hold tokens."""
+    for at, step in enumerate(trajectory.steps):
+        if step.completion is not None and step.completion.token_ids:
+            yield at, step, step.completion
+
+
+def _check_count(where: str, what: str, expected: int, found: int) -> None:
+    if found != expected:
+        raise ValueError(f"{where}: expected one advantage for each of {expected} {what}, found {found}.")
+
+
+def _spread(batch: RolloutBatch, rows: Iterable[Sequence[Any]]) -> Tensor:
+    """Values of the tokens of all completions, with zeros between them."""
+    flat = torch.zeros(len(batch.tokens_F))
+    flat[batch.step_F >= 0] = torch.tensor([*chain.from_iterable(rows)])
+    return flat
+
+
+def _responses(prompt_lengths: Tensor, response_lengths: Tensor) -> Tensor:
+    """Mask of the response tokens, flat over all items."""
+    parts = torch.stack([prompt_lengths, response_lengths], dim=1).flatten()
+    return torch.tensor([False, True]).repeat(len(prompt_lengths)).repeat_interleave(parts)
+
+
+def _flatten(items: Sequence[_Item]) -> RolloutBatch:
+    if any(len(item.prompt_ids) == 0 for item in items):
+        raise ValueError("An item has no prompt tokens: the first response token would have nothing to follow.")
+    prompt_lengths = torch.tensor([len(item.prompt_ids) for item in items], dtype=torch.long)
+    response_lengths = torch.tensor([len(item.token_ids) for item in items], dtype=torch.long)
+    response_F = _responses(prompt_lengths, response_lengths)
+
+    def spread(rows: Iterable[Sequence[Any]], dtype: torch.dtype, fill: int = 0) -> Tensor:
+        flat = torch.full((len(response_F),), fill, dtype=dtype)
+        flat[response_F] = torch.tensor(list(chain.from_iterable(rows)), dtype=dtype)
+        return flat
+
+    def column(values: Iterable[int]) -> Tensor:
+        return torch.tensor([*values], dtype=torch.long)
+
+    tokens = chain.from_iterable((*item.prompt_ids, *item.token_ids) for item in items)
+    log_probs = spread((item.logprobs for item in items), torch.float32)
+    batch = RolloutBatch(
+        tokens_F=torch.tensor(list(tokens), dtype=torch.long),
+        prompt_lengths_N=prompt_lengths,
+        response_lengths_N=response_lengths,
+        sampler_log_probs_F=log_probs,
+        old_log_probs_F=log_probs,
+        trained_F=spread((item.mask for item in items), torch.bool),
+        scores_F=torch.zeros(len(response_F)),
+        rewards_F=torch.zeros(len(response_F)),
+        advantages_F=torch.zeros(len(response_F)),
+        prompt_index_N=column(item.prompt_index for item in items),
+        trajectory_index_N=column(item.trajectory_index for item in items),
+        step_F=spread((item.steps for item in items), torch.long, fill=-1),
+    )
+    if any(item.allowed for item in items):
+        batch = replace(batch, **_allowed(batch, items))
+    scores_F = batch.at_last_token(torch.tensor([score for item in items for score in item.scores]))
+    return replace(batch, scores_F=scores_F, rewards_F=scores_F)
+
+
+def _allowed(batch: RolloutBatch, items: Sequence[_Item]) -> dict[str, Tensor]:
+    """Each distinct set of allowed tokens once, and the set of each response token."""
+    numbers: dict[tuple[int, ...], int] = {}
+    known: dict[int, int] = {}  # by identity: a long set is one object at all of its tokens
+    found: list[int] = []
+    for item in items:
+        for ids in item.allowed or (None,) * len(item.token_ids):
+            if ids is None:
+                found.append(-1)
+                continue
+            if id(ids) not in known:
+                known[id(ids)] = numbers.setdefault(tuple(ids), len(numbers))
+            found.append(known[id(ids)])
+    allowed_F = torch.full((len(batch.tokens_F),), -1)
+    allowed_F[_responses(batch.prompt_lengths_N, batch.response_lengths_N)] = torch.tensor(found)
+    return {
+        "allowed_F": allowed_F,
+        "allowed_ids_P": torch.tensor([*chain.from_iterable(numbers)]),
+        "allowed_sizes_U": torch.tensor([len(ids) for ids in numbers]),
+    }

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from skill_ttrl.config.rl import CriticConfig, RLConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate, masked_mean
-from skill_ttrl.rl.optim import PolicyOptimizer
+from skill_ttrl.rl.micro_batch import MicroBatch
+from skill_ttrl.rl.optim import PolicyOptimizer, SkippedUpdate
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, like, local, own_micro_batches
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rl.update_metrics import SkippedUpdate
 
 MODEL_RATE = 1e-5
 """Learning rate of a model apart where none is set (verl's)."""

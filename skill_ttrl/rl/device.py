@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Mapping
+
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -129,3 +132,65 @@ class GpuMemoryMonitor:
             return {}
         peak = torch.cuda.max_memory_allocated(self._device)
         return {"gpu_peak_bytes": float(peak), "gpu_used_bytes": float(self._used)}
+
+
+# Allocations that failed, and which phase of a step they were for.
+
+
+_WORDS = ("can't allocate memory", "not enough memory", "out of memory")
+_PLACES = (("/llm/", "sample"), ("/rl/", "update"))
+"""Part of a file's path, and the phase that its code computes; the innermost frame that is in one of them decides."""
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """The phase (`sample`, `update`, `sft`) in which an allocation failed: on a GPU, in torch's memory of the CPU, or in Python's.
+
+    None: the error is of another kind.
+    """
+    allocators = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    if not allocators and not (type(error) is RuntimeError and any(words in str(error) for words in _WORDS)):
+        return None
+    files = [frame.f_code.co_filename.replace("\\", "/") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any("/sft_learner.py" in file for file in files):
+        return "sft"
+    if any(frame.f_code.co_name == "sample_share" for frame, _ in traceback.walk_tb(error.__traceback__)):
+        return "sample"  # it gathers sharded weights first
+    found = (phase for file in reversed(files) for part, phase in _PLACES if part in file)
+    return next(found, "update")
+
+
+# Rates of an update: tokens a second, and the share of the GPU's peak that it reached (MFU).
+
+
+PEAK_FLOPS = {
+    "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12, "B200": 2250e12,
+}  # fmt: skip
+"""Dense bf16 operations a second by NVIDIA's data sheets (SXM and HGX where there are several forms). The first name that is in the GPU's
+name counts."""
+
+
+def peak_flops(name: str) -> float | None:
+    """Peak of a GPU by its name; None if it is not in the table."""
+    return next((flops for known, flops in PEAK_FLOPS.items() if known in name), None)
+
+
+def update_rates(
+    metrics: Mapping[str, float], seconds: float, device: torch.device, ranks: int = 1
+) -> dict[str, float]:
+    """Rates of an update that took so many seconds, scores included.
+
+    Args:
+        metrics: Of `LocalLearner.update`: `all_tokens` and `operations`.
+        seconds: Wall time.
+        device: Where a rank computes.
+        ranks: Processes that computed it, each with a device of its own.
+
+    Returns:
+        `update_tokens_per_second`, of all tokens, prompts included; and `mfu`, the operations as a share of what the devices do at best in
+        bf16, only for a GPU in `PEAK_FLOPS`.
+    """
+    rates = {"update_tokens_per_second": metrics["all_tokens"] / max(seconds, 1e-9)}
+    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    if peak is not None:
+        rates["mfu"] = metrics["operations"] / max(seconds, 1e-9) / (peak * ranks)
+    return rates

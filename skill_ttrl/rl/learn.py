@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from skill_ttrl.config import RLConfig
+from skill_ttrl.config.rl import naming_own
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import (
     AdvantageEstimate,
@@ -20,12 +21,9 @@ from skill_ttrl.rl.algorithms import (
     requirements,
     whiten_advantages,
 )
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch, pack, with_advantages
 from skill_ttrl.rl.correction import corrected, weight_rule
-from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.options import naming_own
-from skill_ttrl.rl.pack import pack, with_advantages
-from skill_ttrl.rl.update_metrics import TurnGradients
+from skill_ttrl.rl.learner import LocalLearner, TurnGradients
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from skill_ttrl.config import Section
+from skill_ttrl.config.rl import build_from
 from skill_ttrl.registry import Registry
-from skill_ttrl.rl.options import build_from
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.head import Head, embed, is_plain_embedding
-from skill_ttrl.rl.forward.micro_batch import MicroBatch, ModelWork
-from skill_ttrl.rl.forward.tree import refuse_trees, run_tree
+from skill_ttrl.rl.head import Head, embed, is_plain_embedding
+from skill_ttrl.rl.micro_batch import MicroBatch, ModelWork
+from skill_ttrl.rl.tree import refuse_trees, run_tree
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.shard import Sharding

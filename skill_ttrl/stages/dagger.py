@@ -24,13 +24,13 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.rl.pack import EncodedDemonstration
+from skill_ttrl.rl.batch import EncodedDemonstration
+from skill_ttrl.rl.sft_learner import batch_selector
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.stages.inputs.demonstrate import scene_at
 from skill_ttrl.stages.setup.encode import agent_of, encode_advised, refuse_too_long
 from skill_ttrl.stages.sft import fine_tune
-from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.stages.training.metrics import episode_metrics, several_types
 from skill_ttrl.stages.training.run import Run

@@ -21,8 +21,11 @@ from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
 from skill_ttrl.stages.training.bank_gate import decide_changes
 from skill_ttrl.stages.training.evolve import evolve, warn_if_never
 from skill_ttrl.stages.training.metrics import (
+    EARLY,
+    early_signs,
     episode_metrics,
     group_metrics,
+    late_signs,
     overlong_metrics,
     several_types,
     staleness_metrics,
@@ -32,7 +35,6 @@ from skill_ttrl.stages.training.metrics import (
 from skill_ttrl.stages.training.run import Run, stopped_by, warn_of_undecided_answers
 from skill_ttrl.stages.training.run_bank import skill_metrics
 from skill_ttrl.stages.training.sampling import StepTimer, rolling_ahead, sample_step, shown, step_tasks
-from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.training.state import (
     RL,
     RLState,

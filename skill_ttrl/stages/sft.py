@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from skill_ttrl.config import SFTConfig
-from skill_ttrl.rl.pack import EncodedDemonstration
+from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.parallel.driver import sft_learner
+from skill_ttrl.rl.sft_learner import batch_selector
 from skill_ttrl.stages.setup.encode import Encoded
-from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import PhaseState, load_learner, save_if_due, skipped_too_often, watch_updates
 

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SFTConfig, SkillTTRLConfig
-from skill_ttrl.rl.pack import EncodedDemonstration
+from skill_ttrl.rl.batch import EncodedDemonstration
+from skill_ttrl.rl.sft_learner import batch_selector
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.sft import fine_tune
-from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.metrics import answer_metrics, group_metrics
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.sampling import StepTimer, step_tasks

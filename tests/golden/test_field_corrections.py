@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.correction import WeightRule, corrected
 from skill_ttrl.rl.learn import apply_kl_penalty
-from skill_ttrl.rl.pack import pack
 from tests.golden.field_values import assert_close, cases, given, tensor
 from tests.sampled import flat, padded, sampled_groups
 

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig, RuntimeConfig
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.pack import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from tests.golden.field_values import assert_close, cases, given

@@ -18,9 +18,9 @@ from torch import Tensor
 from skill_ttrl.rl.algorithms import compute_gae_advantage, group_advantages, whiten_advantages
 from skill_ttrl.rl.algorithms.grpo import RLOO, LevelOptions
 from skill_ttrl.rl.algorithms.tokens import returns_to_go
+from skill_ttrl.rl.batch import pack
 from skill_ttrl.rl.correction import WeightRule, corrected
 from skill_ttrl.rl.losses import AggregationMode, LossInputs, aggregate, build_loss, kl_estimate
-from skill_ttrl.rl.pack import pack
 from tests.sampled import flat, padded, sampled_groups
 
 RATIOS = [0.5, 1.0, 1.5]

@@ -104,7 +104,7 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "agent.structured_actions=true", *SERVER], 2, "works for evaluation only"),
     ([*STEP, "agent.context_mode=episode", "rollout.backend=own_refusals:NoTokens"], 2, "encode_next"),
     ([*STEP, "rl.reward=env"], 2, "cannot grade without true answers"),
-    ([*STEP, "agent.max_turns=2", "rl.algorithm={type: gigpo, anchor: state}"], 2, "does not report its state"),
+    ([*STEP, "agent.max_turns=2", "rl.algorithm=graphgpo"], 2, "does not report its state"),
     ([*ROOMY, "evolve={teacher: 'tests.doors:Opener'}"], 2, "without distill and evolve"),
     ([*ROOMY, "evolve={}"], 2, "evolve needs the environment's own success"),
     ([*ROOMY, "skills.gate={tasks: 2}"], 2, "skills.gate needs the environment's own success"),

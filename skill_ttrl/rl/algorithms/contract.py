@@ -11,11 +11,10 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from skill_ttrl.config import Section
+from skill_ttrl.config.rl import build_from
 from skill_ttrl.errors import EnvError
 from skill_ttrl.registry import Registry
-from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.options import build_from
-from skill_ttrl.rl.pack import Advantages
+from skill_ttrl.rl.batch import Advantages, RolloutBatch
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 Requirement = Literal["votes", "episodes", "states", "critic", "greedy", "extra_rewards"]

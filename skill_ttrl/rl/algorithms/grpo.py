@@ -28,7 +28,7 @@ from skill_ttrl.rl.algorithms.contract import (
     Rewards,
     TrainingSamples,
 )
-from skill_ttrl.rl.pack import Advantages
+from skill_ttrl.rl.batch import Advantages
 from skill_ttrl.types import VoteResult, equal_rewards
 
 AdvantageEstimator = Callable[..., Tensor]

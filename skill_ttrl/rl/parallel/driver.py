@@ -33,18 +33,18 @@ from skill_ttrl.llm.hf import HFBackend, sample_seeds
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.models.weights import read_shards, stored_sizes, trained_weights, weights_of, write_shards
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.out_of_memory import out_of_memory
+from skill_ttrl.rl.device import out_of_memory
+from skill_ttrl.rl.learner import LocalLearner, TurnGradients
+from skill_ttrl.rl.optim import SkippedUpdate
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, current_ranks, leave
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
-from skill_ttrl.rl.update_metrics import SkippedUpdate, TurnGradients
 from skill_ttrl.signals import SIGNALS, signals_held
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from skill_ttrl.rl.pack import EncodedDemonstration
+    from skill_ttrl.rl.batch import EncodedDemonstration
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from skill_ttrl.errors import RankError, SkillTTRLError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.micro_batch import cut_micro_batches, split_over_ranks
-from skill_ttrl.rl.out_of_memory import out_of_memory
+from skill_ttrl.rl.device import out_of_memory
+from skill_ttrl.rl.micro_batch import cut_micro_batches, split_over_ranks
 from skill_ttrl.rl.parallel.environment import launched, local_rank, take_variables
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from skill_ttrl.errors import ModelError, RankError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.load import count_parameters, load_model_config
 from skill_ttrl.llm.vllm.plugin.launch import CPU_CACHE_GB
-from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
-from skill_ttrl.rl.forward.head import CPU_BLOCK, GPU_BLOCK, MIN_BLOCK_WIDTH
-from skill_ttrl.rl.forward.tree import refuse_config
-from skill_ttrl.rl.out_of_memory import out_of_memory
+from skill_ttrl.rl.device import device_memory, gpus, out_of_memory, resolve_device, resolve_precision
+from skill_ttrl.rl.head import CPU_BLOCK, GPU_BLOCK, MIN_BLOCK_WIDTH
 from skill_ttrl.rl.policy import LOGIT_BUDGET
+from skill_ttrl.rl.tree import refuse_config
 from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.stages.setup.rules import PROCESS_BYTES, context_parts, planned_ranks
 

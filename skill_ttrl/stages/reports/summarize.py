@@ -15,8 +15,8 @@ from skill_ttrl.stages.evaluation.results import NO_SKILLS, Evaluation, control_
 from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.reports.compare import HEADLINES
 from skill_ttrl.stages.setup.rules import learning_phases
+from skill_ttrl.stages.training.metrics import bank_votes, bank_warning
 from skill_ttrl.stages.training.run import Run, stopped_by
-from skill_ttrl.stages.training.signs import bank_votes, bank_warning
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl
 

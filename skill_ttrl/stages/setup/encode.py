@@ -20,7 +20,7 @@ from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.errors import DataError, EndpointError, RunFolderError, annotate_error
 from skill_ttrl.llm.chat import answer_end, answer_form, encode_chats, encode_next, encode_plain, missing_end, turn_end
 from skill_ttrl.progress import Progress
-from skill_ttrl.rl.pack import EncodedDemonstration
+from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.querying import OPENAI, LLMQuerier, shortened

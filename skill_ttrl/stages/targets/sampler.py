@@ -35,8 +35,8 @@ from skill_ttrl.stages.setup.rollout_workers import Sampled, worker_config
 from skill_ttrl.stages.setup.rules import check_shared_policy
 from skill_ttrl.stages.targets.resolve import EvalTarget
 from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
-from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated
 from skill_ttrl.stages.training.run_bank import NoBank
+from skill_ttrl.stages.training.votes import make_paraphraser, sample_both_variants, unstated
 from skill_ttrl.types import Group, Task, derive_seed
 from skill_ttrl.workers import Pool, ProcessCrew
 

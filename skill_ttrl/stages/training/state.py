@@ -19,10 +19,10 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.hand_over import LEFT, PLACE
 from skill_ttrl.rl.learn import UpdateRecord, UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.optim import dump_skipped
 from skill_ttrl.rl.parallel.driver import LEARNER, RanksLearner, Replica, rl_learner
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
-from skill_ttrl.rl.update_metrics import dump_skipped
 from skill_ttrl.runs.checkpoint import load_tensors, model_card, save_checkpoint
 from skill_ttrl.runs.metrics import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.signals import RESUME, Interrupted

@@ -12,9 +12,8 @@ from accelerate import Accelerator
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import RuntimeConfig
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch, pack, with_advantages
 from skill_ttrl.rl.device import make_accelerator
-from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 

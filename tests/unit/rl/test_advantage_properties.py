@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from skill_ttrl.rl.algorithms import ALGORITHMS, AdvantageEstimate, TrainingSamples, build_algorithm
-from skill_ttrl.rl.pack import pack, with_advantages
+from skill_ttrl.rl.batch import pack, with_advantages
 from skill_ttrl.types import Group, VoteResult
 from skill_ttrl.voting import ballot_of, vote
 from tests.sampled import one_step, padded, trajectory

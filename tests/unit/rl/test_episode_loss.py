@@ -10,9 +10,8 @@ import torch
 from accelerate import Accelerator
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch, pack, with_advantages
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group
 from tests.sampled import per_item

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.losses import LOSSES, PPOClip
-from skill_ttrl.rl.pack import EncodedDemonstration, pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner, rate_fraction
 

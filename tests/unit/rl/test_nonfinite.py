@@ -14,8 +14,8 @@ from accelerate import Accelerator
 from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.optim import dump_skipped
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rl.update_metrics import dump_skipped
 
 SETTINGS: dict[str, Any] = {"prompts_per_step": 3, "mini_batch_size": 1, "kl_coef": 0.0, "warmup_steps": 0}
 

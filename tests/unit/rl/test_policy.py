@@ -10,7 +10,7 @@ from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2Fo
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.micro_batch import MicroBatch
+from skill_ttrl.rl.micro_batch import MicroBatch
 from skill_ttrl.rl.policy import Policy
 
 

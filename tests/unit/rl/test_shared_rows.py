@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from skill_ttrl.config import BuiltinConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError, ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, row_membership
+from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.optim import SharedRows, shared_rows
-from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.rl.algorithms import group_advantages
 from skill_ttrl.rl.algorithms.grpo import GroupLevel, refuse_steps, step_advantages
-from skill_ttrl.rl.pack import pack, with_advantages
+from skill_ttrl.rl.batch import pack, with_advantages
 from skill_ttrl.types import Group
 from tests.sampled import per_item
 

@@ -8,7 +8,7 @@ import pytest
 
 from skill_ttrl.stages.reports.summary_text import skill_lines
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
-from skill_ttrl.stages.training.signs import bank_votes, bank_warning
+from skill_ttrl.stages.training.metrics import bank_votes, bank_warning
 from tests.unit.runs.test_summary import SUMMARY
 
 

@@ -12,7 +12,7 @@ import torch
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend, sample_seeds, sample_token, truncate
-from skill_ttrl.rl.pack import pack
+from skill_ttrl.rl.batch import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, Message, Step, Task, Trajectory
 

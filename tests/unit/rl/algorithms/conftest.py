@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from skill_ttrl.rl.algorithms import TrainingSamples
-from skill_ttrl.rl.pack import pack
+from skill_ttrl.rl.batch import pack
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from skill_ttrl.voting import batch_majority_vote
 

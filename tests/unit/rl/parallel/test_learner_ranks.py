@@ -14,10 +14,9 @@ from torch.distributed.tensor import DTensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack, with_advantages
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.pack import EncodedDemonstration, pack, with_advantages
 from skill_ttrl.rl.parallel.ranks import Ranks, join, whole
 from skill_ttrl.rl.parallel.shard import Sharding
 from skill_ttrl.rl.policy import Policy

@@ -219,9 +219,9 @@ def probe(settings: dict[str, Any]) -> dict[str, int]:
     from skill_ttrl.llm.backend import Request, Sampling
     from skill_ttrl.llm.hf import HFBackend
     from skill_ttrl.llm.models.builtin import build_tokenizer
+    from skill_ttrl.rl.batch import pack, with_advantages
     from skill_ttrl.rl.device import make_accelerator
     from skill_ttrl.rl.learner import LocalLearner
-    from skill_ttrl.rl.pack import pack, with_advantages
     from skill_ttrl.rl.policy import Policy
     from skill_ttrl.types import Group, Step, Task, Trajectory
 

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import SFTConfig
+from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.optim import learning_rate
-from skill_ttrl.rl.pack import EncodedDemonstration
-from skill_ttrl.rl.sft_learner import rate_fraction
-from skill_ttrl.stages.training.batches import batch_selector, batches_of_epoch
+from skill_ttrl.rl.sft_learner import batch_selector, batches_of_epoch, rate_fraction
 
 Lengths = st.lists(st.integers(2, 40), min_size=1, max_size=60)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skill_ttrl.stages.training.signs import early_signs, late_signs
+from skill_ttrl.stages.training.metrics import early_signs, late_signs
 
 
 def course(**figures: list[float]) -> list[dict[str, float]]:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.stages.training.paraphrase import reworded
 from skill_ttrl.stages.training.sampling import select_training_samples
-from skill_ttrl.stages.training.votes import in_rounds
+from skill_ttrl.stages.training.votes import in_rounds, reworded
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting import Ballot, vote
 from skill_ttrl.voting.strategies import SequentialTest

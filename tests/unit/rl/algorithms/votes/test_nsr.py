@@ -11,10 +11,9 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
 from skill_ttrl.rl.algorithms.negative import POSITIVE, POSITIVE_TOKENS
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.rl.learn import UpdateRule
-from skill_ttrl.rl.pack import pack
 from skill_ttrl.types import Group
 from tests.sampled import per_item
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from skill_ttrl.rl.forward import head as log_probs
-from skill_ttrl.rl.forward.head import HeadSettings, score_tokens
+from skill_ttrl.rl import head as log_probs
+from skill_ttrl.rl.head import HeadSettings, score_tokens
 
 VOCABULARY, WIDTH, POSITIONS, CHOSEN = 40, 6, 11, 17
 ALL = 10**9

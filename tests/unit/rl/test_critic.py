@@ -13,9 +13,8 @@ from torch import Tensor
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError
-from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.pack import pack
 from skill_ttrl.rl.policy import Policy
 
 MakePolicy = Callable[..., Policy]

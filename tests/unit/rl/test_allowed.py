@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward import allowed
-from skill_ttrl.rl.pack import pack
+from skill_ttrl.rl import micro_batch as allowed
+from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
@@ -77,8 +76,8 @@ def test_scores_under_limits_are_those_of_a_masked_softmax(
             head.weight = policy.model.lm_head.weight
             policy.model.lm_head = policy._head._module = head
     if kind == "several blocks":
-        monkeypatch.setattr("skill_ttrl.rl.forward.head.CPU_BLOCK", 1)
-        monkeypatch.setattr("skill_ttrl.rl.forward.head.MIN_BLOCK_WIDTH", 7)
+        monkeypatch.setattr("skill_ttrl.rl.head.CPU_BLOCK", 1)
+        monkeypatch.setattr("skill_ttrl.rl.head.MIN_BLOCK_WIDTH", 7)
     batch = limited_batch()
     weights_K = torch.linspace(-1, 2, int(batch.trained_F.sum()))
     wanted, entropies = expected(policies[0], batch, 0.6)

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.micro_batch import cut_micro_batches, split_over_ranks
-from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
+from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack_demonstrations
+from skill_ttrl.rl.micro_batch import cut_micro_batches, split_over_ranks
 
 items = st.lists(
     st.tuples(st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=30

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.forward import tree as module
-from skill_ttrl.rl.forward.tree import SharedPrefixes, build_tree
+from skill_ttrl.rl import tree as module
+from skill_ttrl.rl.tree import SharedPrefixes, build_tree
 
 sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=12)
 

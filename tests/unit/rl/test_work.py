@@ -10,8 +10,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.device import update_rates
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rl.update_metrics import update_rates
 
 
 def counted(run: Callable[[], Any]) -> int:

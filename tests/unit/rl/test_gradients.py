@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
+from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack_demonstrations
 from skill_ttrl.rl.policy import Policy
 
 PAD = 7

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from skill_ttrl.rl.forward.allowed import LimitedTokens, Limits
-from skill_ttrl.rl.forward.micro_batch import MicroBatch
+from skill_ttrl.rl.micro_batch import LimitedTokens, Limits, MicroBatch
 
 CUSTOM_HEAD_COPIES = 4
 """Float32 copies of the logits of a head that is not a plain linear layer: its logits, their log-softmax, their gradients."""
