@@ -35,7 +35,7 @@ from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.targets.resolve import resolve_target
-from skill_ttrl.stages.training.components import RolloutWorker
+from skill_ttrl.stages.training.run import RolloutWorker
 from skill_ttrl.statistics import paired_difference, wilson_interval
 from skill_ttrl.types import Skill, Task, Trajectory
 

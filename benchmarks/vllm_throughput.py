@@ -27,7 +27,7 @@ from skill_ttrl.llm.vllm.backend import VLLMBackend
 from skill_ttrl.llm.vllm.engine import Work
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
+from skill_ttrl.stages.training.run import RolloutWorker, TrainingComponents
 from skill_ttrl.types import Group, Task, derive_seed
 
 MEDIAN, LOWER_END = 0.95, 0.90

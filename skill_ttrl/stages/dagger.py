@@ -31,9 +31,8 @@ from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.stages.inputs.demonstrate import scene_at
 from skill_ttrl.stages.setup.encode import agent_of, encode_advised, refuse_too_long
 from skill_ttrl.stages.sft import fine_tune
-from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.stages.training.metrics import episode_metrics, several_types
-from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run import RolloutWorker, Run
 from skill_ttrl.stages.training.state import PhaseState, save, stop_if_requested
 from skill_ttrl.types import Group, Task, Trajectory, derive_seed, to_json
 

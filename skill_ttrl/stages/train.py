@@ -42,10 +42,8 @@ from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkp
 from skill_ttrl.stages.setup.rollout_workers import on_cluster
 from skill_ttrl.stages.setup.rules import check_run, learning_phases, uncorrected_staleness
 from skill_ttrl.stages.sft import cold_start
-from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.evolve import make_evolver
-from skill_ttrl.stages.training.meter import Meter
-from skill_ttrl.stages.training.run import BEFORE, ResumePoint, Run, WarningLog
+from skill_ttrl.stages.training.run import BEFORE, Meter, ResumePoint, Run, TrainingComponents, WarningLog
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 from skill_ttrl.stages.vote_sft import imitate_majority
 

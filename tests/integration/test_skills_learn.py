@@ -19,8 +19,7 @@ from skill_ttrl.stages import train
 from skill_ttrl.stages.evaluation.measure import correctness
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.open_bank import starting_skills
-from skill_ttrl.stages.training.components import TrainingComponents
-from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.stages.training.run import Meter, TrainingComponents
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Trajectory
 

@@ -23,8 +23,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.outcome import env_success
 from skill_ttrl.skills.document import document_changes, document_of
 from skill_ttrl.stages.optimizing.rollouts import as_result
-from skill_ttrl.stages.training.components import TrainingComponents
-from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run import Run, TrainingComponents
 from skill_ttrl.types import Change, Group, derive_seed
 
 SOURCE = "optimize"

@@ -26,7 +26,7 @@ from skill_ttrl.skills.document import skills_of
 from skill_ttrl.skills.folder import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.training.components import RolloutWorker, schedule_of
+from skill_ttrl.stages.training.run import RolloutWorker, schedule_of
 from skill_ttrl.types import Skill, Task, Trajectory, derive_seed
 
 Item = Mapping[str, Any]

@@ -39,8 +39,7 @@ from skill_ttrl.stages.setup.rules import (
     raise_all,
     task_refusals,
 )
-from skill_ttrl.stages.training.components import GateTasks, RolloutWorker, TrainingComponents
-from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.stages.training.run import GateTasks, Meter, RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Group, Task, VoteResult
 from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, RewardSet, build_reward

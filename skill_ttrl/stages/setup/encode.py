@@ -39,8 +39,7 @@ from skill_ttrl.stages.inputs.demonstrate import (
     scene_at,
 )
 from skill_ttrl.stages.inputs.leak import foreign_splits, seen_prompts, seen_tasks, settle, training_splits
-from skill_ttrl.stages.training.components import TrainingComponents
-from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.stages.training.run import Meter, TrainingComponents
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed

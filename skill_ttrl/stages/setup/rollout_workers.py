@@ -32,8 +32,7 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.build import make_envs
 from skill_ttrl.stages.setup.policy import build_policy, load_policy
 from skill_ttrl.stages.setup.rules import rolls_out_on_workers, shares_rollouts
-from skill_ttrl.stages.training.components import Batch, OnRolloutEnd, RolloutWorker, TrainingComponents
-from skill_ttrl.stages.training.meter import Meter
+from skill_ttrl.stages.training.run import Batch, Meter, OnRolloutEnd, RolloutWorker, TrainingComponents
 from skill_ttrl.types import Group, Task
 from skill_ttrl.workers import Pool
 

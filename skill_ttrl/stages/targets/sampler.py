@@ -34,7 +34,7 @@ from skill_ttrl.stages.setup.build import build_for_eval, make_envs
 from skill_ttrl.stages.setup.rollout_workers import Sampled, worker_config
 from skill_ttrl.stages.setup.rules import check_shared_policy
 from skill_ttrl.stages.targets.resolve import EvalTarget
-from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
+from skill_ttrl.stages.training.run import OnRolloutEnd, ignore
 from skill_ttrl.stages.training.run_bank import NoBank
 from skill_ttrl.stages.training.votes import make_paraphraser, sample_both_variants, unstated
 from skill_ttrl.types import Group, Task, derive_seed

@@ -20,8 +20,7 @@ from skill_ttrl.skills.changes import content_changes
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
-from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run import RolloutWorker, Run, TrainingComponents
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import BankUpdate, Change, Group, Task, derive_seed, from_json
 

@@ -16,8 +16,7 @@ from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.evolution import SOURCE, Evolver, SuccessTracker
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import TeacherResult
-from skill_ttrl.stages.training.components import TrainingComponents
-from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run import Run, TrainingComponents
 from skill_ttrl.types import Group
 
 EVOLVE_LOG = "evolve.jsonl"

@@ -17,8 +17,7 @@ from skill_ttrl.rl.device import GpuMemoryMonitor
 from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.retrieval import BankView
-from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
-from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run import OnRolloutEnd, Run, ignore
 from skill_ttrl.stages.training.state import RLState, Rollouts, RolloutsAhead
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed, equal_rewards
 from skill_ttrl.voting.rewards import OVERLONG, RewardSet

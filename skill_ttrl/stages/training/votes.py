@@ -15,9 +15,8 @@ from skill_ttrl.llm.backend import Request, Sampling, refuse_error, wait_for
 from skill_ttrl.registry import import_attribute
 from skill_ttrl.signals import RESUME
 from skill_ttrl.skills.retrieval import BankView
-from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutFn, RolloutWorker, TrainingComponents, ignore
 from skill_ttrl.stages.training.metrics import completions_of
-from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run import OnRolloutEnd, RolloutFn, RolloutWorker, Run, TrainingComponents, ignore
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.types.thoughts import content
 from skill_ttrl.voting import VoteHistory, ballot_of, batch_majority_vote, batch_vote, check_strategy, requires

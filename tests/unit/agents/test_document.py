@@ -15,7 +15,7 @@ from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.setup.policy import make_agent
-from skill_ttrl.stages.training.components import RolloutWorker
+from skill_ttrl.stages.training.run import RolloutWorker
 from skill_ttrl.types import Message
 from tests.scripted_backend import ScriptedBackend
 

@@ -12,7 +12,7 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.stages.optimize import place_of, prepare
 from skill_ttrl.stages.setup.policy import make_agent
-from skill_ttrl.stages.training.components import RolloutWorker
+from skill_ttrl.stages.training.run import RolloutWorker
 from tests.scripted_backend import ScriptedBackend
 
 DOCUMENT = "## Dates\n\nYear first.\n\n## Lists\n\n- Sort them.\n- No commas.\n"

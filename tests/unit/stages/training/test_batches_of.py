@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.rollout import RolloutSettings
-from skill_ttrl.stages.training.components import batches_of
+from skill_ttrl.stages.training.run import batches_of
 from skill_ttrl.types import Task
 
 
