@@ -17,7 +17,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import RLConfig, RuntimeConfig, load_config
 from skill_ttrl.rl.device import make_accelerator
-from skill_ttrl.rl.learn import VOTED, UpdateRule
+from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
@@ -177,7 +177,7 @@ def train(
     while done < steps and reached < goal:
         groups = toy.rollouts(policy, generator)
         votes = [vote("majority", ballot_of(group)) for group in groups]
-        if config.reward == VOTED:
+        if config.voted:
             groups = [group.with_rewards([*held.sample_rewards]) for group, held in zip(groups, votes, strict=True)]
         elif rewards is not None:
             groups = [group.with_rewards(rewards(group, draw)) for group in groups]

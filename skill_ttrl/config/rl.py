@@ -157,9 +157,14 @@ class RLConfig(Section):
     """Options of that rule, e.g. `threshold`."""
 
     @property
+    def voted(self) -> bool:
+        """True if the votes decide the reward."""
+        return self.reward == "majority"
+
+    @property
     def stops_collapse(self) -> bool:
         """True if the rule `collapse` is in force: it judges votes, so they must be what is rewarded."""
-        return self.stop_rule == "collapse" and self.reward == "majority"
+        return self.stop_rule == "collapse" and self.voted
 
     @model_validator(mode="after")
     def _hand_over_keeps_pace(self) -> RLConfig:

@@ -8,11 +8,10 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
 from skill_ttrl.rl.correction import weight_rule
-from skill_ttrl.rl.learn import VOTED
 
 HALVES = ("grpo_nsr", "psr", "nsr", "w_reinforce")
 """Algorithms that take correct and wrong samples apart."""
-WITHIN_1 = (VOTED, "verify", "label", "format", "random")
+WITHIN_1 = ("majority", "verify", "label", "format", "random")
 """Rewards from 0 to 1."""
 
 
@@ -64,8 +63,8 @@ def check_algorithm(
 def _missing_inputs(rl: RLConfig, algorithm: object, multi_turn: bool) -> Iterator[str]:
     """A line for each input that the algorithm requires and the run does not have."""
     requires = requirements(algorithm)
-    if "votes" in requires and rl.reward != VOTED:
-        yield f"{_named(rl)} learns from votes, but rl.reward is {rl.reward!r}. Set rl.reward={VOTED}."
+    if "votes" in requires and not rl.voted:
+        yield f"{_named(rl)} learns from votes, but rl.reward is {rl.reward!r}. Set rl.reward=majority."
     if "critic" in requires and rl.critic is None:
         yield (
             f"{_named(rl)} needs a critic. Set rl.critic: {{}} for a value head on the policy's own decoder, or name a model in "
@@ -89,17 +88,17 @@ def _vote_problems(rl: RLConfig, algorithm: object, strategy: str, shapes: bool,
     """A line where the algorithm cannot follow the voting strategy, or would ignore or lose part of the reward."""
     kind = ALGORITHMS.get(rl.algorithm["type"])
     known: frozenset[str] | None = getattr(kind, "vote_strategies", None)
-    if rl.reward == VOTED and known is not None and strategy not in known:
+    if rl.voted and known is not None and strategy not in known:
         yield (
             f"{_named(rl)} cannot follow vote.strategy={strategy}. Set vote.strategy to one of {', '.join(sorted(known))}, or "
             "rl.algorithm=grpo, which follows all."
         )
-    if rl.reward == VOTED and shapes and not getattr(algorithm, "takes_shaped_votes", True):
+    if rl.voted and shapes and not getattr(algorithm, "takes_shaped_votes", True):
         yield (
             f"vote.strategy={strategy} shapes the advantages of a group's rollouts, which {_named(rl)} does not allow: its advantages "
             "depend on tokens, lengths or the rest of the batch. Set vote.strategy=majority, or rl.algorithm=grpo."
         )
-    if rl.reward == VOTED and shapes and (level == "step" or rl.invalid_action_penalty_coef):
+    if rl.voted and shapes and (level == "step" or rl.invalid_action_penalty_coef):
         yield (
             f"vote.strategy={strategy} shapes the advantages of whole rollouts, but rl.algorithm.level={level} with "
             f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g} gives each step its own. Set vote.strategy=majority, or "

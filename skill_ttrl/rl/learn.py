@@ -29,11 +29,6 @@ from skill_ttrl.types import Group, Trajectory, VoteResult
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.driver import RanksLearner
 
-VOTED = "majority"
-"""The reward that the votes decide."""
-ENV = "env"
-"""The reward that the environment decides."""
-
 
 @dataclass(frozen=True, slots=True)
 class UpdateRecord:
@@ -184,13 +179,12 @@ class UpdateRule:
         if greedy is not None:
             pairs = [pair for pair in zip(groups, votes, strict=True) if pair[0].task.id in greedy]
             groups, votes = [group for group, _ in pairs], [vote for _, vote in pairs]
-        voted = config.reward == VOTED
         return TrainingSamples(
             groups,
-            votes if voted else None,
+            votes if config.voted else None,
             config.invalid_action_penalty_coef,
-            voters=_in_order(groups, voters) if voted else None,
-            env_rewards=config.reward == ENV and not config.extra_rewards and not config.overlong_penalty,
+            voters=_in_order(groups, voters) if config.voted else None,
+            env_rewards=config.reward == "env" and not config.extra_rewards and not config.overlong_penalty,
             reward_weights=config.extra_rewards,
             main_reward=config.reward,
             greedy_rewards=None if greedy is None else [greedy[group.task.id] for group in groups],

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError, SkillTTRLError, TrainingError, WorkerError
-from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rl.parallel.driver import Replica
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.runs.stop_rules import collapse_signs
@@ -199,7 +198,7 @@ def conclude(run: Run) -> None:
 def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group], votes: Sequence[VoteResult]) -> None:
     """Warn of undecided answers, of weak votes where they are rewarded, and after `EARLY` steps of signs that training cannot work."""
     warn_of_undecided_answers(run.warn, f"step {step}", groups)
-    if run.config.rl.reward == VOTED:
+    if run.config.rl.voted:
         if all(vote.skipped for vote in votes):
             run.warn(
                 (

@@ -14,7 +14,6 @@ import numpy as np
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.device import GpuMemoryMonitor
-from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.stages.training.run import OnRolloutEnd, Run, ignore
@@ -214,7 +213,7 @@ def select_training_samples(
             drawn += whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
         if len(drawn) == 1 < min(len(group.trajectories), config.rollout.n_samples_per_prompt):
             drawn = []
-        if not (vote.skipped and config.rl.reward == VOTED):
+        if not (vote.skipped and config.rl.voted):
             chosen.append((group.select(drawn), vote.select(drawn)))
     return chosen
 
