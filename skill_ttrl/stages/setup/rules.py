@@ -47,9 +47,8 @@ from skill_ttrl.stages.inputs.selection import training_selection
 from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, split_tasks
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
 from skill_ttrl.stages.setup.open_bank import check_start
-from skill_ttrl.stages.training.paraphrase import unstated
 from skill_ttrl.stages.training.run_bank import models_of
-from skill_ttrl.stages.training.votes import check_vote
+from skill_ttrl.stages.training.votes import check_vote, unstated
 from skill_ttrl.types import Task
 from skill_ttrl.voting import requires, shapes_advantages
 from skill_ttrl.voting.rewards import MODEL_REWARD, VERIFY, build_reward
