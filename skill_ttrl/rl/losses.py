@@ -36,7 +36,8 @@ class LossInputs:
 class PolicyLoss(Protocol):
     """A policy loss.
 
-    With an attribute `zero_without_advantage = True` it says that loss and gradient are exactly 0 wherever the advantage is 0, so that
+    Its class is called with its options once a run, and names their type as `options_type` (a pydantic model). With an attribute
+    `zero_without_advantage = True` it says that loss and gradient are exactly 0 wherever the advantage is 0, so that
     such items need not be computed.
     """
 
@@ -46,17 +47,6 @@ class PolicyLoss(Protocol):
         The learner multiplies the importance weights in and aggregates (`losses.aggregate`). `info` holds metrics of the loss's
         own, for example `clip_fraction`: detached means over the trained tokens.
         """
-
-
-class PolicyLossType(Protocol):
-    """A class of policy losses, called with its options once a run."""
-
-    @property
-    def options_type(self) -> type[BaseModel]:
-        """The options, with their defaults and checks."""
-
-    def __call__(self, options: Any, /) -> PolicyLoss:
-        """Build it from an `options_type`."""
 
 
 class BuiltIn:
@@ -69,7 +59,7 @@ class BuiltIn:
         self.options = options
 
 
-LOSSES: Registry[PolicyLossType] = Registry("loss", key="rl.loss", confused_with="skill_ttrl.rl.algorithms:ALGORITHMS")
+LOSSES: Registry[Any] = Registry("loss", key="rl.loss", confused_with="skill_ttrl.rl.algorithms:ALGORITHMS")
 
 
 def build_loss(settings: Mapping[str, Any]) -> PolicyLoss:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from jaxtyping import Bool, Float
-from pydantic import BaseModel
 from torch import Tensor
 
 from skill_ttrl.config import Section
@@ -142,33 +141,15 @@ class AdvantageEstimate:
 
 
 class Algorithm(Protocol):
-    """How rewards become advantages."""
+    """How rewards become advantages.
+
+    Its class is called with its options once a run, and says as attributes: `options_type`, the options with their defaults and checks
+    (a pydantic model); and where that differs from `BuiltIn` the `defaults` that it brings for other keys of `rl`, what it `requires`, and
+    the other attributes there. One that follows some voting strategies only names them in `vote_strategies`.
+    """
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate | Advantages:
         """Estimate the advantages of one step's rollouts."""
-
-
-class AlgorithmType(Protocol):
-    """A class of algorithms, called with its options once a run.
-
-    One that follows some voting strategies only names them in an attribute `vote_strategies`. With `whitens = True` a step's advantages
-    are shifted and scaled to mean 0 and variance 1 over its tokens (verl does it in the estimator).
-    """
-
-    @property
-    def defaults(self) -> Mapping[str, Any]:
-        """Values of other keys of `rl` that it brings where a config sets none."""
-
-    @property
-    def requires(self) -> frozenset[Requirement]:
-        """Inputs that it cannot do without."""
-
-    @property
-    def options_type(self) -> type[BaseModel]:
-        """The options, with their defaults and checks."""
-
-    def __call__(self, options: Any, /) -> Algorithm:
-        """Build it from an `options_type`."""
 
 
 class NoOptions(Section):
@@ -182,8 +163,10 @@ class BuiltIn:
     option_defaults: ClassVar[Mapping[str, Any]] = {}
     """Options whose default is another than that of `options_type`."""
     defaults: ClassVar[Mapping[str, Any]] = {}
+    """Values of other keys of `rl` where a config sets none."""
     requires: ClassVar[frozenset[Requirement]] = frozenset()
     whitens: ClassVar[bool] = False
+    """A step's advantages are shifted and scaled to mean 0 and variance 1 over its tokens (verl does it in the estimator)."""
     takes_shaped_votes: ClassVar[bool] = True
     """Votes can shape the advantages (RESTRAIN, Guard): these are estimated for one group at a time."""
     distinguishes_steps: ClassVar[bool] = True
@@ -195,9 +178,7 @@ class BuiltIn:
         self.options = options
 
 
-ALGORITHMS: Registry[AlgorithmType] = Registry(
-    "algorithm", key="rl.algorithm", confused_with="skill_ttrl.rl.losses:LOSSES"
-)
+ALGORITHMS: Registry[Any] = Registry("algorithm", key="rl.algorithm", confused_with="skill_ttrl.rl.losses:LOSSES")
 
 
 def requirements(algorithm: object) -> frozenset[Requirement]:

@@ -181,7 +181,7 @@ def with_data_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
 
 
 def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config with the values of `rl` that its algorithm brings (`AlgorithmType.defaults`), where it states nothing itself.
+    """The config with the values of `rl` that its algorithm brings (`BuiltIn.defaults`), where it states nothing itself.
 
     Of a loss it may state some options: the others are the algorithm's, where that means the same loss. Options without a type are of
     the algorithm's loss.
