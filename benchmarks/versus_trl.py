@@ -163,7 +163,7 @@ def cost_trl(model: str, output: Path, options: argparse.Namespace) -> Cost:
     ours = our_config(model, options)
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    tasks = training_tasks(ours, resolve_env(ours.env.id), ours.data.train, SilentProgress())
+    tasks = training_tasks(ours, resolve_env(ours.env.id), ours.train_source, SilentProgress())
     formatter, last_number = PromptFormatter.from_config(ours.agent), bool(ours.env.kwargs.get("last_number"))
     texts = [formatter.format_prompt(str(task.options["question"])) for task in tasks]
     plain = ours.model.chat_template == "none"

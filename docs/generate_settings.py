@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from skill_ttrl.config import Section, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import Section, SkillTTRLConfig
+from skill_ttrl.config.data import DemonstrationSource, SourceConfig
 from skill_ttrl.registry import Registry
 from skill_ttrl.rl.algorithms import ALGORITHMS
 from skill_ttrl.rl.losses import LOSSES
@@ -30,7 +31,13 @@ def settings_page() -> str:
         section = _section(field)
         if section is not None:
             parts.append(_table(name, section, _sentence(section)))
-    parts.append(_table("SOURCE", SourceConfig, f"`SOURCE` stands for {', '.join(f'`{name}`' for name in SOURCES)}."))
+    parts.append(
+        _table(
+            "SOURCE",
+            DemonstrationSource,
+            f"`SOURCE` stands for {', '.join(f'`{name}`' for name in SOURCES)}; only the last has `options`.",
+        )
+    )
     parts.append(_options("rl.algorithm", ALGORITHMS))
     parts.append(_options("rl.loss", LOSSES))
     return "\n".join(parts)
@@ -63,7 +70,7 @@ def _rows(prefix: str, section: type[Section]) -> list[str]:
     for name, field in section.model_fields.items():
         key = f"{prefix}.{name}" if prefix else name
         inner = _section(field)
-        if inner is not None and inner is not SourceConfig:
+        if inner is not None and not issubclass(inner, SourceConfig):
             if not prefix:
                 continue  # has a table of its own
             if field.default is None:

@@ -247,7 +247,9 @@ def _loads_files(skills: Mapping[str, Any]) -> bool:
 
 
 def _is_path(key: str) -> bool:
-    return key.endswith((".path", "revision")) or key in ("skills.bank", "agent.document")
+    name = re.sub(r"\.\d+$", "", key)  # of one in a list
+    others = ("skills.bank", "optimize.selection.data", "agent.document")
+    return name.endswith((".path", "revision")) or name.startswith("data.revisions") or name in others
 
 
 def _imported(key: str, value: str) -> str:

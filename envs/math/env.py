@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.answers import correct, stands_in
-from skill_ttrl.config import SourceConfig
+from skill_ttrl.config import Source
 from skill_ttrl.data.tasks import CHECK, MATH_ENV_ID, as_source, load_tasks
 from skill_ttrl.envs.text_env import TextEnv, reset_options
 from skill_ttrl.errors import ConfigError, EnvError
@@ -30,7 +30,7 @@ class MathEnv(TextEnv):
     Args:
         family: generated problems of its own (`add`, `multiply`, `mod`).
         split: which part of them `reset` draws from.
-        source: problems of its own from elsewhere: a `SourceConfig`, its fields as a mapping, or its path; takes the place
+        source: problems of its own from elsewhere: a `Source`, its fields as a mapping, or its path; takes the place
             of `family`.
         last_number: take the last number of an action that gives no answer in any other way.
         copies: False: an answer that stands in its question (`answers.stands_in`) is none. A weak model repeats the question, and its
@@ -48,7 +48,7 @@ class MathEnv(TextEnv):
         self,
         family: str = "add",
         split: str = "train",
-        source: SourceConfig | Mapping[str, Any] | str | None = None,
+        source: Source | Mapping[str, Any] | str | None = None,
         last_number: bool = False,
         copies: bool = True,
         render_mode: str | None = None,

@@ -10,7 +10,7 @@ import gymnasium
 
 from skill_ttrl.answers import find_answer
 from skill_ttrl.answers.grade import matches, token_f1
-from skill_ttrl.config import SourceConfig
+from skill_ttrl.config import Source
 from skill_ttrl.data.formats import QA_ENV_ID, shown_question
 from skill_ttrl.data.records import SUFFIXES
 from skill_ttrl.data.tasks import as_source, load_tasks
@@ -24,7 +24,7 @@ MARKED = ("tag", "boxed")
 """Rules of `find_answer` by which an answer is set apart from the text around it."""
 
 EVERY = ""
-Source = SourceConfig | Mapping[str, Any] | str
+GivenSource = Source | Mapping[str, Any] | str
 
 
 class QAEnv(TextEnv):
@@ -38,7 +38,7 @@ class QAEnv(TextEnv):
     Args:
         family: generated questions of its own (`formats`).
         split: which part of them `reset` draws from.
-        data: questions of its own from elsewhere, in place of `family`: a `SourceConfig`, its fields as a mapping, its path, a mapping of
+        data: questions of its own from elsewhere, in place of `family`: a `Source`, its fields as a mapping, its path, a mapping of
             these by split (`{"train": "train.jsonl", "val": ..., "test": ...}`), or a folder with a file for each split.
         match: `contains`, or `exact`: the prediction is an accepted phrasing and nothing more.
         render_mode: "ansi" or None.
@@ -55,7 +55,7 @@ class QAEnv(TextEnv):
         self,
         family: str = "formats",
         split: str = "train",
-        data: Source | Mapping[str, Source] | None = None,
+        data: GivenSource | Mapping[str, GivenSource] | None = None,
         match: str = "contains",
         render_mode: str | None = None,
     ) -> None:
@@ -126,7 +126,7 @@ def _accepted(options: Mapping[str, Any]) -> list[str] | None:
     return list(listed) if listed else None
 
 
-def _by_split(data: Source | Mapping[str, Source]) -> dict[str, SourceConfig]:
+def _by_split(data: GivenSource | Mapping[str, GivenSource]) -> dict[str, Source]:
     """The sources by split; one source for all of them stands under `EVERY`."""
     if isinstance(data, Mapping) and "path" not in data:
         return {str(name): as_source(each) for name, each in data.items()}

@@ -9,7 +9,7 @@ from skill_ttrl.config.backends import (
     VLLMConfig,
     split_command,
 )
-from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
+from skill_ttrl.config.data import DataConfig, EnvConfig, Source, SourceConfig
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
 from skill_ttrl.config.model import BUILTIN, BuiltinConfig, LoraConfig, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, OptimizeSelectionConfig
@@ -21,7 +21,6 @@ from skill_ttrl.config.schema import (
     Phase,
     RunConfig,
     SkillTTRLConfig,
-    VerifiedConfig,
     settings_digest,
     verified_note,
 )
@@ -64,9 +63,9 @@ __all__ = [
     "Section",
     "SkillTTRLConfig",
     "SkillsConfig",
+    "Source",
     "SourceConfig",
     "VLLMConfig",
-    "VerifiedConfig",
     "VoteConfig",
     "VoteSFTConfig",
     "load_config",

@@ -2,49 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from skill_ttrl.config.section import Section
 
-SourceKind = Literal["file", "hub", "family"]
-FIELDS_OF_OTHER_KINDS: Mapping[SourceKind, tuple[str, ...]] = {
-    "file": ("split", "revision", "options"),
-    "hub": ("split", "revision", "options", "more"),
-    "family": ("split", "revision", "more"),
-}
-"""Fields of a source that mean nothing, or something else, once it is of this kind."""
-
-
-def source_kind(path: object) -> SourceKind:
-    """The kind of source that a path names."""
-    found: dict[str, SourceKind] = {"hf:": "hub", "synthetic:": "family"}
-    return next((kind for start, kind in found.items() if str(path).startswith(start)), "file")
+Paths = str | list[str]
+"""A file, several that are read as one, `hf:owner/name` or `synthetic:name`."""
 
 
 class SourceConfig(Section):
-    """Where tasks or demonstrations come from."""
+    """Where tasks or demonstrations come from. A path alone is written in its place."""
 
-    path: str
-    """A JSON, JSONL or Parquet file, `hf:owner/name` (a Hugging Face data set) or `synthetic:name` (generated problems). A list of
+    path: Paths
+    """A JSON, JSONL, CSV or Parquet file, `hf:owner/name` (a Hugging Face data set) or `synthetic:name` (generated problems). A list of
     files is read as one, in this order."""
-    more: list[str] = Field(default_factory=list)
-    """Further files: those after the first in a list given as `path`."""
     split: str | None = None
     """Split of a data set or family; files have none."""
-    revision: str | None = None
-    """Commit of a Hugging Face data set; recorded when it is resolved."""
-    prompt_field: str = "prompt"
-    """Column with the problem. If left at its default, `question` and `problem` are tried too."""
-    answer_field: str = "answer"
-    """Column with the true answer. If left at its default, `solution` is tried too. Without such a column nothing is measured against
-    labels."""
     limit: int | None = Field(default=None, ge=1)
     """Use only this many, the first in file order or in a family's fixed order."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_alone(cls, given: Any) -> Any:
+        return {"path": given} if isinstance(given, str | list) else given
+
+    @field_validator("path")
+    @classmethod
+    def _only_files_together(cls, path: Paths) -> Paths:
+        Source.model_validate({"path": path})
+        return path[0] if isinstance(path, list) and len(path) == 1 else path
+
+
+class DemonstrationSource(SourceConfig):
+    """Where demonstrations come from. A path alone is written in its place."""
+
     options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of a family, e.g. `noise`."""
+
+
+class Source(Section):
+    """All that is needed to read tasks or demonstrations: a section that names them, with `data`'s columns and revisions."""
+
+    path: str
+    """As in `SourceConfig`; of several files the first."""
+    more: list[str] = Field(default_factory=list)
+    """The other files: those after the first in a list given as `path`."""
+    split: str | None = None
+    revision: str | None = None
+    """Commit of a Hugging Face data set, or digest of files; None: what is there."""
+    prompt_field: str = "prompt"
+    answer_field: str = "answer"
+    limit: int | None = Field(default=None, ge=1)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its path or paths, in one text."""
+        return ", ".join([self.path, *self.more])
 
     @model_validator(mode="before")
     @classmethod
@@ -53,12 +69,12 @@ class SourceConfig(Section):
         path = given.get("path") if isinstance(given, dict) else None
         if not isinstance(path, list):
             return given
-        if not path or given.get("more"):
-            raise ValueError("path must list at least one file; `more` holds the files after the first")
+        if not path:
+            raise ValueError("path must list at least one file")
         return {**given, "path": path[0], "more": path[1:]}
 
     @model_validator(mode="after")
-    def _files(self) -> SourceConfig:
+    def _files(self) -> Source:
         """Refuse several sources of which one is no file."""
         if self.more and any(each.startswith(("hf:", "synthetic:")) for each in (self.path, *self.more)):
             raise ValueError("only files can be listed together; a hub data set or a family must be the only entry")
@@ -89,9 +105,31 @@ class DataConfig(Section):
     train: SourceConfig | None = None
     eval: SourceConfig | None = None
     """Held-out tasks. Without them the run evaluates on its training tasks, and the report says `transductive`."""
+    prompt_field: str = "prompt"
+    """Column with the problem. If left at its default, `question` and `problem` are tried too."""
+    answer_field: str = "answer"
+    """Column with the true answer. If left at its default, `solution` is tried too. Without such a column nothing is measured against
+    labels."""
+    revisions: dict[str, str] = Field(default_factory=dict)
+    """Version of each source by its path: the commit of a Hugging Face data set; recorded when a run starts, of files too."""
     max_prompt_tokens: int = Field(default=1024, ge=1)
     """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC)."""
     overlong: Literal["filter", "truncate", "refuse"] = "filter"
     """Treatment of a longer prompt: `filter` drops and counts it, `truncate` cuts it on the left, `refuse` stops the run."""
     leak: Literal["refuse", "report"] = "refuse"
     """What to do if the run would learn from held-out tasks: `refuse` stops it, `report` continues and reports it in the summary."""
+
+    @overload
+    def source(self, given: SourceConfig | Paths) -> Source: ...
+
+    @overload
+    def source(self, given: None) -> None: ...
+
+    def source(self, given: SourceConfig | Paths | None) -> Source | None:
+        """All that is needed to read what a setting names; None where it names nothing."""
+        if given is None:
+            return None
+        stated = given.model_dump() if isinstance(given, SourceConfig) else {"path": given}
+        found = Source.model_validate({**stated, "prompt_field": self.prompt_field, "answer_field": self.answer_field})
+        found.revision = self.revisions.get(found.name)
+        return found

@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
-from skill_ttrl.config.data import FIELDS_OF_OTHER_KINDS, SourceConfig, source_kind
+from skill_ttrl.config.data import SourceConfig
 from skill_ttrl.config.schema import SkillTTRLConfig
 from skill_ttrl.config.section import explain_problem, section_at
 from skill_ttrl.config.yaml_text import read_mapping, read_value
@@ -168,16 +168,22 @@ def _takes_text(keys: Sequence[str]) -> bool:
 
 
 def _forget_other_kind(data: dict[str, Any], text: str) -> None:
-    """Leave out what only the file's kind of source has, where an override names one of another kind (`data.train.path=mine.jsonl`)."""
+    """Leave out split and options of the file's source, where an override names one of another kind (`data.train.path=mine.jsonl`)."""
     keys, value = parse_override(text)
-    if keys[-1] != "path" or section_at(SkillTTRLConfig, keys[:-1]) is not SourceConfig:
+    section = section_at(SkillTTRLConfig, keys[:-1])
+    if keys[-1] != "path" or section is None or not issubclass(section, SourceConfig):
         return
     node: Any = data
     for key in keys[:-1]:
         node = node.get(key) if isinstance(node, dict) else None
-    if isinstance(node, dict) and "path" in node and (kind := source_kind(value)) != source_kind(node["path"]):
-        for name in FIELDS_OF_OTHER_KINDS[kind]:
-            node.pop(name, None)
+    if isinstance(node, dict) and _kind(node.get("path")) != _kind(value):
+        node.pop("split", None)
+        node.pop("options", None)
+
+
+def _kind(path: object) -> str:
+    """The kind of source that a path names: of files, of the hub, or generated."""
+    return next((start for start in ("hf:", "synthetic:") if str(path).startswith(start)), "file")
 
 
 def _recipe_hint(name: str) -> str:

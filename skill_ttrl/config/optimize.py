@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from skill_ttrl.config.data import SourceConfig
+from skill_ttrl.config.data import Paths
 from skill_ttrl.config.section import Section
 
 
@@ -31,8 +31,8 @@ class OptimizeSelectionConfig(Section):
     tasks: int | None = Field(default=None, ge=1)
     """Number of training tasks to hold out, drawn by the seed; None: a quarter of them."""
     split: str | None = None
-    """A split of the environment's own tasks."""
-    data: SourceConfig | None = None
+    """A split of `data`; without it, of the environment's own tasks."""
+    data: Paths | None = None
     """Tasks of a file, a data set or a family."""
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from skill_ttrl.config.backends import CommandConfig, EndpointsConfig, VLLMConfig
-from skill_ttrl.config.data import DataConfig, EnvConfig
+from skill_ttrl.config.data import DataConfig, EnvConfig, Source
 from skill_ttrl.config.model import BUILTIN, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig
 from skill_ttrl.config.rl import RLConfig
@@ -27,19 +27,6 @@ from skill_ttrl.config.yaml_text import write_yaml
 
 Phase = Literal["collect", "distill", "sft", "dagger", "rl", "vote_sft"]
 _NO_SETTINGS = ("name", "seed", "run", "scale", "verified", "requires")
-
-
-class VerifiedConfig(Section):
-    """Record of a run of this config. It has no effect, and applies only to the settings of that run."""
-
-    hardware: str
-    date: str = Field(pattern=r"^\d{4}-\d\d-\d\d$")
-    """Year, month, day."""
-    wall_time: str
-    peak_memory: str
-    result: str
-    config_digest: str = Field(pattern="^[0-9a-f]{16}$")
-    """`settings_digest` of the config that was run; if it differs, the config counts as untested."""
 
 
 class RunConfig(Section):
@@ -70,8 +57,9 @@ class SkillTTRLConfig(SeedSections, Section):
     seed: int = Field(default=0, ge=0)
     phases: list[Phase] = Field(default=["rl"])
     """Phases of `skillttrl train`, in order."""
-    verified: VerifiedConfig | None = None
-    """Record of a run of exactly these settings; None: there is none."""
+    verified: dict[str, str] | None = None
+    """Record of a run of exactly these settings, without effect: `date`, `hardware`, `wall_time`, `peak_memory`, `result` and `config_digest`
+    (`settings_digest`); None: there is none."""
     requires: str | None = None
     """Part of the framework that this recipe still lacks; the run reports it and does not start."""
     env: EnvConfig = Field(default_factory=EnvConfig)
@@ -155,6 +143,21 @@ class SkillTTRLConfig(SeedSections, Section):
             yield "skills.episode_notes needs agent.context_mode=conversation"
 
     @property
+    def train_source(self) -> Source | None:
+        """What `data.train` names; None: the environment's own tasks."""
+        return self.data.source(self.data.train)
+
+    @property
+    def eval_source(self) -> Source | None:
+        """What `data.eval` names."""
+        return self.data.source(self.data.eval)
+
+    @property
+    def demonstration_source(self) -> Source | None:
+        """What `sft.data` names; None: episodes are imitated."""
+        return self.data.source(self.sft.data)
+
+    @property
     def reinforces(self) -> bool:
         """True where the phase rl trains."""
         return "rl" in self.phases
@@ -196,13 +199,16 @@ def verified_note(config: SkillTTRLConfig) -> str:
     found = config.verified
     if found is None:
         return "untested"
-    if found.config_digest != settings_digest(config):
+    if found.get("config_digest") != settings_digest(config):
         return "untested with these settings (changed since they were verified)"
-    rows = found.model_dump(exclude={"config_digest"}, exclude_none=True)
-    return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in rows.items())
+    return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in found.items() if name != "config_digest")
 
 
 def _without_revisions(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_revisions(each) for name, each in value.items() if not name.endswith("revision")}
+        return {
+            name: _without_revisions(each)
+            for name, each in value.items()
+            if not name.endswith(("revision", "revisions"))
+        }
     return [_without_revisions(each) for each in value] if isinstance(value, list) else value

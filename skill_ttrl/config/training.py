@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from skill_ttrl.config.data import SourceConfig
+from skill_ttrl.config.data import DemonstrationSource
 from skill_ttrl.config.section import Beta, Section
 
 
 class SFTConfig(Section):
     """Supervised cold start on demonstrations, loss on completions only."""
 
-    data: SourceConfig | None = None
+    data: DemonstrationSource | None = None
     """Demonstrations with `prompt` and `response` columns, or those of a family."""
     steps: int = Field(default=500, ge=0)
     batch_size: int = Field(default=64, ge=1)

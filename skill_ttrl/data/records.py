@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import SourceConfig
+from skill_ttrl.config import Source
 from skill_ttrl.errors import DataError, did_you_mean
 from skill_ttrl.storage.jsonl import parse_json
 
@@ -89,7 +89,7 @@ def read_records(
     return _records(source, placed, f"{FILE_HASH}{digest}")
 
 
-def read_source(source: SourceConfig, *, limit: int | None = None) -> Records:
+def read_source(source: Source, *, limit: int | None = None) -> Records:
     """Read the file, the files or the data set that a config names.
 
     Args:
@@ -111,7 +111,7 @@ def read_source(source: SourceConfig, *, limit: int | None = None) -> Records:
     parts = [first, *(read_records(path, split=source.split, limit=limit) for path in source.more)]
     digest = hashlib.sha256(" ".join(str(part.revision) for part in parts).encode()).hexdigest()
     return Records(
-        ", ".join([source.path, *source.more]),
+        source.name,
         tuple(row for part in parts for row in part.rows)[:limit],
         tuple(place for part in parts for place in part.places)[:limit],
         f"{FILE_HASH}{digest}",

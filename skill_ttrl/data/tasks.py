@@ -1,4 +1,4 @@
-"""Math tasks and demonstrations from a `SourceConfig`: a file, a Hugging Face data set, or a generated family."""
+"""Math tasks and demonstrations from a `Source`: a file, a Hugging Face data set, or a generated family."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.answers import conditions, find_answer, true_answer
-from skill_ttrl.config import SourceConfig
+from skill_ttrl.config import Source
 from skill_ttrl.data.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
 from skill_ttrl.data.formats import QA_ENV_ID, Formats, qa_task, shown_question
 from skill_ttrl.data.operators import Operators
@@ -39,7 +39,7 @@ def longest_series(tasks: Iterable[Task]) -> int:
     return max((1 + len(task.options.get("then", ())) for task in tasks if task.env_id == MATH_ENV_ID), default=1)
 
 
-def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = "train") -> list[Task]:
+def load_tasks(source: Source, env_id: str = MATH_ENV_ID, *, split: str = "train") -> list[Task]:
     """The problems of a source, in its order, as tasks with `options={"question": ...}`.
 
     A column `check` goes into the options too (`answers.conditions`). It is no reference and stays where those are removed: it may tell
@@ -77,10 +77,10 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     ]
 
 
-def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | None = None) -> list[Demonstration]:
+def load_demonstrations(source: Source, *, seed: int = 0, noise: float | None = None) -> list[Demonstration]:
     """(prompt, response) pairs to learn from, in the source's order.
 
-    A file or data set has the columns `prompt` (see `SourceConfig.prompt_field`) and `response`, or a column `messages`
+    A file or data set has the columns `prompt` (see `Source.prompt_field`) and `response`, or a column `messages`
     with a conversation: a user's and an assistant's message in turn, each of the latter a demonstration with what was before it.
 
     Args:
@@ -106,7 +106,7 @@ def load_demonstrations(source: SourceConfig, *, seed: int = 0, noise: float | N
     return [Demonstration(*pair) for pair in zip(prompts, column(records, "response"), strict=True)]
 
 
-def tokenizer_corpus(source: SourceConfig, *, seed: int) -> list[str]:
+def tokenizer_corpus(source: Source, *, seed: int) -> list[str]:
     """Texts for the built-in tokenizer to learn from: prompts and responses, unless the family has a list of its own."""
     family = find_family(source)
     if isinstance(family, Operators):
@@ -114,14 +114,14 @@ def tokenizer_corpus(source: SourceConfig, *, seed: int) -> list[str]:
     return [text for shown in load_demonstrations(source, seed=seed) for text in (shown.prompt, shown.response)]
 
 
-def as_source(source: SourceConfig | Mapping[str, Any] | str) -> SourceConfig:
+def as_source(source: Source | Mapping[str, Any] | str) -> Source:
     """A source from its config, the fields of one, or its path."""
-    if isinstance(source, SourceConfig):
+    if isinstance(source, Source):
         return source
-    return SourceConfig(path=source) if isinstance(source, str) else SourceConfig.model_validate(dict(source))
+    return Source(path=source) if isinstance(source, str) else Source.model_validate(dict(source))
 
 
-def find_family(source: SourceConfig) -> ProblemFamily | None:
+def find_family(source: Source) -> ProblemFamily | None:
     """The generated family that a source names; None for a file or a data set.
 
     Raises:
@@ -144,7 +144,7 @@ def find_family(source: SourceConfig) -> ProblemFamily | None:
     return family
 
 
-def system_message(source: SourceConfig) -> str | None:
+def system_message(source: Source) -> str | None:
     """The system message that the conversations of a source begin with (verl's layout); None where they have none.
 
     Raises:
@@ -155,7 +155,7 @@ def system_message(source: SourceConfig) -> str | None:
     return _questions(source, read_source(source))[1]
 
 
-def _questions(source: SourceConfig, records: Records) -> tuple[list[str], str | None]:
+def _questions(source: Source, records: Records) -> tuple[list[str], str | None]:
     """(problems, the system message that stands before all of them)."""
     name = _prompt_column(source, records)
     if isinstance(records.rows[0].get(name), list):
@@ -163,8 +163,8 @@ def _questions(source: SourceConfig, records: Records) -> tuple[list[str], str |
     return column(records, name), None
 
 
-def _prompt_column(source: SourceConfig, records: Records) -> str:
-    if source.prompt_field != SourceConfig.model_fields["prompt_field"].default:
+def _prompt_column(source: Source, records: Records) -> str:
+    if source.prompt_field != Source.model_fields["prompt_field"].default:
         return source.prompt_field
     names = (source.prompt_field, *PROMPT_FALLBACKS)
     found = next((name for name in names if name in records.columns), None)
@@ -180,7 +180,7 @@ _ANSWER_KINDS = (str, int, float, type(None))
 
 
 def _answers(records: Records, name: str) -> Sequence[str | None]:
-    default = name == SourceConfig.model_fields["answer_field"].default
+    default = name == Source.model_fields["answer_field"].default
     if name not in records.columns and default and GRADED in records.columns:
         return [_answer(value) for value in _ground_truths(records)]
     if name not in records.columns and default and SOLUTION in records.columns:

@@ -365,7 +365,7 @@ def model_card(
         origin = "a small Qwen2 with random initial weights"
     trained = f"Phases: {', '.join(f'`{each}`' for each in config.phases)}; this checkpoint is of `{phase}`."
     if phase in ("rl", "vote_sft"):
-        data = config.data.train.path if config.data.train else config.env.id
+        data = config.train_source.name if config.train_source else config.env.id
         trained += f" Samples of `{data}`. Reward: {_REWARDS.get(config.rl.reward, f'`{config.rl.reward}`')}."
     lines = [
         *("---", yaml.safe_dump(front, sort_keys=False).rstrip(), "---", "", f"# {config.name}", ""),

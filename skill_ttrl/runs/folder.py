@@ -410,7 +410,7 @@ def config_differences(saved: SkillTTRLConfig, given: SkillTTRLConfig) -> list[s
     for key in sorted(there.keys() | here.keys()):
         old, new = there.get(key), here.get(key)
         ignored = any(key == name or key.startswith(name + ".") for name in NO_EFFECT_ON_RESULTS)
-        resolved = key.endswith("revision") and new is None
+        resolved = (key.endswith("revision") or key.startswith("data.revisions")) and not new
         if old != new and not ignored and not resolved:
             differences.append(f"{key} {json.dumps(old)} there, {json.dumps(new)} here")
     return differences

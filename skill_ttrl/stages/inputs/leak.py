@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.tasks import CHECK, load_demonstrations
 from skill_ttrl.envs import make_env
@@ -27,7 +27,7 @@ from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import FAILURES, pass_signals
-from skill_ttrl.stages.inputs.pin import data_revision
+from skill_ttrl.stages.inputs.pin import pinned_source
 from skill_ttrl.types import Task, Trajectory, derive_seed
 
 WAYS = (
@@ -104,8 +104,8 @@ def seen_by_run(config: SkillTTRLConfig, training: Callable[[SkillTTRLConfig], S
         DataError, EnvError: its data cannot be read any more.
     """
     found = seen_tasks(training(config))
-    if config.imitates and config.sft.data is not None:
-        source: SourceConfig = config.sft.data.model_copy(update={"revision": data_revision(config.sft.data)})
+    source = pinned_source(config.demonstration_source)
+    if config.imitates and source is not None:
         seed = derive_seed(config.seed, "demonstrations")
         found |= seen_prompts(shown.prompt for shown in load_demonstrations(source, seed=seed))
     elif config.imitates and config.demonstrations.trajectories is not None:

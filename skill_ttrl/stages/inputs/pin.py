@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from skill_ttrl.agents.document import document_revision
-from skill_ttrl.config import BUILTIN, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import BUILTIN, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, Source
 from skill_ttrl.config.rl import COPY
 from skill_ttrl.config.section import Section
 from skill_ttrl.data.records import FILE_HASH, read_source
@@ -34,9 +34,8 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
     critic = pinned.rl.critic if "rl" in config.phases else None
     if critic is not None and critic.model is not None and critic.model != COPY:
         critic.revision = _model_revision(ModelConfig(path=critic.model, revision=critic.revision))
-    for source in _sources(pinned):
-        if source is not None:
-            source.revision = data_revision(source)
+    found = {source.name: data_revision(source) for source in _sources(config)}
+    pinned.data.revisions |= {name: revision for name, revision in found.items() if revision is not None}
     return pinned
 
 
@@ -62,24 +61,25 @@ def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRL
     for (mine, name), (theirs, _) in zip(_pinned(taken), _pinned(saved), strict=True):
         if mine is not None and theirs is not None:
             setattr(mine, name, getattr(theirs, name))
+    taken.data.revisions = {**saved.data.revisions}
     return taken
 
 
 def _pinned(config: SkillTTRLConfig) -> list[tuple[Section | None, str]]:
     """Each section that has a revision, and its field."""
-    sections: list[tuple[Section | None, str]] = [
+    return [
         (config.model, "revision"),
         (config.agent, "document_revision"),
         (config.rl, "reward_revision"),
         (config.rl.critic, "revision"),
         (config.skills, "embedder_revision"),
     ]
-    return [*sections, *((source, "revision") for source in _sources(config))]
 
 
-def _sources(config: SkillTTRLConfig) -> tuple[SourceConfig | None, ...]:
-    gate = None if config.skills is None or config.skills.gate is None else config.skills.gate.data
-    return config.data.train, config.data.eval, config.sft.data, gate
+def _sources(config: SkillTTRLConfig) -> list[Source]:
+    gate = None if config.skills is None or config.skills.gate is None else config.data.source(config.skills.gate.data)
+    every = (config.train_source, config.eval_source, config.demonstration_source, gate)
+    return [source for source in every if source is not None]
 
 
 def _model_revision(model: ModelConfig) -> str | None:
@@ -137,7 +137,7 @@ def _embedder_revision(skills: SkillsConfig) -> str | None:
         ) from None
 
 
-def data_revision(source: SourceConfig) -> str | None:
+def data_revision(source: Source) -> str | None:
     """The exact version that a source reads now: the hash of a file, the commit of a hub data set; None of a family.
 
     Raises:
@@ -148,15 +148,14 @@ def data_revision(source: SourceConfig) -> str | None:
         return asked
     found = read_source(source, limit=1).revision
     if asked is not None and asked.startswith(FILE_HASH) and found != asked:
-        what = ", ".join([source.path, *source.more])
         raise DataError(
-            f"{what} has changed since this run started: its content is {found}, the config pins {asked}. Restore the file, or "
+            f"{source.name} has changed since this run started: its content is {found}, the config pins {asked}. Restore the file, or "
             "start a new run."
         )
     return found or asked
 
 
-def pinned_source(source: SourceConfig | None) -> SourceConfig | None:
+def pinned_source(source: Source | None) -> Source | None:
     """A source with its revision; None where there is none.
 
     Raises:

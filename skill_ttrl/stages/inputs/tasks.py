@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.config import DataConfig, GateConfig, SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.config import DataConfig, GateConfig, SkillTTRLConfig, Source, load_config
 from skill_ttrl.data.tasks import load_tasks, system_message
 from skill_ttrl.envs import env_tasks, resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, SplitError, TrustError, annotate_error
@@ -26,7 +26,7 @@ _SPLITS = "A run trains on env.train_split and evaluates on env.eval_split."
 def source_tasks(
     config: SkillTTRLConfig,
     env_id: str,
-    source: SourceConfig | None,
+    source: Source | None,
     split: str,
     limit: int | None = None,
     progress: Progress | None = None,
@@ -54,7 +54,7 @@ def source_tasks(
     return tasks
 
 
-def _check_system(config: SkillTTRLConfig, source: SourceConfig, progress: Progress) -> None:
+def _check_system(config: SkillTTRLConfig, source: Source, progress: Progress) -> None:
     """Say that a system message in the data is not sent.
 
     Raises:
@@ -69,7 +69,7 @@ def _check_system(config: SkillTTRLConfig, source: SourceConfig, progress: Progr
 
 
 def training_tasks(
-    config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, progress: Progress | None = None
+    config: SkillTTRLConfig, env_id: str, source: Source | None, progress: Progress | None = None
 ) -> list[Task]:
     """Return the tasks that a run trains on: those of `source`, or `env.train_tasks` of those of `env.train_split`.
 
@@ -93,21 +93,21 @@ def is_held_out(config: SkillTTRLConfig) -> bool:
 def set_names(config: SkillTTRLConfig) -> tuple[str, str]:
     """Names of the tasks that a run trains on and of those that it is measured on, for tables."""
 
-    def name(source: SourceConfig | None, usual: str, split: str) -> str:
+    def name(source: Source | None, usual: str, split: str) -> str:
         if source is None:
             return f"{config.env.id} ({split})"
         part = source.split or (usual if source.path.startswith("synthetic:") else "")
         return f"{source.path} ({part})" if part else source.path
 
-    train = name(config.data.train, "train", config.env.train_split)
+    train = name(config.train_source, "train", config.env.train_split)
     if config.data.eval is None and config.data.train is not None:
         return train, train
-    return train, name(config.data.eval, "test", config.env.eval_split)
+    return train, name(config.eval_source, "test", config.env.eval_split)
 
 
 def other_family(config: SkillTTRLConfig) -> str | None:
     """A warning where a run is measured on problems of another family than it trains on, such as a recipe's additions; else None."""
-    train, evaluated = config.data.train, config.data.eval
+    train, evaluated = config.train_source, config.eval_source
     if train is None or evaluated is None or train.path == evaluated.path:
         return None
     if not any(source.path.startswith("synthetic:") for source in (train, evaluated)):
@@ -189,7 +189,7 @@ def own_training_tasks(config: SkillTTRLConfig) -> list[Task]:
     Raises:
         DataError, EnvError: they cannot be read.
     """
-    return training_tasks(config, resolve_env(config.env.id), pinned_source(config.data.train))
+    return training_tasks(config, resolve_env(config.env.id), pinned_source(config.train_source))
 
 
 def gate_of(config: SkillTTRLConfig) -> GateConfig | None:
@@ -223,7 +223,9 @@ def hold_out(
         return [*train], []
     if gate.data is None:
         return split_tasks(train, gate.tasks, config.seed)
-    tasks = source_tasks(config, resolve_env(config.env.id), gate.data, "train", None, progress)[: gate.tasks]
+    tasks = source_tasks(config, resolve_env(config.env.id), config.data.source(gate.data), "train", None, progress)[
+        : gate.tasks
+    ]
     warnings += settle(config, leaked(config, evaluated, seen_tasks(tasks), "skills.gate.data"))
     held_out = {task_content(task) for task in tasks}
     return [task for task in train if task_content(task) not in held_out], tasks

@@ -43,11 +43,11 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
         SkillTTRLError: tasks cannot be read.
     """
     env_id, asked = resolve_env(config.env.id), config.optimize or OptimizeConfig()
-    train = training_tasks(config, env_id, pinned_source(config.data.train), progress)
+    train = training_tasks(config, env_id, pinned_source(config.train_source), progress)
     own, data, test = asked.selection, config.data, list[Task]()
-    if sum(each is not None for each in (own.data, own.split, own.tasks)) > 1:
-        raise ConfigError("optimize.selection: set only one of data, split and tasks.")
-    if own.split is not None and data.train is not None:
+    if own.tasks is not None and (own.data is not None or own.split is not None):
+        raise ConfigError("optimize.selection: set tasks, or data and its split, not both.")
+    if own.split is not None and own.data is None and data.train is not None:
         raise ConfigError(
             "optimize.selection.split names a split of the environment's own tasks, but data.train replaces them. Set optimize.selection.data or "
             "optimize.selection.tasks."
@@ -57,7 +57,7 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
     if asked.test_tasks:
         train, test = hold_out(train, asked.test_tasks, derive_seed(config.seed, TEST), TEST)
     elif asked.test_tasks is None and data.eval is not None:
-        test = source_tasks(config, env_id, pinned_source(data.eval), TEST, None, progress)
+        test = source_tasks(config, env_id, pinned_source(config.eval_source), TEST, None, progress)
     elif asked.test_tasks is None and data.train is None:
         test = source_tasks(config, env_id, None, config.env.eval_split, config.env.eval_tasks, progress)
     elif asked.test_tasks is None:
@@ -65,7 +65,10 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
             "Without data.eval nothing is tested at the end, and the selection score of the best document is optimistic."
         )
     if own.data is not None or own.split is not None:
-        selection = source_tasks(config, env_id, pinned_source(own.data), own.split or SELECTION, None, progress)
+        source = data.source(own.data)
+        if source is not None:
+            source.split = own.split
+        selection = source_tasks(config, env_id, pinned_source(source), own.split or SELECTION, None, progress)
     else:
         train, selection = hold_out(train, own.tasks, derive_seed(config.seed, SELECTION), SELECTION)
     return told_apart({TRAIN: train, SELECTION: selection, TEST: test})
@@ -134,7 +137,7 @@ def check_answers(roles: Mapping[str, Sequence[Task]]) -> None:
     if found:
         env_id = next(task.env_id for tasks in roles.values() for task in tasks)
         raise DataError(
-            f"{' and '.join(found)} have no true answer, and {env_id} needs one. Give each record its answer (data.train.answer_field names its "
+            f"{' and '.join(found)} have no true answer, and {env_id} needs one. Give each record its answer (data.answer_field names its "
             "column), or remove such records; test tasks are optional (optimize.test_tasks=0)."
         )
 

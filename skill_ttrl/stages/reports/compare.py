@@ -173,7 +173,7 @@ def _of_run(path: Path) -> Measured:
     if found is None:
         raise RunFolderError(f"{path} holds no evaluation yet. Continue the run with --resume auto.")
     config = read_run(path).config
-    source = config.data.eval or config.data.train
+    source = config.eval_source or config.train_source
     data = {} if source is None else {"path": source.path, "revision": source.revision}
     kwargs = {name: value for name, value in config.env.kwargs.items() if name != "split"}
     where = json.dumps([config.env.id, kwargs, data, found.split], sort_keys=True, default=str)

@@ -76,11 +76,11 @@ def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
         SkillTTRLError: they cannot be read, or a rule on them (`rules.task_refusals`) does not hold.
     """
     env_id = resolve_env(config.env.id)
-    train = training_tasks(config, env_id, config.data.train, progress)
+    train = training_tasks(config, env_id, config.train_source, progress)
     held_out, evaluated = is_held_out(config), train
     if held_out:
         split = evaluation_split(config)
-        evaluated = source_tasks(config, env_id, config.data.eval, split, config.env.eval_tasks, progress)
+        evaluated = source_tasks(config, env_id, config.eval_source, split, config.env.eval_tasks, progress)
     envs = make_envs(config, [*train, *evaluated])
     try:
         raise_all(task_refusals(config, train, evaluated if held_out else None, envs))

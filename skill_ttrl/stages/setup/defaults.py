@@ -151,7 +151,7 @@ def with_epochs(config: SkillTTRLConfig) -> SkillTTRLConfig:
         ConfigError: the tasks are of a hub's data set, whose number is not known before it is fetched.
         DataError, EnvError: there are none, or they cannot be read.
     """
-    rl, source = config.rl, config.data.train
+    rl, source = config.rl, config.train_source
     if rl.total_epochs is None:
         return config
     if source is not None and source.path.startswith("hf:"):
@@ -166,7 +166,7 @@ def with_epochs(config: SkillTTRLConfig) -> SkillTTRLConfig:
 
 def with_data_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
     """The config with the system message of its training conversations (verl's layout) as `agent.system`, where it states none."""
-    source = config.data.train
+    source = config.train_source
     if source is None or source.path.startswith("hf:") or "system" in config.agent.model_fields_set:
         return config  # a plan fetches nothing: of a hub's data set `source_tasks` says what to set
     try:

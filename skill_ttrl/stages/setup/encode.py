@@ -283,8 +283,8 @@ def encode_demonstrations(
         warnings: gets lines for the summary on held-out tasks that are imitated.
         resumed: the run goes on from a checkpoint.
     """
-    config = parts.config.sft
-    if config.data is None:
+    config, source = parts.config.sft, parts.config.demonstration_source
+    if source is None:
         # A run that goes on imitates what it began with: thoughts that a model wrote come once, and files of others change.
         path = folder.path / DEMONSTRATIONS
         if resumed and path.is_file():
@@ -293,28 +293,28 @@ def encode_demonstrations(
             encoded = encode_episodes(parts, meter, folder, progress, warnings)
         return encoded, encoded
     seed = derive_seed(parts.config.seed, "demonstrations")
-    demonstrations = load_demonstrations(config.data, seed=seed)
+    demonstrations = load_demonstrations(source, seed=seed)
     if not demonstrations:
-        raise DataError(f"{config.data.path} holds no demonstrations.")
+        raise DataError(f"{source.name} holds no demonstrations.")
     if note := answer_note(parts.config, demonstrations):
         warnings.append(note)
     prompts = seen_prompts(shown.prompt for shown in demonstrations)
     if not resumed:
-        warnings += meter.demonstration_leaks(parts.config, prompts, f"sft.data ({config.data.path})")
+        warnings += meter.demonstration_leaks(parts.config, prompts, f"sft.data ({source.name})")
     if len(demonstrations) >= MANY:
         progress.notice(f"Tokenizing {len(demonstrations):,} demonstrations ...")
     tokenizer, agent = parts.policy.tokenizer, agent_of(parts)
     noisy = encode_written(tokenizer, agent, demonstrations)
-    refuse_too_long(parts, noisy, f"The longest demonstration of {config.data.path}")
+    refuse_too_long(parts, noisy, f"The longest demonstration of {source.name}")
     if config.noise_free_fraction == 0:
         return noisy, noisy
-    if not config.data.path.startswith("synthetic:"):
+    if not source.path.startswith("synthetic:"):
         progress.notice(
-            f"sft.noise_free_fraction ({config.noise_free_fraction}) has no effect: it needs a generated family, and {config.data.path} is a file. Set it to 0.",
+            f"sft.noise_free_fraction ({config.noise_free_fraction}) has no effect: it needs a generated family, and {source.name} is a file. Set it to 0.",
             warning=True,
         )
         return noisy, noisy
-    return encode_written(tokenizer, agent, load_demonstrations(config.data, seed=seed, noise=0.0)), noisy
+    return encode_written(tokenizer, agent, load_demonstrations(source, seed=seed, noise=0.0)), noisy
 
 
 def encode_episodes(

@@ -151,8 +151,8 @@ def load_policy(
     corpus: Collection[str] = []
     if config.model.path == BUILTIN and config.model.builtin.vocabulary == "entities":
         corpus = prompt_texts(config, () if config.skills is None else tuple(starting_skills(config.skills)))
-    elif config.model.path == BUILTIN and config.sft.data is not None:
-        corpus = tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations"))
+    elif config.model.path == BUILTIN and config.demonstration_source is not None:
+        corpus = tokenizer_corpus(config.demonstration_source, seed=derive_seed(config.seed, "demonstrations"))
     elif config.model.path == BUILTIN and config.demonstrations.trajectories is not None:
         corpus = episode_corpus(config.demonstrations.trajectories)
     seed = derive_seed(config.seed, "model")
@@ -198,8 +198,8 @@ def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set
     form = find_observations(config.agent.observations)
     found |= set(() if form is None else form.vocabulary)
     found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}
-    if config.sft.data is not None:
-        found.update(tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations")))
+    if config.demonstration_source is not None:
+        found.update(tokenizer_corpus(config.demonstration_source, seed=derive_seed(config.seed, "demonstrations")))
     elif config.demonstrations.trajectories is not None:
         found.update(_of_episodes(config.demonstrations.trajectories, config.agent))
     return found

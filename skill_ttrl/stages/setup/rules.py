@@ -173,8 +173,10 @@ def _lookups(config: SkillTTRLConfig, env_id: str | None, trains: bool) -> Itera
             yield partial(find_scripted_agent, config.collect.agent, env_id)
     if not trains:
         return
-    shown = config.sft.data if config.imitates else None
-    yield from (partial(find_family, each) for each in (config.data.train, config.data.eval, shown) if each is not None)
+    shown = config.demonstration_source if config.imitates else None
+    yield from (
+        partial(find_family, each) for each in (config.train_source, config.eval_source, shown) if each is not None
+    )
     yield partial(check_tracker, config.run.report_to)
     models = models_of(config)
     if "distill" in phases:

@@ -432,4 +432,4 @@ def _tasks(target: EvalTarget, gate: GateConfig) -> list[Task]:
     config = target.config
     if gate.data is None:
         return split_tasks(own_training_tasks(config), gate.tasks, config.seed)[1]
-    return source_tasks(config, resolve_env(config.env.id), gate.data, "train")[: gate.tasks]
+    return source_tasks(config, resolve_env(config.env.id), config.data.source(gate.data), "train")[: gate.tasks]

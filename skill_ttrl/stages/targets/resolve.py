@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config, recipe_names, split_command
+from skill_ttrl.config import SkillTTRLConfig, Source, load_config, recipe_names, split_command
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, ModelError, RunFolderError, TrustError
@@ -84,7 +84,7 @@ class EvalDataset:
 
     name: str
     """As it was asked for; empty for the subject's own problems."""
-    source: SourceConfig | None
+    source: Source | None
     """None: the environment's own."""
     split: str
     """Name of the part that they are."""
@@ -144,7 +144,7 @@ class EvalTarget:
         found = []
         for name in data:
             config = load_config(self.origin, [*_measured_on(name), *self.overrides])
-            found.append(EvalDataset(name, pinned_source(config.data.eval), "test"))
+            found.append(EvalDataset(name, pinned_source(config.eval_source), "test"))
         return found
 
     def _own_problems(self) -> EvalDataset:
@@ -154,9 +154,9 @@ class EvalTarget:
                 f"{self.name} is a plain model without its own problems. Set --data FILE, or --config CONFIG to use the config's."
             )
         if data.eval is not None:
-            return EvalDataset("", pinned_source(data.eval), "test")
+            return EvalDataset("", pinned_source(self.config.eval_source), "test")
         if data.train is not None:
-            return EvalDataset("", pinned_source(data.train), "train")
+            return EvalDataset("", pinned_source(self.config.train_source), "train")
         return EvalDataset("", None, evaluation_split(self.config), self.config.env.eval_tasks)
 
     def trained_on(self) -> tuple[Seen | None, str]:

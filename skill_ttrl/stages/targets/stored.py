@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from skill_ttrl.config import SourceConfig, load_config
+from skill_ttrl.config import Source, load_config
 from skill_ttrl.data.records import column, read_records
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.errors import ConfigError, DataError, EnvError, TrustError
@@ -144,8 +144,8 @@ def _from_records(path: Path) -> SampleSet:
             f"{path} contains no samples: neither lines of {SAMPLES} or of a run's trajectories.jsonl, nor records with 'problem' "
             f"and 'responses' (it has: {', '.join(map(repr, records.columns))}). To draw samples, give --policy and --data."
         )
-    name = "problem" if "problem" in records.columns else SourceConfig.model_fields["prompt_field"].default
-    tasks = load_tasks(SourceConfig(path=str(path), prompt_field=name), "")
+    name = "problem" if "problem" in records.columns else Source.model_fields["prompt_field"].default
+    tasks = load_tasks(Source(path=str(path), prompt_field=name), "")
     rows = []
     for task, row, responses, where in zip(
         tasks, records.rows, column(records, "responses", list), records.places, strict=True

@@ -45,7 +45,7 @@ def test_the_first_skill_ttrl(first: Path) -> None:
     found = convert(first)
     config = found.config
     assert config.name == "first_one" and found.system == "the first Skill-TTRL" and config.seed == 42
-    assert config.data.train is not None and (config.data.train.path, config.data.train.more) == ("a.json", ["b.json"])
+    assert config.data.train is not None and config.data.train.path == ["a.json", "b.json"]
     assert config.data.eval is None and config.data.max_prompt_tokens == 600 and config.rl.prompts_per_step == 4
     assert config.model.lora is not None and (config.model.lora.r, config.model.lora.alpha) == (8, 16)
     assert config.runtime.precision == "fp16" and config.runtime.nproc == 2

@@ -27,11 +27,11 @@ def test_what_a_recipe_says_of_its_run_is_of_these_very_settings(name: str) -> N
     config = load_config(name)
     if config.verified is not None:
         digest = settings_digest(config)
-        assert config.verified.config_digest == digest, f"run {name} again, and put in its config_digest: {digest}"
+        assert config.verified["config_digest"] == digest, f"run {name} again, and put in its config_digest: {digest}"
         assert re.fullmatch(
             r"hardware: .+; date: [\d-]{10}; wall time: .+; peak memory: .+; result: .+", verified_note(config)
         )
-        assert _verified_on(verified_note(config)) == config.verified.date
+        assert _verified_on(verified_note(config)) == config.verified["date"]
 
 
 def test_a_changed_copy_is_not_verified_and_a_run_s_own_config_is(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, Source, load_config
 from skill_ttrl.data.records import read_source
 from skill_ttrl.data.tasks import load_tasks, system_message
 from skill_ttrl.errors import ConfigError, DataError
@@ -42,34 +42,34 @@ def config(path: Path | str, **agent: Any) -> SkillTTRLConfig:
 
 def test_a_file_in_verls_layout_reads_without_further_options(tmp_path: Path) -> None:
     path = write(tmp_path / "train.parquet", row(0, "Compute 1+1.", "2"), row(1, "Compute 1/2.", "\\frac{1}{2}"))
-    tasks = load_tasks(SourceConfig(path=str(path)))
+    tasks = load_tasks(Source(path=str(path)))
     assert [task.options for task in tasks] == [{"question": "Compute 1+1."}, {"question": "Compute 1/2."}]
     assert [task.ground_truth for task in tasks] == ["2", "\\frac{1}{2}"]
-    assert system_message(SourceConfig(path=str(path))) is None and config(path).agent.system is None
+    assert system_message(Source(path=str(path))) is None and config(path).agent.system is None
     lines = tmp_path / "train.jsonl"
     lines.write_text("".join(json.dumps(each) + "\n" for each in pyarrow.parquet.read_table(path).to_pylist()))
-    assert [task.ground_truth for task in load_tasks(SourceConfig(path=str(lines)))] == ["2", "\\frac{1}{2}"]
+    assert [task.ground_truth for task in load_tasks(Source(path=str(lines)))] == ["2", "\\frac{1}{2}"]
 
 
 @pytest.mark.parametrize(("truth", "reference"), [("so ... #### 72", "72"), (72, "72"), (0.5, "0.5"), (None, None)])
 def test_true_answers_are_read_as_those_of_an_answer_column(truth: Any, reference: str | None, tmp_path: Path) -> None:
     path = write(tmp_path / "data.parquet", row(0, "?", truth))
-    assert load_tasks(SourceConfig(path=str(path)))[0].ground_truth == reference
+    assert load_tasks(Source(path=str(path)))[0].ground_truth == reference
 
 
 def test_a_system_message_of_the_data_is_the_agents(tmp_path: Path) -> None:
     path = write(tmp_path / "data.parquet", *(row(at, f"Compute {at}.", "1", "Be brief.") for at in range(2)))
     assert config(path).agent.system == "Be brief."
     assert config(path, system="Be long.").agent.system == "Be long."
-    assert [task.options["question"] for task in load_tasks(SourceConfig(path=str(path)))] == [
+    assert [task.options["question"] for task in load_tasks(Source(path=str(path)))] == [
         "Compute 0.",
         "Compute 1.",
     ]
     bare = load_config({"data": {"train": {"path": str(path)}}})
     with pytest.raises(DataError, match=r'begin with a system message. Set agent.system="Be brief."'):
-        training_tasks(bare, "SkillTTRL/Math-v0", bare.data.train)
+        training_tasks(bare, "SkillTTRL/Math-v0", bare.train_source)
     meant = config(path, system=None)
-    assert len(training_tasks(meant, "SkillTTRL/Math-v0", meant.data.train)) == 2
+    assert len(training_tasks(meant, "SkillTTRL/Math-v0", meant.train_source)) == 2
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -88,24 +88,24 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_a_conversation_of_another_shape_is_named_with_its_place(second: Any, words: str, tmp_path: Path) -> None:
     path = write(tmp_path / "data.parquet", row(0, "?", "1", "Be brief." if "system" in words else None), second)
     with pytest.raises(DataError, match=words):
-        load_tasks(SourceConfig(path=str(path)))
+        load_tasks(Source(path=str(path)))
 
 
 def test_a_ground_truth_that_cannot_be_graded_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "data.parquet", row(0, "?", {"target": 1}))
     with pytest.raises(DataError, match=r"row 1: reward_model.ground_truth must be a text or a number, found dict"):
-        load_tasks(SourceConfig(path=str(path)))
+        load_tasks(Source(path=str(path)))
 
 
 def test_several_files_are_read_as_one(tmp_path: Path) -> None:
     first = write(tmp_path / "a.parquet", row(0, "a?", "1"), row(1, "b?", "2"))
     second = write(tmp_path / "b.parquet", row(0, "c?", "3"))
     given = load_config({"data": {"train": {"path": [str(first), str(second)]}}})
-    source = given.data.train
+    source = given.train_source
     assert source is not None and source.path == str(first) and source.more == [str(second)]
     assert [task.options["question"] for task in load_tasks(source)] == ["a?", "b?", "c?"]
     assert len(read_source(source, limit=2)) == 2 and read_source(source).places[2] == f"{second}, row 1"
-    again = SkillTTRLConfig.model_validate(given.model_dump()).data.train
+    again = SkillTTRLConfig.model_validate(given.model_dump()).train_source
     assert again == source, "as a run's config.yaml has it"
     pinned = source.model_copy(update={"revision": data_revision(source)})
     assert data_revision(pinned) == pinned.revision and str(pinned.revision).startswith("sha256:")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skill_ttrl.config import SourceConfig
+from skill_ttrl.config import Source
 from skill_ttrl.data.formats import CONVENTIONS, SIZES, Formats
 from skill_ttrl.data.tasks import load_demonstrations, load_tasks
 from skill_ttrl.envs import make_env
@@ -36,7 +36,7 @@ def test_splits_share_nothing_and_the_first_tasks_are_of_all_types() -> None:
     every = [item.id for own in items.values() for item in own]
     questions = [item.question for own in items.values() for item in own]
     assert len(set(every)) == len(set(questions)) == len(every) == len(CONVENTIONS) * sum(SIZES.values())
-    source = SourceConfig(path="synthetic:formats", limit=len(CONVENTIONS))
+    source = Source(path="synthetic:formats", limit=len(CONVENTIONS))
     assert {task.task_type for task in load_tasks(source, "SkillTTRL/QA-v0", split="train")} == {
         each.name for each in CONVENTIONS
     }
@@ -49,6 +49,6 @@ def test_splits_share_nothing_and_the_first_tasks_are_of_all_types() -> None:
 
 def test_it_is_for_the_environment_of_questions() -> None:
     with pytest.raises(DataError, match="is played in SkillTTRL/QA-v0"):
-        load_tasks(SourceConfig(path="synthetic:formats"))
+        load_tasks(Source(path="synthetic:formats"))
     with pytest.raises(DataError, match=r"has no split 'valid'\. Did you mean 'val'"):
         FAMILY.items("valid")

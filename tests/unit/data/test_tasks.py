@@ -10,7 +10,7 @@ import pytest
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config import SourceConfig
+from skill_ttrl.config import Source
 from skill_ttrl.data.families import Demonstration
 from skill_ttrl.data.tasks import load_demonstrations, load_tasks
 from skill_ttrl.envs import make_env
@@ -24,10 +24,10 @@ DATA = Path(__file__).parents[3].parent / "shared" / "data" / "math"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real problem sets are not at {DATA}")
 
 
-def source(tmp_path: Path, rows: list[dict[str, Any]], **fields: Any) -> SourceConfig:
+def source(tmp_path: Path, rows: list[dict[str, Any]], **fields: Any) -> Source:
     path = tmp_path / "data.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return SourceConfig(path=str(path), **fields)
+    return Source(path=str(path), **fields)
 
 
 def test_a_file_becomes_tasks(tmp_path: Path) -> None:
@@ -71,25 +71,25 @@ def test_the_prompt_column_and_its_fallbacks(tmp_path: Path, name: str) -> None:
 
 
 def test_a_family_becomes_tasks() -> None:
-    config = SourceConfig(path="synthetic:add")
+    config = Source(path="synthetic:add")
     train, test = load_tasks(config, "E-v0", split="train"), load_tasks(config, "E-v0", split="test")
     assert (len(train), len(test)) == (256, 128)
-    assert load_tasks(SourceConfig(path="synthetic:add", split="test", limit=5), "E-v0", split="train") == test[:5]
+    assert load_tasks(Source(path="synthetic:add", split="test", limit=5), "E-v0", split="train") == test[:5]
     with pytest.raises(ConfigError, match=r"synthetic:add has no option 'nosie'\. Did you mean 'noise'\?"):
-        load_tasks(SourceConfig(path="synthetic:add", options={"nosie": 1}))
+        load_tasks(Source(path="synthetic:add", options={"nosie": 1}))
 
 
 def test_demonstrations_of_a_family() -> None:
-    config = SourceConfig(path="synthetic:add", options={"noise": 0.0}, limit=100)
+    config = Source(path="synthetic:add", options={"noise": 0.0}, limit=100)
     clean = load_demonstrations(config, seed=1)
     assert len(clean) == 100 and clean == load_demonstrations(config, seed=2)
     noisy = load_demonstrations(config, seed=1, noise=0.9)
     assert sum(one != other for one, other in zip(clean, noisy, strict=True)) > 90
-    default = load_demonstrations(SourceConfig(path="synthetic:add"), seed=1)
-    assert default == load_demonstrations(SourceConfig(path="synthetic:add", options={"noise": 0.2}), seed=1)
+    default = load_demonstrations(Source(path="synthetic:add"), seed=1)
+    assert default == load_demonstrations(Source(path="synthetic:add", options={"noise": 0.2}), seed=1)
     for bad in (1.5, "much", True):
         with pytest.raises(ConfigError, match="must be a number from 0 to 1"):
-            load_demonstrations(SourceConfig(path="synthetic:add", options={"noise": bad}))
+            load_demonstrations(Source(path="synthetic:add", options={"noise": bad}))
 
 
 def test_a_conversation_is_a_demonstration_for_each_turn_of_the_assistant(tmp_path: Path, tiny_model: Any) -> None:
@@ -125,11 +125,11 @@ def test_demonstrations_of_a_file(tmp_path: Path) -> None:
 @needs_data
 @pytest.mark.parametrize(("name", "count"), [("aime", 30), ("amc", 83), ("math", 500)])
 def test_the_real_problem_sets(name: str, count: int) -> None:
-    tasks = load_tasks(SourceConfig(path=str(DATA / f"{name}.json")), split="test")
+    tasks = load_tasks(Source(path=str(DATA / f"{name}.json")), split="test")
     assert len(tasks) == len({task.id for task in tasks}) == count
     assert all(task.ground_truth and task.options["question"] and task.task_type for task in tasks)
 
 
 def test_a_problem_may_lack_its_answer(tmp_path: Path) -> None:
     (tmp_path / "mixed.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n{"question": "1+2?"}\n')
-    assert [task.ground_truth for task in load_tasks(SourceConfig(path=f"{tmp_path}/mixed.jsonl"), "E")] == ["2", None]
+    assert [task.ground_truth for task in load_tasks(Source(path=f"{tmp_path}/mixed.jsonl"), "E")] == ["2", None]

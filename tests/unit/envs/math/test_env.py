@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.config import SourceConfig
+from skill_ttrl.config import Source
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.math.env import MathEnv
 from skill_ttrl.errors import DataError, EnvError
@@ -78,7 +78,7 @@ def test_the_seed_draws_the_problem_and_the_answer_is_not_shown() -> None:
 def test_problems_of_its_own_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     path.write_text(json.dumps([{"question": "1+1?", "answer": "2"}]))
-    sources: list[Any] = [str(path), {"path": str(path)}, SourceConfig(path=str(path))]
+    sources: list[Any] = [str(path), {"path": str(path)}, Source(path=str(path))]
     for source in sources:
         env = make_env("math", source=source)
         assert env.reset(seed=3)[0] == "1+1?"

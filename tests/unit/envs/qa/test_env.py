@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.answers.grade import matches, token_f1
-from skill_ttrl.config import SourceConfig
+from skill_ttrl.config import Source
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.envs import check_text_env, env_tasks, make_env
 from skill_ttrl.envs.qa.env import QAEnv
@@ -73,7 +73,7 @@ ROWS: list[dict[str, Any]] = [
 def test_records_become_tasks_in_every_format(tmp_path: Path) -> None:
     file = tmp_path / "qa.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
-    tasks = load_tasks(SourceConfig(path=str(file)), "SkillTTRL/QA-v0", split="val")
+    tasks = load_tasks(Source(path=str(file)), "SkillTTRL/QA-v0", split="val")
     assert [(task.id, task.task_type, task.split, task.ground_truth) for task in tasks] == [
         ("a", "capital", "val", None),
         ("b", "", "val", None),
@@ -101,7 +101,7 @@ def test_mistakes_are_named_with_file_and_line(tmp_path: Path, line: str, messag
     file = tmp_path / "qa.jsonl"
     file.write_text(f"{json.dumps(ROWS[0])}\n{line}\n", encoding="utf-8")
     with pytest.raises(DataError, match=message):
-        load_tasks(SourceConfig(path=str(file)), "SkillTTRL/QA-v0")
+        load_tasks(Source(path=str(file)), "SkillTTRL/QA-v0")
 
 
 def test_files_by_split_and_a_family_are_its_own_questions(tmp_path: Path) -> None:

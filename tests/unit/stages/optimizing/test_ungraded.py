@@ -63,7 +63,7 @@ def test_tasks_without_a_true_answer_are_refused_where_nothing_else_tells(env: s
         return {"path": str(tmp_path / name)}
 
     data = {"train": written("t.jsonl", ["1", None, "3", None]), "eval": written("e.jsonl", [None, None])}
-    own = {"data": written("s.jsonl", ["1", "2"])}
+    own = {"data": written("s.jsonl", ["1", "2"])["path"]}
     config = {"env": {"id": env}, "rollout": {"backend": "openai"}, "data": data, "optimize": {"selection": own}}
     endpoints = {"model": "m", "roles": {"optimizer": {}}}
     with pytest.raises(DataError) as caught:
