@@ -380,11 +380,8 @@ TWICE = 2.0
 """Losers do it at least so many times as often as winners."""
 OFTEN = 0.1
 """Share of all steps of the losers."""
-SELDOM = 0.1
-"""Winners who did what is called a mistake, as a share."""
-HALF = 0.5
 SOME = 0.25
-MOST_USELESS, MOST_LACKING = 5, 2
+MOST_LACKING = 2
 
 
 def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
@@ -525,21 +522,18 @@ def places(stats: EpisodeStats) -> list[Finding]:
 
 
 def length(stats: EpisodeStats) -> list[Finding]:
-    """Steps that winners took, where losers took clearly more or fewer."""
+    """Steps that winners took, where losers took clearly more."""
     if min(len(stats.won), len(stats.lost)) < MIN_EPISODES:
         return []
     won, lost = sorted(len(each.case.steps) for each in stats.won), [len(each.case.steps) for each in stats.lost]
     middle, others = round(median(won)), round(median(lost))
-    most, least = won[int(0.9 * (len(won) - 1))], won[int(0.1 * (len(won) - 1))]
+    most = won[int(0.9 * (len(won) - 1))]
     if others >= 1.5 * most:
         text = (
             f"Most wins take about {middle} steps and few take more than {most}; failed tries wandered on to {others}. "
             "Take the next step of the task as soon as it is possible."
         )
         return [Finding("few steps", 0.6, Draft("Go straight for it", text, evidence=_evidence(stats.won)))]
-    if others <= 0.6 * least:
-        text = f"Wins took {least} steps or more, about {middle}; failed tries were over after {others}. Do all that the task asks for before the last step."
-        return [Finding("more steps", 0.8, Draft("Do not end too early", text, evidence=_evidence(stats.won)))]
     return []
 
 
@@ -557,19 +551,6 @@ def repetitions(stats: EpisodeStats) -> list[Finding]:
     )
     holders = [each for each in stats.lost if repeats(each.case)]
     return [_mistake("repeats", "repeat an action that has shown nothing new", text, 1 + lost - won, holders)]
-
-
-def not_listed(stats: EpisodeStats) -> list[Finding]:
-    """Actions that are not possible."""
-    lost, won = _rate(stats.lost, invalid_steps), _rate(stats.won, invalid_steps)
-    if len(stats.lost) < MIN_EPISODES or lost < OFTEN / 2 or lost < TWICE * won:
-        return []
-    text = (
-        f"In failed tries {_of_ten(lost)} actions were not among those that were possible. Take one of the listed actions, word "
-        "for word."
-    )
-    holders = [each for each in stats.lost if invalid_steps(each.case)]
-    return [_mistake("invalid", "write an action that is not listed", text, 1 + lost - won, holders)]
 
 
 def ended_too_soon(stats: EpisodeStats) -> list[Finding]:
@@ -592,45 +573,8 @@ def ended_too_soon(stats: EpisodeStats) -> list[Finding]:
     return [_mistake(f"too soon {last}", title, text, 1.5 + len(holders) / len(stats.lost), holders)]
 
 
-def never_begun(stats: EpisodeStats) -> list[Finding]:
-    """The first step of the winners that most losers never came to, though they went on."""
-    if len(stats.won) < MIN_EPISODES or len(stats.lost) < MIN_EPISODES:
-        return []
-    lost = stats.shares(stats.lost)
-    needed = [form for form in _needed(stats) if lost[form] <= 1 - HALF and (GAP not in form or names_task(form))]
-    if (
-        not needed
-        or share(stats.lost, lambda each: stats.closing is not None and each.texts[-1] == stats.closing) > HALF
-    ):
-        return []
-    first = min(needed, key=lambda form: (_usual_place(stats.won, form), form))
-    never = [each for each in stats.lost if first not in each.kinds]
-    if len(never) < MIN_EPISODES:
-        return []
-    text = f"Get to {quoted(first)} as soon as you can: nearly all won tries did it, and {len(never)} of {len(stats.lost)} failed ones never."
-    return [_mistake(f"never {first}", f"put off {quoted(first)}", text, 0.8 + len(never) / len(stats.lost), never)]
-
-
-def useless(stats: EpisodeStats) -> list[Finding]:
-    """Forms that many losers have and hardly a winner."""
-    if min(len(stats.won), len(stats.lost)) < MIN_EPISODES:
-        return []
-    won, lost = stats.shares(stats.won), stats.shares(stats.lost)
-    wrong = [form for form in stats.common(stats.lost, HALF) if won[form] <= SELDOM and not _is_named(form, won)]
-    forms = sorted(wrong, key=lambda form: (-lost[form], form))[:MOST_USELESS]
-    holders = [each for each in stats.lost if each.kinds.intersection(forms)]
-    winners = sum(bool(each.kinds.intersection(forms)) for each in stats.won)
-    if not forms or len(holders) < MIN_EPISODES:
-        return []
-    names = ", ".join(map(quoted, forms))
-    done = "did it" if len(forms) == 1 else "did any of these"
-    # A text says by itself what it is about: texts of the same words are taken for the same skill.
-    text = f"Leave out {names}: {len(holders)} of {len(stats.lost)} failed tries and {winners} of {len(stats.won)} that won {done}."
-    return [_mistake("useless", f"spend steps on {names}", text, 0.5 + len(holders) / len(stats.lost), holders)]
-
-
 WINNERS = (steps_in_order, shared_steps, places, length)
-MISTAKES = (repetitions, not_listed, ended_too_soon, never_begun, useless)
+MISTAKES = (repetitions, ended_too_soon)
 
 
 def _telling(stats: EpisodeStats) -> set[str]:
@@ -712,24 +656,6 @@ def _mistake(key: str, title: str, text: str, weight: float, holders: Sequence[P
 def _rate(episodes: Sequence[ParsedEpisode], count: Callable[[Case], int]) -> float:
     steps = sum(len(each.case.steps) for each in episodes)
     return sum(count(each.case) for each in episodes) / steps if steps else 0.0
-
-
-def _usual_place(episodes: Sequence[ParsedEpisode], form: str) -> float:
-    """Average step at which a form comes first in the winners' episodes."""
-    places = [
-        next(place for place, ways in enumerate(each.ways) if form in ways) for each in episodes if form in each.kinds
-    ]
-    return sum(places) / len(places)
-
-
-def _is_named(form: str, won: Mapping[str, float]) -> bool:
-    """True if winners have the form with something of the task in its gaps: `take X from ...` for `take ... from ...`."""
-    return any(
-        part >= MOST
-        and form != other
-        and form == " ".join(GAP if word in PLACEHOLDERS else word for word in other.split())
-        for other, part in won.items()
-    )
 
 
 def _needed(stats: EpisodeStats) -> list[str]:
