@@ -347,12 +347,11 @@ EmbedderFactory = Callable[[str, str | None], Embedder]
 EMBEDDERS: Registry[EmbedderFactory] = Registry("embedder")
 
 
-@EMBEDDERS.register("hash")
-def make_hash_embedder(model: str = "", revision: str | None = None) -> Embedder:
-    """Character n-grams; there is no model, and `model` and `revision` are not looked at."""
-    return HashEmbedder()
+def _hash_embedder(model: str = "", revision: str | None = None) -> Embedder:
+    return HashEmbedder()  # it has no model
 
 
+EMBEDDERS.register("hash")(_hash_embedder)
 EMBEDDERS.register("sentence-transformers")(SentenceTransformerEmbedder)
 
 

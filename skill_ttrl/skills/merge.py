@@ -17,7 +17,7 @@ from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
 from skill_ttrl.skills.changes import as_successor, flagged, normalize_skill, quote, with_usage
-from skill_ttrl.skills.mergers import Draft, HeuristicMerger, Merger, MergeReport, Rewrite, select_ops, technique
+from skill_ttrl.skills.mergers import Draft, HeuristicMerger, Merger, MergeReport, technique, titles
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.skills.snapshot import Snapshot
@@ -151,13 +151,13 @@ class _Plan:
             self.used[name] = with_usage(self.snapshot.skills[name], uses[name], successes[name], self.round)
         return [draft for draft, match in zip(drafts, matches, strict=True) if match is None]
 
-    def evolve(self, rewrites: Iterable[Rewrite]) -> None:
+    def evolve(self, rewrites: Iterable[Draft]) -> None:
         """Replace skills by what winners made of them."""
         for rewrite in sorted(rewrites, key=lambda each: each.base):
             base = self.snapshot.get(rewrite.base)
             problem = self.admission.problem(rewrite.text) if base is not None else "it is not in the bank (any more)"
             if base is None or problem:
-                self.skipped.append(f"evolve of {quote(rewrite.base)}: {problem}")
+                self.skipped.append(f"{rewrite}: {problem}")
                 continue
             support = self._support(rewrite.support)
             evidence = dict.fromkeys((*base.evidence, *sorted({each.task_id for each in support})))
@@ -184,7 +184,7 @@ class _Plan:
             if problem is None and most is not None and tasks and all(added[task] >= most for task in tasks):
                 problem = full
             if problem:
-                self.skipped.append(f"new skill {quote(draft.text)}: {problem}")
+                self.skipped.append(f"{draft}: {problem}")
                 continue
             added.update(tasks)
             source = "extract" if support and all(each.extracted for each in support) else "merge"
@@ -275,7 +275,11 @@ def _short(ops: SkillOps, task_id: str, most: int, skipped: list[str]) -> SkillO
     for text in (*ops.generate, *(each.text for each in ops.evolve)):
         if len(text) > most:
             skipped.append(f"a text of {len(text)} characters, written for {quote(task_id)}: the most is {most}")
-    return select_ops(ops, lambda text: len(text) <= most, lambda each: len(each.text) <= most)
+    pairs = [pair for pair in zip(ops.generate, titles(ops), strict=True) if len(pair[0]) <= most]
+    rewrites = tuple(each for each in ops.evolve if len(each.text) <= most)
+    return replace(
+        ops, generate=tuple(text for text, _ in pairs), titles=tuple(title for _, title in pairs), evolve=rewrites
+    )
 
 
 def extract_ops(groups: Sequence[Sequence[RolloutOps]]) -> list[RolloutOps]:

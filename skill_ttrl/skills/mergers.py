@@ -38,27 +38,22 @@ from skill_ttrl.skills.querying import (
 )
 from skill_ttrl.skills.similarity import Similarity, clusters, consensus_text, normalized_tokens, sentences
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.types import Evolution, Message, Skill, SkillOps
+from skill_ttrl.types import Message, Skill, SkillOps
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A skill that winners wrote."""
+    """A skill that winners wrote, or a better text for one of the bank."""
 
     text: str
     title: str = ""
     support: tuple[int, ...] = ()
-    """Positions of the outputs that wrote it, or one like it."""
+    """Positions of the outputs that wrote it, or whose words are in it."""
+    base: str = ""
+    """Id of the skill that it is to replace; empty for a new one."""
 
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """A better text for a skill, from all that were written for it."""
-
-    base: str
-    text: str
-    support: tuple[int, ...] = ()
-    """Positions of the outputs whose words are in it."""
+    def __str__(self) -> str:
+        return f"evolve of {quote(self.base)}" if self.base else f"new skill {quote(self.text)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +64,7 @@ class Merged:
     """Best supported first."""
     useful_retrieval_ids: tuple[str, ...] = ()
     """Skills that more than one winner was given (or the only winner), most used first."""
-    evolved_skills: tuple[Rewrite, ...] = ()
+    evolved_skills: tuple[Draft, ...] = ()
     """At most one for each base."""
     skipped: tuple[str, ...] = ()
     """Items left out, each with its reason."""
@@ -99,17 +94,6 @@ class Merger(Protocol):
 def titles(ops: SkillOps) -> tuple[str, ...]:
     """A title for each new skill; empty where there is none."""
     return (*ops.titles, *[""] * len(ops.generate))[: len(ops.generate)]
-
-
-def select_ops(ops: SkillOps, new: Callable[[str], bool], rewrite: Callable[[Evolution], bool]) -> SkillOps:
-    """The operations with those new skills and rewrites alone for which the conditions hold."""
-    pairs = [pair for pair in zip(ops.generate, titles(ops), strict=True) if new(pair[0])]
-    return replace(
-        ops,
-        generate=tuple(text for text, _ in pairs),
-        titles=tuple(title for _, title in pairs),
-        evolve=tuple(filter(rewrite, ops.evolve)),
-    )
 
 
 def rewrites_by_base(outputs: Sequence[ParsedOutput]) -> dict[str, list[tuple[int, str]]]:
@@ -198,13 +182,13 @@ class HeuristicMerger:
             )
             for cluster in clusters([text for _, text, _ in written], self.similarity, self.threshold)
         )
-        rewrites, skipped = list[Rewrite](), list[str]()  # one for each skill; skills that stay as they are
+        rewrites, skipped = list[Draft](), list[str]()  # one for each skill; skills that stay as they are
         for base, texts in rewrites_by_base(outputs).items():
             skill = snapshot.get(base) if snapshot is not None else None
             known = skill.text if skill is not None else None
             best = consensus_text([text for _, text in texts], self.similarity, self.threshold, base=known)
             if best.members:
-                rewrites.append(Rewrite(base, best.text, tuple(texts[member][0] for member in best.members)))
+                rewrites.append(Draft(best.text, "", tuple(texts[member][0] for member in best.members), base))
             else:
                 skipped.append(
                     f"evolve of {quote(base)}: its {len(texts)} rewrites differ, and none says more than the skill does"
@@ -366,21 +350,6 @@ class MergeAnswer(ListsAnswer):
     known: list[SaidAlready]
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A text that winners wrote; wordings that say the same are one."""
-
-    text: str
-    title: str
-    base: str | None
-    """The skill that it is to replace; None for a new one."""
-    places: tuple[int, ...]
-    """Positions of the outputs that wrote it."""
-
-    def __str__(self) -> str:
-        return f"new skill {quote(self.text)}" if self.base is None else f"evolve of {quote(self.base)}"
-
-
 class LLMMerger:
     """Fuses winners' operations by asking a language model, with one request a merge.
 
@@ -432,13 +401,13 @@ class LLMMerger:
         skipped += [f"{each}: the language model gave no usable answer" for each in proposals]
         return Merged((), counted.useful_retrieval_ids, tuple(gone), tuple(skipped), asked)
 
-    def _question(self, proposals: Sequence[Proposal], skills: Mapping[str, Skill | None]) -> tuple[Message, ...]:
-        templates, most = self.asking.templates, sum(each.base is None for each in proposals)
+    def _question(self, proposals: Sequence[Draft], skills: Mapping[str, Skill | None]) -> tuple[Message, ...]:
+        templates, most = self.asking.templates, sum(not each.base for each in proposals)
         limits = {"most": str(most), "title_chars": str(MAX_TITLE), "text_chars": str(TEXT_CHARS)}
         proposed = [
-            fenced("generate", each.text, n=number, winners=len(each.places), title=each.title)
-            if each.base is None
-            else fenced("evolve", each.text, n=number, winners=len(each.places), base=each.base)
+            fenced("generate", each.text, n=number, winners=len(each.support), title=each.title)
+            if not each.base
+            else fenced("evolve", each.text, n=number, winners=len(each.support), base=each.base)
             for number, each in enumerate(proposals, 1)
         ]
         shown = [
@@ -452,22 +421,22 @@ class LLMMerger:
 
 def _read(
     answer: MergeAnswer,
-    proposals: Sequence[Proposal],
+    proposals: Sequence[Draft],
     skills: Mapping[str, Skill | None],
     snapshot: Snapshot | None,
     skipped: list[str],
-) -> tuple[list[Draft], list[Rewrite]]:
+) -> tuple[list[Draft], list[Draft]]:
     """The new and rewritten skills in an answer. Each entry is used as a whole, or refused with its reason in `skipped`."""
     ids = {spelled: name for name in skills for spelled in (attribute(name), name)}
-    most = room = sum(each.base is None for each in proposals)
+    most = room = sum(not each.base for each in proposals)
     drafts: list[Draft] = []
-    rewrites: dict[str, Rewrite] = {}
+    rewrites: dict[str, Draft] = {}
     mentioned: set[int] = set()
     entries: list[NewSkill | BetterText | SaidAlready] = [*answer.new_skills, *answer.rewrites, *answer.known]
     for entry in entries:
         valid = {number for number in entry.support if 1 <= number <= len(proposals)}
         mentioned |= valid
-        places = tuple(sorted({place for number in valid for place in proposals[number - 1].places}))
+        places = tuple(sorted({place for number in valid for place in proposals[number - 1].support}))
         name = entry.text if isinstance(entry, NewSkill) else entry.base
         base = "" if isinstance(entry, NewSkill) else ids.get(entry.base.strip().removeprefix("#"), "")
         skill = skills.get(base)
@@ -495,7 +464,7 @@ def _read(
         else:
             problem = text_problem(entry.text, TEXT_CHARS)
             if problem is None:
-                rewrites[base] = Rewrite(base, entry.text.strip(), places)
+                rewrites[base] = Draft(entry.text.strip(), "", places, base)
         if problem:
             skipped.append(f"the language model's entry {quote(name)}: {problem}")
     left_out = [each for number, each in enumerate(proposals, 1) if number not in mentioned]
@@ -509,7 +478,7 @@ def proposals_of(
     gone: Collection[str],
     snapshot: Snapshot | None,
     skipped: list[str],
-) -> list[Proposal]:
+) -> list[Draft]:
     """The winners' proposals that one request has room for, independently of the order of outputs.
 
     Args:
@@ -519,7 +488,7 @@ def proposals_of(
         snapshot: the bank.
         skipped: takes what is cut or left out.
     """
-    found = [Proposal(draft.text, draft.title, None, draft.support) for draft in counted.new_skills]
+    found = list(counted.new_skills)
     for base, written in rewrites_by_base(outputs).items():
         skill = None if snapshot is None else snapshot.get(base)
         if base in gone:
@@ -530,18 +499,18 @@ def proposals_of(
             )
             continue
         wordings = [
-            Proposal(each.text, "", base, tuple(written[member][0] for member in each.members))
+            Draft(each.text, "", tuple(written[member][0] for member in each.members), base)
             for each in clusters([text for _, text in written])
         ]
         skipped += [
             f"{each}: there are more rewrites of it than a language model is shown" for each in wordings[MAX_WORDINGS:]
         ]
         found += wordings[:MAX_WORDINGS]
-    shown: list[Proposal] = []
+    shown: list[Draft] = []
     room = REQUEST_CHARS
     for each in found:
         size = min(len(each.text), TEXT_CHARS)
-        if each.base is not None and snapshot is not None and all(one.base != each.base for one in shown):
+        if each.base and snapshot is not None and all(one.base != each.base for one in shown):
             size += len(snapshot.skills[each.base].text)
         if size > room:
             skipped.append(f"{each}: it did not fit into the request")
@@ -554,17 +523,17 @@ def proposals_of(
 
 
 def in_view(
-    proposals: Sequence[Proposal], snapshot: Snapshot | None, similarity: Similarity | None
+    proposals: Sequence[Draft], snapshot: Snapshot | None, similarity: Similarity | None
 ) -> Mapping[str, Skill | None]:
     """The skills that an answer may name: those that are rewritten, then the nearest; without a bank only the ids are known."""
-    named = dict.fromkeys(each.base for each in proposals if each.base is not None)
+    named = dict.fromkeys(each.base for each in proposals if each.base)
     if snapshot is None:
         return dict(named)
     near = {skill.id: skill for skill in nearest(proposals, snapshot, similarity)}
     return {base: snapshot.skills[base] for base in named} | near
 
 
-def nearest(proposals: Iterable[Proposal], snapshot: Snapshot, similarity: Similarity | None) -> list[Skill]:
+def nearest(proposals: Iterable[Draft], snapshot: Snapshot, similarity: Similarity | None) -> list[Skill]:
     """Skills of the bank most like the proposals: the nearest to each first, ties by id, `MAX_NEIGHBOURS` at most."""
     texts, skills = [each.text for each in proposals], list(snapshot)
     if not skills:

@@ -34,6 +34,7 @@ from skill_ttrl.skills.chroma import ChromaIndex
 from skill_ttrl.skills.embedders import EMBED_CHARS, Embedder, Vectors, make_embedder, words_of
 from skill_ttrl.skills.folder import BankSettings, Fallback, Mode, Searched
 from skill_ttrl.skills.snapshot import Snapshot, fits_type
+from skill_ttrl.skills.types import round_robin
 from skill_ttrl.types import Skill, Tier
 
 if TYPE_CHECKING:
@@ -371,11 +372,11 @@ class BankView:
             return [()] * len(queries)
         if self.retriever.mode == "template":
             kinds = {query.task_type: by_template(self.snapshot, query.task_type, k) for query in queries}
-            return [tuple(round_robin(kinds[query.task_type], len(self.snapshot))) for query in queries]
+            return [tuple(round_robin(kinds[query.task_type])) for query in queries]
         tiers = [by_type(self.retriever, self.snapshot, queries, tier, POOL * k) for tier in TIERS]
         success = mean_success(self.snapshot)
         columns = ([_by_record(hits[place], success) for hits in tiers] for place in range(len(queries)))
-        return [tuple(round_robin(each, k)) for each in columns]
+        return [tuple(round_robin(each)[:k]) for each in columns]
 
 
 def mean_success(snapshot: Snapshot) -> float | None:
@@ -423,13 +424,6 @@ def by_type(
         for place, hits in zip(places, answers, strict=True):
             found[place] = hits
     return found
-
-
-def round_robin(columns: Sequence[Sequence[Skill]], k: int) -> list[Skill]:
-    """The first of each column, then the second of each, and so on, `k` in all."""
-    longest = max((len(column) for column in columns), default=0)
-    ordered = [column[row] for row in range(longest) for column in columns if row < len(column)]
-    return ordered[:k]
 
 
 def by_template(snapshot: Snapshot, task_type: str, k: int) -> list[list[Skill]]:

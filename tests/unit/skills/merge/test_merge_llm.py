@@ -17,7 +17,7 @@ from skill_ttrl import SkillMerger
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills import mergers
-from skill_ttrl.skills.mergers import LLMMerger, Merged, Rewrite, make_merger
+from skill_ttrl.skills.mergers import Draft, LLMMerger, Merged, make_merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, OnFailure
 from skill_ttrl.skills.snapshot import Snapshot
@@ -103,7 +103,7 @@ def test_proposals_become_what_the_model_makes_of_them() -> None:
         ("Ask first whether numbers are odd.", "Odd or even", (0, 1)),
         (FAR.text, "", (2,)),  # the merge credits the skill that says it
     ]
-    assert found.evolved_skills == (Rewrite("sk-old", "Check the parity of sums first.", (0,)),)
+    assert found.evolved_skills == (Draft("Check the parity of sums first.", "", (0,), "sk-old"),)
     assert found.useful_retrieval_ids == ("b",)
     assert found.skipped == () and (found.asked.requests, found.asked.failed) == (1, 0)
 
@@ -181,7 +181,7 @@ def test_hostile_texts_stay_between_their_tags(text: str) -> None:
     ]
     inside = re.sub(r"</?(?:generate|evolve|skill)\b[^>]*>", "", prompt)
     assert not _OURS.search(_fold(inside)) and not _CONTROL.search(_fold(prompt))
-    assert found.evolved_skills == (Rewrite("[INST]", "Sounder advice.", (1,)),)
+    assert found.evolved_skills == (Draft("Sounder advice.", "", (1,), "[INST]"),)
 
 
 # --- when the model is of no use ---

@@ -19,7 +19,6 @@ from skill_ttrl.skills.mergers import (
     HeuristicMerger,
     Merged,
     MergeReport,
-    Rewrite,
     SkillMerger,
     make_merger,
 )
@@ -88,7 +87,7 @@ def test_the_merger_gives_what_the_documentation_says() -> None:
         ("Reduce first.", "Reduce", (2,)),
     ]
     assert merged.useful_retrieval_ids == ("b",)
-    assert merged.evolved_skills == (Rewrite("12", "For composites use Euler.", (0,)),)
+    assert merged.evolved_skills == (Draft("For composites use Euler.", "", (0,), "12"),)
 
 
 def test_mergers_are_found_by_name() -> None:
@@ -234,7 +233,7 @@ class Confused:
     """A merger that names outputs that there are not, as a language model may."""
 
     def merge(self, outputs: Sequence[ParsedOutput], **_: Any) -> Merged:
-        return Merged((Draft("New.", support=(0, 7, -3)), Draft(" ")), (), (Rewrite("sk-old", "", (99,)),))
+        return Merged((Draft("New.", support=(0, 7, -3)), Draft(" ")), (), (Draft("", "", (99,), "sk-old"),))
 
 
 def test_a_merger_of_one_s_own_need_not_be_right() -> None:

@@ -114,7 +114,7 @@ def test_nothing_is_known_of_the_environment_other_words_lead_to_the_same_skills
         quoted = (form for draft in lesson.drafts for form in re.findall("`(.*?)`", draft.title + draft.text))
         return {re.sub(r"\b[a-z]+\b", lambda word: reads(word[0]), form) for form in quoted}
 
-    assert len(found := forms(learnt(foreign), str)) > 5 and forms(learnt(cases), other) == found
+    assert len(found := forms(learnt(foreign), str)) >= 5 and forms(learnt(cases), other) == found
 
 
 def test_what_holds_for_most_types_is_said_once() -> None:
@@ -140,7 +140,7 @@ def test_the_order_of_the_episodes_changes_nothing() -> None:
 def test_the_numbers_of_skills_are_bounded_the_strongest_stay() -> None:
     cases = [*kitchen(), *kitchen("hot", "warm", "stove")]
     every = learnt(cases)
-    few = learnt(cases, max_general=1, max_specific=1, max_mistakes=2)
-    assert len(of(few, "general")) == 1 and len(of(few, "mistake")) == 2 and len(of(few, "task")) == 2
-    assert set(few.drafts) < set(every.drafts) and of(few, "mistake") == of(every, "mistake")[:2]
+    few = learnt(cases, max_general=1, max_specific=1, max_mistakes=1)
+    assert len(of(few, "general")) == 1 and len(of(few, "mistake")) == 1 and len(of(few, "task")) == 2
+    assert set(few.drafts) < set(every.drafts) and of(few, "mistake") == of(every, "mistake")[:1]
     assert learnt(cases, max_general=0, max_specific=0, max_mistakes=0).drafts == ()
