@@ -14,7 +14,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 import uuid
@@ -23,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, TYPE_CHECKING
 
 from skill_ttrl.config import CommandConfig
@@ -42,14 +42,13 @@ MOST_OUTPUT_BYTES = 1 << 20
 """Longest answer; a program that writes more is killed, and the rollout fails."""
 MARK = "SKILLTTRL_COMMAND_ID"
 """Environment variable that tells the processes of one run from all others."""
-LOOK_S = 0.05
-"""Longest pause between two looks at the clock and the program, in seconds."""
-DRAIN_S = 0.5
-"""Longest wait for output that processes of an ended program hold back."""
+MOST_ERROR_BYTES = 64 << 20
+"""Most that a program may write to stderr."""
+LOOK_S = 0.01
+"""Pause between two looks at the clock and the program, in seconds."""
 QUIET_S = 0.01
 """Pause between two looks for processes that are left, in seconds."""
 MOST_LOOKS = 100
-CHUNK = 1 << 16
 KEPT_ERROR_BYTES = 4096
 """Of stderr the end is kept."""
 MOST_BYTES = 64 << 20
@@ -81,67 +80,44 @@ def run_program(
     Raises:
         OSError: it cannot be started.
     """
-    mark, deadline, most = uuid.uuid4().hex, time.monotonic() + config.timeout, MOST_OUTPUT_BYTES
-    with tempfile.TemporaryFile() as prompt:
+    mark, deadline = uuid.uuid4().hex, time.monotonic() + config.timeout
+    with TemporaryFile() as prompt, TemporaryFile() as output, TemporaryFile() as errors:
         prompt.write(text.encode("utf-8", "replace"))
         prompt.seek(0)
         process = subprocess.Popen(
             [*argv],
             stdin=prompt,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
+            stdout=output,
+            stderr=errors,
             env={**env, MARK: mark},
             cwd=cwd,
             start_new_session=True,
         )
-    assert process.stdout is not None and process.stderr is not None
-    output, errors = bytearray(), bytearray()
-    pipes = {
-        threading.Thread(target=_read, args=(process.stdout, output, most), daemon=True): process.stdout,
-        threading.Thread(target=_read_end, args=(process.stderr, errors), daemon=True): process.stderr,
-    }
-    try:
-        for reader in pipes:
-            reader.start()
-        outcome, ended = "", False
-        while not outcome:
-            reading = [reader for reader in pipes if reader.is_alive()]
-            if not ended and _has_ended(process):
-                ended, deadline = True, time.monotonic() + DRAIN_S
-            late = time.monotonic() >= deadline
-            if stop.is_set():
-                outcome = "cancelled"
-            elif len(output) > most:
-                outcome = "too_long"
-            elif ended and (late or not reading):
-                outcome = "ok"
-            elif late:
-                outcome = "timeout"
-            elif reading:
-                reading[0].join(max(0.0, min(LOOK_S, deadline - time.monotonic())))
-            else:
-                time.sleep(QUIET_S)
-    finally:
-        _kill(process, mark)
-        for reader, pipe in pipes.items():
-            reader.join(DRAIN_S)
-            if not reader.is_alive():  # else a process that could not be found holds it
-                pipe.close()
-        code = process.wait()
-    return Finished("failed" if outcome == "ok" and code else outcome, bytes(output), bytes(errors), code)
+        outcome = ""
+        try:
+            while not outcome:
+                ended = _has_ended(process)
+                if stop.is_set():
+                    outcome = "cancelled"
+                elif _size(output) > MOST_OUTPUT_BYTES or _size(errors) > MOST_ERROR_BYTES:
+                    outcome = "too_long"
+                elif ended:
+                    outcome = "ok"
+                elif time.monotonic() >= deadline:
+                    outcome = "timeout"
+                else:
+                    time.sleep(LOOK_S)
+        finally:
+            _kill(process, mark)
+            code = process.wait()
+        output.seek(0)
+        errors.seek(max(0, _size(errors) - KEPT_ERROR_BYTES))
+        said = output.read(MOST_OUTPUT_BYTES), errors.read(KEPT_ERROR_BYTES)
+    return Finished("failed" if outcome == "ok" and code else outcome, *said, code)
 
 
-def _read(pipe: IO[bytes], into: bytearray, most: int) -> None:
-    """Read to the end, or until there is more than `most`."""
-    while len(into) <= most and (found := pipe.read(CHUNK)):
-        into += found
-
-
-def _read_end(pipe: IO[bytes], into: bytearray) -> None:
-    """Read to the end, and keep the last `KEPT_ERROR_BYTES`."""
-    while found := pipe.read(CHUNK):
-        into[:] = (into + found)[-KEPT_ERROR_BYTES:]
+def _size(file: IO[bytes]) -> int:
+    return os.fstat(file.fileno()).st_size
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -267,7 +243,7 @@ class CommandBackend(TextBackend):
         stop.begun = True
         if self.config.cwd is not None:
             return run_program(self.argv, text, env, self.config.cwd, self.config, stop)
-        with tempfile.TemporaryDirectory(prefix="skillttrl-command-", ignore_cleanup_errors=True) as folder:
+        with TemporaryDirectory(prefix="skillttrl-command-", ignore_cleanup_errors=True) as folder:
             return run_program(self.argv, text, env, folder, self.config, stop)
 
     def _completion(self, finished: Finished, sampling: Sampling) -> Completion:
