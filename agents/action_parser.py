@@ -21,9 +21,6 @@ _CLOSE = re.compile(r"</action>", re.IGNORECASE)
 _OPS = re.compile(r"<skill_ops\b", re.IGNORECASE)
 _OPS_END = re.compile(r"</skill_ops>", re.IGNORECASE)
 _NUMBER = re.compile(r"\[?([0-9]{1,4})\]?")
-_CHINESE = re.compile(r"[\u4e00-\u9fff]")
-UPSTREAM_TAIL = {"SkillTTRL/ALFWorld-v0": 30, "SkillTTRL/WebShop-v0": 20}
-"""Characters from the end that SkillRL plays where the tags are missing; 30 elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,33 +131,10 @@ def answer_for(action: str, admissible: Sequence[str], numbered: bool) -> str:
     return f"[{list(admissible).index(action) + 1}]" if by_number else action
 
 
-def project_as_skillrl(tail: int = 30) -> Project:
-    """SkillRL's rules to the letter (verl-agent, `env_package/*/projection.py`): lower case; the text between the first
-    `<action>` and the first `</action>`; where they are missing the last `tail` characters, invalid; also invalid where `<think>` or
-    `</think>` is missing or a Chinese character was written. Whether the action is possible does not matter, nor how long it is.
-    """
-
-    def projected(written: str, admissible: Sequence[str] = ()) -> ParsedAction:
-        lowered = written.lower()
-        start, end = lowered.find("<action>"), lowered.find("</action>")
-        if start < 0 or end < 0:
-            return ParsedAction(lowered[-tail:], "invalid", "there is no <action>…</action>")
-        action = lowered[start + len("<action>") : end].strip()
-        if "<think>" not in written or "</think>" not in written:
-            return ParsedAction(action, "invalid", "there is no <think>…</think>")
-        if _CHINESE.search(written):
-            return ParsedAction(action, "invalid", "there is a Chinese character")
-        return ParsedAction(action, "valid")
-
-    return projected
-
-
-def projection(name: str, env_id: str = "", *, numbered: bool = False) -> Project:
-    """The rule of `agent.action_parser`: `none`, `action` or `skillrl`; `numbered` as `agent.actions` says."""
+def projection(name: str, *, numbered: bool = False) -> Project:
+    """The rule of `agent.action_parser`: `none` or `action`; `numbered` as `agent.actions` says."""
     if name == "action" and numbered:
         return parse_numbered_action
-    if name == "skillrl":
-        return project_as_skillrl(UPSTREAM_TAIL.get(env_id, 30))
     return project if name == "action" else whole
 
 

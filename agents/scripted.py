@@ -75,7 +75,7 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
             raise ConfigError(
                 "The agent constant writes the same text every time: constant:TEXT, such as constant:look."
             )
-        read = whole if agent is None else projection(agent.action_parser, env_id, numbered=agent.actions == "numbered")
+        read = whole if agent is None else projection(agent.action_parser, numbered=agent.actions == "numbered")
         return ConstantAgent(text, read, ActionList.of(agent))
     if name == FIRST:
         return FirstAgent(ActionList.of(agent))

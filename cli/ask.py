@@ -69,7 +69,7 @@ def export(
 
     Example: `skillttrl export runs/quickstart -o my-model`
     """
-    from skill_ttrl.stages.targets.export import export as write
+    from skill_ttrl.stages.targets.play import export as write
     from skill_ttrl.stages.targets.resolve import find_trained
 
     check_model(str(policy), "`skillttrl export`")

@@ -151,7 +151,7 @@ def collect(
         kwargs, settings = scripted_settings(overrides if scripted and overrides else (), data)
         selection = TaskSelection(env, split, kwargs, words(types), limit, rollouts_per_task)
         if scripted:
-            how = Exploration(shares(epsilon or "0"), epsilon_moves or 0.0, max_steps, "," in (epsilon or ""))
+            how = Exploration(shares(epsilon or "0"), epsilon_moves or 0.0, max_steps)
             given: dict[str, Any] = {"explore": how, "seed": seed or 0, "jobs": num_workers, **settings}
             found = run(selection, agent=policy, **given, output=output, progress=view)
         else:

@@ -130,7 +130,7 @@ def _source(stored: str | None, policy: str | None) -> str:
     Raises:
         ConfigError: not exactly one is named, or a policy as stored samples, or the reverse.
     """
-    from skill_ttrl.stages.targets.stored import is_stored
+    from skill_ttrl.stages.targets.resolve import is_stored
 
     ways = "Give either stored samples (skillttrl vote SAMPLES) or a policy to sample from (skillttrl vote --policy POLICY)"
     if (stored is None) == (policy is None):

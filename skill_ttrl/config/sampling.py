@@ -59,9 +59,9 @@ class AgentConfig(Section):
     hidden_verbs: list[str] = Field(default_factory=list)
     """Verbs whose actions such a prompt does not list (SkillRL: `help` in ALFWorld). If the model writes one anyway, it counts as invalid
     and is executed."""
-    action_parser: Literal["none", "action", "skillrl"] = "none"
+    action_parser: Literal["none", "action"] = "none"
     """How to read an action from the model's text. `none`: the whole text. `action`: the text inside `<action>`; small typos are corrected,
-    inadmissible actions are invalid. `skillrl`: exactly SkillRL's rules."""
+    inadmissible actions are invalid."""
     prompts: str | None = None
     """Folder of your own templates; a file there replaces the shipped one of the same name."""
     structured_actions: bool = False

@@ -27,8 +27,7 @@ class CollectConfig(Section):
     """Episodes of each task."""
     epsilon: Share | Annotated[list[Share], Field(min_length=1)] = 0.0
     """Probability that a scripted agent's step takes a random admissible action instead of its own, which the step's info records as
-    `expert_action`. A list gives one value per rollout of a task, such as `[0, 0.1, 0.2, 0.3]` with `rollouts_per_task: 4`; the expert's
-    action is then recorded even if all are 0."""
+    `expert_action`. A list gives one value per rollout of a task, such as `[0, 0.1, 0.2, 0.3]` with `rollouts_per_task: 4`."""
     explore_moves: float = Field(default=0.0, ge=0, le=1)
     """Share of these random actions that only move (`explore_moves_like`), if the environment lists any. A move changes nothing but the
     place, so it leaves the task solvable and teaches the way back."""

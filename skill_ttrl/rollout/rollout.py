@@ -61,8 +61,6 @@ CallAll = Callable[[Iterable[Coroutine[Any, Any, None]]], Coroutine[Any, Any, No
 """Awaits all of these, in one order or at the same time."""
 THREADS = 256
 """Most environments that are called at the same time in threads."""
-GROUP_START_WAIT_S = 1.0
-"""Seconds that the first rollout of a group to be ready waits for the others, to share its first request with them."""
 
 
 async def rollout(
@@ -229,29 +227,9 @@ async def _run_lockstep(
 
 
 async def _run_group(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout]]) -> None:
-    """Run the rollouts of one task when `async`: those that are ready at about the same time share their start."""
-
-    async def later(start: asyncio.Task[None], placed: tuple[int, ActiveRollout]) -> None:
-        await start
-        await _run_from_start(run, [placed])
-
+    """Run the rollouts of one task when `async`; those at the same prompt share their first request."""
     seed = derive_seed(run.settings.seed, "env", row[0][1].task.id)
-    starts = [(asyncio.create_task(placed[1].start(seed)), placed) for placed in row]
-    try:
-        _, late = await asyncio.wait([start for start, _ in starts], return_when=asyncio.FIRST_COMPLETED)
-        if late:
-            _, late = await asyncio.wait(late, timeout=GROUP_START_WAIT_S)
-        ready = [placed for start, placed in starts if start not in late]
-        await _gather(
-            [_run_from_start(run, ready), *(later(start, placed) for start, placed in starts if start in late)]
-        )
-    finally:
-        for start, _ in starts:
-            start.cancel()
-
-
-async def _run_from_start(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout]]) -> None:
-    """Run rollouts whose environments have been reset; those at the same prompt share their first request."""
+    await _gather(episode.start(seed) for _, episode in row)
     if run.agent.skills is not None:
         attach_prompt_skills([episode for _, episode in row], run.agent, run.backend)
     known: PromptCache = {}

@@ -26,8 +26,6 @@ class Exploration:
     """Share of these actions that only move (`moves_like`), where the environment lists such; the others are any of the admissible ones."""
     max_steps: int | None = None
     """Longest episode; None: the environment alone bounds it."""
-    listed: bool = False
-    """The chances were given as a list: the advice of the agent is then recorded even where all of them are 0."""
     moves_like: tuple[str, ...] = MOVES
     """Patterns of the actions that only move: a text, or its beginning with `*` behind it."""
     never: tuple[str, ...] = ()
@@ -41,8 +39,7 @@ class Exploration:
             ConfigError: a share is not between 0 and 1, or there is none.
         """
         if not isinstance(explore, Exploration):
-            listed = isinstance(explore, Sequence)
-            explore = cls(tuple(explore) if isinstance(explore, Sequence) else (explore,), listed=listed)
+            explore = cls(tuple(explore) if isinstance(explore, Sequence) else (explore,))
         if not explore.chances:
             raise ConfigError("explore is empty: give a probability such as 0, or one per rollout of a task.")
         for name, share in [*(("explore", chance) for chance in explore.chances), ("explore_moves", explore.moves)]:
@@ -54,13 +51,13 @@ class Exploration:
 
     @property
     def advises(self) -> bool:
-        """True where every step of every attempt says what the agent advised: any attempt explores, or there is a chance for each."""
-        return any(self.chances) or self.listed
+        """True where every step of every attempt says what the agent advised: an attempt explores."""
+        return any(self.chances)
 
     @property
     def stated(self) -> float | list[float]:
         """The chances as a config has them: one number, or a list."""
-        return list(self.chances) if self.listed else self.chances[0]
+        return list(self.chances) if len(self.chances) > 1 else self.chances[0]
 
     def draw(self, rng: random.Random, info: Mapping[str, Any], attempt: int) -> str | None:
         """The action to take in place of the agent's own; None: its own."""
@@ -118,7 +115,7 @@ class ScriptedPlayer:
     def choose(self, info: Mapping[str, Any]) -> str:
         """The action to take: the agent's, or a random one in its place."""
         drawn = None if self._explore is None else self._explore.draw(self._draws, info, self._attempt)
-        return drawn or self._said
+        return text_of(drawn or self._said, "The action")
 
     def follow(self, action: str) -> None:
         """`action` is taken, whatever the agent said."""

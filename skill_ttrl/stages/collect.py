@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import PydanticSerializationError
-
 from skill_ttrl.agents.scripted import FIRST, check_adviser, find_scripted_agent, make_scripted_agent
 from skill_ttrl.config import AgentConfig, CollectConfig, ScaleConfig, SkillTTRLConfig
 from skill_ttrl.cores import cores
@@ -104,61 +102,6 @@ class Collection:
     progress: Progress
     explore: Exploration = field(default_factory=Exploration)
 
-    def run(
-        self, units: Sequence[Unit], depends_on: Mapping[str, Any], play: Callable[[EpisodeWriter], int]
-    ) -> Collected:
-        """Count what the file holds, and have the rest played.
-
-        Args:
-            units: all episodes, in order.
-            depends_on: what the episodes depend on apart from the names of agent and tasks.
-            play: adds the episodes that are missing; how many tokens a policy wrote.
-
-        Raises:
-            RunFolderError: the file holds something else, which is named, or cannot be written.
-        """
-        began, tokens = time.perf_counter(), 0
-        with ExitStack() as stack:
-            log = None
-            if self.output is not None:
-                made_with = {**self.selection.made_with(units, self.agent, self.seed), **depends_on}
-                _check_array(Path(self.output))
-                log = stack.enter_context(TrajectoryFile(lines_of(Path(self.output)), made_with))
-            writer = EpisodeWriter(units, log, self.progress)
-            there = writer.read_existing()
-            if there < len(units):
-                self.progress.start(PHASE, len(units), "episode", there)
-                try:
-                    tokens = play(writer)
-                finally:  # what was played is kept however it ends
-                    writer.write()
-                self.progress.finish(PHASE)
-            if log is not None and self.output is not None and log.path != Path(self.output):
-                write_array(Path(self.output), log.lines())
-            return self._result(writer, there, time.perf_counter() - began, tokens)
-
-    def _result(self, writer: EpisodeWriter, there: int, seconds: float, tokens: int) -> Collected:
-        outcomes, log = writer.outcomes, writer.log
-        sources = sorted({outcome.source for outcome in outcomes} - {""})
-        if log is not None:
-            made_in = describe_environment()
-            log.note(facts={"source": sources, **{name: made_in[name] for name in ("python", "platform", "libraries")}})
-        return Collected(
-            env=resolve_env(self.selection.env),
-            agent=self.agent,
-            split=self.selection.split,
-            seed=self.seed,
-            source=", ".join(sources),
-            overall=count_success(outcomes),
-            by_type=count_by_type(outcomes),
-            first_error=next((outcome.error for outcome in outcomes if outcome.error is not None), None),
-            output=None if log is None else str(self.output),
-            played=len(outcomes) - there,
-            seconds=seconds,
-            tokens=tokens,
-            explore=self.explore.stated,
-        )
-
 
 def _check_array(path: Path) -> None:
     """Refuse a `FILE.json` that was not begun here: it would be replaced at the end."""
@@ -168,16 +111,6 @@ def _check_array(path: Path) -> None:
             f"{path} exists without the {lines.name} that this command writes, so another program created it. Choose another --output, "
             "or remove it."
         )
-
-
-def written(trajectory: Trajectory) -> tuple[str, EpisodeResult]:
-    """The line of an episode, and what is counted of it."""
-    try:
-        line = to_json(trajectory)
-    except (PydanticSerializationError, UnicodeEncodeError) as error:  # half a character, which no file can hold
-        trajectory = Trajectory(trajectory.task, (), None, "error", error=f"{type(error).__name__}: {error}")
-        line = to_json(trajectory)
-    return line, episode_result(trajectory)
 
 
 class EpisodeWriter:
@@ -467,10 +400,9 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
 
 def exploration(asked: CollectConfig) -> Exploration:
     """The exploration that a config asks for."""
-    listed = isinstance(asked.epsilon, list)
     chances = tuple(asked.epsilon) if isinstance(asked.epsilon, list) else (asked.epsilon,)
     moves, never = tuple(asked.explore_moves_like), tuple(asked.explore_never)
-    return Exploration(chances, asked.explore_moves, asked.max_steps, listed, moves, never)
+    return Exploration(chances, asked.explore_moves, asked.max_steps, moves, never)
 
 
 def _collect_scripted(
@@ -533,19 +465,63 @@ def _collect(
     scale: ScaleConfig,
     jobs: int = 1,
 ) -> Collected:
-    """Play all units in chunks of `size` episodes, whoever plays."""
-    per_task = collection.selection.rollouts_per_task
-    tasks = [task for task, attempt in units if attempt == 0]
+    """Count what the file holds, and play the rest in chunks of `size` episodes, whoever plays.
+
+    Args:
+        collection: what is played, and where it is stored.
+        units: all episodes, in order.
+        depends_on: what the episodes depend on apart from the names of agent and tasks.
+        setup: makes what plays these tasks.
+        sampling: of a policy.
+        size: episodes of a chunk.
+        scale: where it plays.
+        jobs: processes of this machine.
+
+    Raises:
+        RunFolderError: the file holds something else, which is named, or cannot be written.
+    """
+    selection, progress, output = collection.selection, collection.progress, collection.output
+    per_task, tasks = selection.rollouts_per_task, [task for task, attempt in units if attempt == 0]
     draw = SamplingPass("", per_task, sampling, collection.seed)
     plan = list(split_into_chunks(tasks, draw, max(1, size // per_task), lines_per_task=per_task, lines=len(units)))
-
-    def play(writer: EpisodeWriter) -> int:
-        meter = _Meter(current_ledger())
-        with open_sampler(setup(tasks), scale, collection.progress, chunks=len(plan), jobs=jobs) as sampler:
-            _play(sampler, plan, writer, meter)
-        return meter.tokens
-
-    return collection.run(units, depends_on, play)
+    began, meter, log = time.perf_counter(), _Meter(current_ledger()), None
+    with ExitStack() as stack:
+        if output is not None:
+            made_with = {**selection.made_with(units, collection.agent, collection.seed), **depends_on}
+            _check_array(Path(output))
+            log = stack.enter_context(TrajectoryFile(lines_of(Path(output)), made_with))
+        writer = EpisodeWriter(units, log, progress)
+        there = writer.read_existing()
+        if there < len(units):
+            progress.start(PHASE, len(units), "episode", there)
+            try:
+                with open_sampler(setup(tasks), scale, progress, chunks=len(plan), jobs=jobs) as sampler:
+                    _play(sampler, plan, writer, meter)
+            finally:  # what was played is kept however it ends
+                writer.write()
+            progress.finish(PHASE)
+        if log is not None and output is not None and log.path != Path(output):
+            write_array(Path(output), log.lines())
+        outcomes = writer.outcomes
+        sources = sorted({outcome.source for outcome in outcomes} - {""})
+        if log is not None:
+            made_in = describe_environment()
+            log.note(facts={"source": sources, **{name: made_in[name] for name in ("python", "platform", "libraries")}})
+    return Collected(
+        env=resolve_env(selection.env),
+        agent=collection.agent,
+        split=selection.split,
+        seed=collection.seed,
+        source=", ".join(sources),
+        overall=count_success(outcomes),
+        by_type=count_by_type(outcomes),
+        first_error=next((outcome.error for outcome in outcomes if outcome.error is not None), None),
+        output=None if log is None else str(output),
+        played=len(outcomes) - there,
+        seconds=time.perf_counter() - began,
+        tokens=meter.tokens,
+        explore=collection.explore.stated,
+    )
 
 
 def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:
@@ -566,10 +542,10 @@ def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter:
     def take(chunk: Chunk, there: int, groups: list[Group]) -> None:
         played = [trajectory for group in groups for trajectory in group.trajectories]
         for trajectory in played[there : chunk.lines]:
-            line, outcome = written(trajectory)
+            outcome = episode_result(trajectory)
             if not reported(chunk, there):
                 writer.show(outcome, meter.figures())
-            writer.add(line, outcome)
+            writer.add(to_json(trajectory), outcome)
         if writer.write():
             current_ledger().settle()
 

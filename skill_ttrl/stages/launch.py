@@ -170,7 +170,7 @@ def launch_rl(source: str | None, options: Options, *, model: Path | None = None
 
     Raises:
         ConfigError: neither a recipe nor a run is named, or there is none.
-        RunFolderError, CheckpointError: see `find_trained`.
+        RunFolderError, CheckpointError: see `find_checkpoint`.
     """
     given = list(options.overrides)
     if bank is not None:
@@ -202,9 +202,9 @@ def _weights_of(policy: Path) -> list[str]:
 
     Raises:
         ConfigError: it has no weights here: a scripted agent, an endpoint or a program.
-        RunFolderError, CheckpointError: see `find_trained`.
+        RunFolderError, CheckpointError: see `find_checkpoint`.
     """
-    from skill_ttrl.stages.targets.resolve import find_trained, is_hub_name
+    from skill_ttrl.stages.targets.resolve import find_checkpoint, is_hub_name
 
     name = str(policy)
     if (
@@ -217,7 +217,7 @@ def _weights_of(policy: Path) -> list[str]:
         )
     if is_hub_name(policy):
         return [f"model.path={json.dumps(name)}", "model.revision=null"]
-    weights = find_trained(policy).weights if RunFolder.exists(policy) else policy
+    weights = find_checkpoint(policy)[1] if RunFolder.exists(policy) else policy
     return [_setting("model.path", weights.resolve())]
 
 

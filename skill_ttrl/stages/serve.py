@@ -146,7 +146,7 @@ def find_model(path: str) -> str:
         ModelError: there is no such folder, or it holds adapters or nothing of a model.
         RunFolderError: a run that has no checkpoint.
     """
-    from skill_ttrl.stages.targets.resolve import find_trained
+    from skill_ttrl.stages.targets.resolve import find_checkpoint
 
     folder = Path(path).expanduser()
     if not folder.exists():
@@ -156,7 +156,7 @@ def find_model(path: str) -> str:
             )
         return path
     run = RunFolder.exists(folder) or (folder / "manifest.json").is_file()
-    found = find_trained(folder).weights if run else folder
+    found = find_checkpoint(folder)[1] if run else folder
     if (found / "adapter_config.json").is_file():
         raise ModelError(
             f"{found} holds adapters without their base model. Serve the base model with --set vllm.weight_sync=lora --set "

@@ -24,10 +24,10 @@ from skill_ttrl.runs.summary import Summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.embedders import with_endpoint
-from skill_ttrl.stages.dagger import imitate_expert
 from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.doctor.memory import explaining_memory
 from skill_ttrl.stages.evaluation.results import Evaluation
+from skill_ttrl.stages.imitate import cold_start, imitate_expert, imitate_majority
 from skill_ttrl.stages.optimizing.bank_text import make_bank_text
 from skill_ttrl.stages.reports.compare import read_evaluations
 from skill_ttrl.stages.reports.run_page import write_report_html
@@ -41,11 +41,9 @@ from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkpoint
 from skill_ttrl.stages.setup.rollout_workers import on_cluster
 from skill_ttrl.stages.setup.rules import check_run, learning_phases, uncorrected_staleness
-from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.evolve import make_evolver
 from skill_ttrl.stages.training.run import BEFORE, Meter, ResumePoint, Run, TrainingComponents, WarningLog
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
-from skill_ttrl.stages.vote_sft import imitate_majority
 
 IMITATING: tuple[Phase, ...] = ("sft", "dagger")
 """Phases that imitate demonstrations."""

@@ -12,7 +12,7 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.signals import Interrupted
-from skill_ttrl.stages import dagger, train
+from skill_ttrl.stages import imitate, train
 from skill_ttrl.storage.jsonl import read_jsonl
 from tests.doors import DOORS
 from tests.preloaded import run_code
@@ -76,7 +76,7 @@ def test_a_round_is_played_labelled_and_learnt_from(reference: Path) -> None:
 def test_stopped_within_a_round_it_goes_on_as_if_it_had_not_been(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls = dagger.play_chunk, [0]
+    whole, calls = imitate.play_chunk, [0]
 
     def dies(*words: Any, **named: Any) -> Any:
         calls[0] += 1
@@ -85,7 +85,7 @@ def test_stopped_within_a_round_it_goes_on_as_if_it_had_not_been(
         return whole(*words, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(dagger, "play_chunk", dies)
+        patch.setattr(imitate, "play_chunk", dies)
         with pytest.raises((KeyboardInterrupt, Interrupted)):
             train.run(config(), tmp_path / "run")
     train.run(config(), tmp_path / "run", resume="auto")
@@ -97,11 +97,11 @@ import json, os, signal, sys
 import skill_ttrl.rl.sft_learner as learner, skill_ttrl.runs.checkpoint as checkpoint
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.stages import dagger, train
+from skill_ttrl.stages import imitate, train
 
 config, folder, stops = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 PLACES = {
-    "played": (dagger, "play_chunk"),
+    "played": (imitate, "play_chunk"),
     "appended": (RunFolder, "append_jsonl"),
     "learn": (learner.SFTLearner, "step"),
     "seal": (checkpoint, "_seal"),

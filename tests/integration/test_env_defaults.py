@@ -65,7 +65,7 @@ def test_what_a_config_states_stays(kitchen: Path) -> None:
     assert agent("webshop") == ("webshop", "window", "action", 15)
     assert agent("math") == ("boxed", "conversation", "none", 50) and agent("math", None)[3] == 1
     assert agent("alfworld", agent={"template": "plain"}) == ("plain", "conversation", "none", 50)
-    assert agent("alfworld", agent={"action_parser": "skillrl"})[:3] == ("alfworld", "window", "skillrl")
+    assert agent("alfworld", agent={"action_parser": "none"})[:3] == ("alfworld", "window", "none")
     assert agent("alfworld", agent={"max_turns": 7, "context_mode": "none"}) == ("boxed", "none", "none", 7)
     assert agent("alfworld", ("agent.max_turns=1",), agent={"max_turns": 1})[3] == 1
     assert with_env_defaults(load_config("skillrl_webshop")).to_yaml() == load_config("skillrl_webshop").to_yaml()

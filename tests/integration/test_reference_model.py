@@ -10,7 +10,7 @@ from skill_ttrl.config import ModelConfig, load_config
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.load import load_model
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.stages.targets.export import export
+from skill_ttrl.stages.targets.play import export
 from skill_ttrl.stages.targets.resolve import find_trained
 from skill_ttrl.stages.train import run
 

@@ -13,8 +13,8 @@ from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.metrics import trajectory_lines
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages import train
+from skill_ttrl.stages.imitate import agreeing, learner_config
 from skill_ttrl.stages.reports.compare import compare, read_evaluations
-from skill_ttrl.stages.vote_sft import agreeing, learner_config
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +25,6 @@ from skill_ttrl.config import EvalConfig, RolloutConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling, wait_for
-from skill_ttrl.llm.chat import count_unknown
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.outcome import interval_of_rollouts
 from skill_ttrl.rollout.rollout import RolloutSettings, refuse_failure, rollout
@@ -412,45 +410,3 @@ def _skill_use(rows: Sequence[TaskSamples]) -> dict[str, float]:
 def _powers_of_two(largest: int) -> list[int]:
     ks = [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
     return ks if ks[-1] == largest else [*ks, largest]
-
-
-def unknown_note(tokenizer: Any, sequences: Iterable[Sequence[int]]) -> str:
-    """The share of tokens that are `<unk>`, in words; empty where there are none."""
-    return _note(tokenizer, *count_unknown(tokenizer, sequences))
-
-
-class UnknownWords:
-    """Knows how much of what rollouts read was unknown to their policy.
-
-    Args:
-        tokenizer: the policy's; None: it is not here, and nothing is known.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._unknown = self._read = 0
-
-    def watch(self, sampled: Generator[list[Group]]) -> Generator[list[Group]]:
-        """Pass on the rollouts of each chunk, counted."""
-        with closing(sampled):
-            for groups in sampled:
-                self._count(groups)
-                yield groups
-
-    def _count(self, groups: Sequence[Group]) -> None:
-        if self._tokenizer is not None:
-            last = (each.steps[-1].prompt_ids for group in groups for each in group.trajectories if each.steps)
-            unknown, read = count_unknown(self._tokenizer, last)
-            self._unknown, self._read = self._unknown + unknown, self._read + read
-
-    @property
-    def note(self) -> str:
-        """Says what they read in the last prompts of the episodes; empty where all of it was known."""
-        return f"Of what the policy read, {_note(self._tokenizer, self._unknown, self._read)}" if self._unknown else ""
-
-
-def _note(tokenizer: Any, unknown: int, read: int) -> str:
-    if not unknown:
-        return ""
-    share = f"{unknown:,} of {read:,} tokens ({unknown / read:.2%})"
-    return f"{share} are {tokenizer.unk_token}: words that the policy's tokenizer does not know."

@@ -18,13 +18,21 @@ from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.errors import DataError, EndpointError, RunFolderError, annotate_error
-from skill_ttrl.llm.chat import answer_end, answer_form, encode_chats, encode_next, encode_plain, missing_end, turn_end
+from skill_ttrl.llm.chat import (
+    answer_end,
+    answer_form,
+    count_unknown,
+    encode_chats,
+    encode_next,
+    encode_plain,
+    missing_end,
+    turn_end,
+)
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.querying import OPENAI, LLMQuerier, shortened
-from skill_ttrl.stages.evaluation.measure import unknown_note
 from skill_ttrl.stages.inputs.demonstrate import (
     MEMORY,
     Coverage,
@@ -349,10 +357,14 @@ def encode_episodes(
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(each) + "\n" for each in chats))
     folder.write_json(COVERAGE, asdict(found))
     progress.notice(said_of(found))
-    if note := unknown_note(
-        parts.policy.tokenizer, [ids for each in encoded for ids in (each.prompt_ids, each.response_ids)]
-    ):
-        progress.notice(f"Of the demonstrations, {note}", warning=True)
+    tokenizer = parts.policy.tokenizer
+    unknown, read = count_unknown(tokenizer, [ids for each in encoded for ids in (each.prompt_ids, each.response_ids)])
+    if unknown:
+        progress.notice(
+            f"Of the demonstrations, {unknown:,} of {read:,} tokens ({unknown / read:.2%}) are {tokenizer.unk_token}: words that the "
+            "policy's tokenizer does not know.",
+            warning=True,
+        )
     return encoded
 
 

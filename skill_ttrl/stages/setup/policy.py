@@ -22,7 +22,6 @@ from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
 from skill_ttrl.data.tasks import tokenizer_corpus
-from skill_ttrl.envs import resolve_env
 from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.prompts.templates import Templates
@@ -96,7 +95,7 @@ def build_policy(
 def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
     """The agent that a config asks for; its prompts have skills where the config has a skills section."""
     numbered = config.agent.actions == "numbered"
-    project = projection(config.agent.action_parser, resolve_env(config.env.id), numbered=numbered)
+    project = projection(config.agent.action_parser, numbered=numbered)
     listing = ActionList.of(config.agent)
     window = make_window(config, backend) if config.agent.context_mode == "window" else None
     agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})

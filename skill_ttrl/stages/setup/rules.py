@@ -230,7 +230,6 @@ def _of_prompts(config: SkillTTRLConfig, trains: bool) -> Iterator[SkillTTRLErro
             "agent.actions=numbered": agent.actions == "numbered",
             "agent.action_order=words": agent.action_order == "words",
             f"agent.hidden_verbs={agent.hidden_verbs}": bool(agent.hidden_verbs),
-            "agent.action_parser=skillrl": agent.action_parser == "skillrl",
             "demonstrations.rationale=next_subgoal": config.demonstrations.rationale == "next_subgoal",
         }
         if found := [key for key, asked in others.items() if asked]:

@@ -25,7 +25,7 @@ from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
 from skill_ttrl.rollout.samples import SamplingPass, TaskSamples, drawn
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE
-from skill_ttrl.stages.evaluation.measure import Controls, UnknownWords, applies, correctness
+from skill_ttrl.stages.evaluation.measure import Controls, applies, correctness
 from skill_ttrl.stages.inputs.leak import FirstWords
 from skill_ttrl.stages.inputs.tasks import source_tasks
 from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, decisive
@@ -120,12 +120,7 @@ def draw_samples(
             setup = PolicySetup(subject, tasks, use_bank, both_wordings)
             with open_sampler(setup, config.scale, progress, chunks=len(most)) as sampler:
                 plan = plan_samples(sampler.fitting, draws, size, config.rollout.max_batch_size)
-                unknown = UnknownWords(sampler.tokenizer)
-                rows = run_sampling_plan(
-                    plan, lambda left: unknown.watch(sampler.sample(left)), folder, progress, _facts(known)
-                )
-                if unknown.note:
-                    progress.notice(unknown.note, warning=True)
+                rows = run_sampling_plan(plan, sampler.sample, folder, progress, _facts(known))
                 if played is None:
                     played = sampler.controls()
                     if folder is not None:

@@ -1,10 +1,12 @@
-"""Policies asked and watched: answers to one question, one episode that is watched, and the test of a bank's changes outside of a run."""
+"""A policy outside of a run: its answers to one question, an episode to watch, the test of a bank's changes, and its weights in a folder."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,9 +15,9 @@ from skill_ttrl.agents.scripted import ScriptedAgent, WalkthroughAgent
 from skill_ttrl.config import GateConfig
 from skill_ttrl.envs import TextEnv, make_env, prepare_env, resolve_env
 from skill_ttrl.envs.lookup import env_question_option, refuse_split, split_argument
-from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError
+from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, SplitError
 from skill_ttrl.llm.backend import Sampling, wait_for
-from skill_ttrl.llm.chat import template_warning
+from skill_ttrl.llm.chat import template_warning, write_sampling
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
 from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
@@ -23,6 +25,7 @@ from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
 from skill_ttrl.rollout.episode import Stopped
 from skill_ttrl.rollout.info import text_of
 from skill_ttrl.rollout.rollout import RolloutSettings, refuse_failure, rollout, run_scripted_episode
+from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, model_card
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.folder import BankSettings
@@ -34,23 +37,18 @@ from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy
 from skill_ttrl.stages.setup.rules import check_graded, check_policy
 from skill_ttrl.stages.targets.resolve import (
     EvalTarget,
-    TrainedPolicy,
     env_kwargs,
-    find_trained,
     in_env,
-    is_trained,
-    refuse_config,
     resolve_target,
     with_fitting,
 )
 from skill_ttrl.stages.training.bank_gate import BankGate, TestChange
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
+from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import majority_vote
 from skill_ttrl.voting.rewards import as_reward
 
-Policy = TrainedPolicy | EvalTarget
-"""Source of answers: a trained policy, or whatever `resolve_target` finds."""
 FIRST_TURN = (
     "Episodes in {env} have several turns. This is the first turn, with your question as the observation and without listed "
     "actions. To watch a whole episode: skillttrl envs play {env} --policy RUN."
@@ -106,22 +104,19 @@ class Reply:
 
 def find_asked(
     source: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
-) -> Policy:
+) -> EvalTarget:
     """Find the policy for `skillttrl ask`: see `resolve_target`; what a plain model's config does not state is the environment's.
 
     Raises:
         ConfigError: a run is given another config.
         RunFolderError: `source` is none of these.
     """
-    if not is_trained(source):
-        found = with_fitting(resolve_target(source, overrides, config=config, use_bank=use_bank))
-        return replace(found, config=with_env_defaults(found.config))
-    refuse_config(source, config)
-    return find_trained(source, overrides)
+    found = with_fitting(resolve_target(source, overrides, config=config, use_bank=use_bank))
+    return found if found.run is not None else replace(found, config=with_env_defaults(found.config))
 
 
 def ask(
-    trained: Policy,
+    trained: EvalTarget,
     question: str,
     *,
     samples: int = 1,
@@ -192,7 +187,7 @@ def ask(
 
 
 @contextmanager
-def load_policy(trained: Policy, use_bank: bool = True) -> Iterator[PolicyBundle]:
+def load_policy(trained: EvalTarget, use_bank: bool = True) -> Iterator[PolicyBundle]:
     """Its sampler, and its agent with the skill bank as it is now; both are closed at the end.
 
     Args:
@@ -294,7 +289,7 @@ def step_limit(env: TextEnvironment) -> int | None:
 def play(
     env: TextEnvironment,
     task: Task,
-    player: ScriptedAgent | Policy,
+    player: ScriptedAgent | EvalTarget,
     *,
     seed: int,
     watch: Watch,
@@ -315,7 +310,7 @@ def play(
         ConfigError, ModelError: the policy cannot be asked like this.
     """
     watched = WatchedEnv(env, watch)
-    if not isinstance(player, TrainedPolicy | EvalTarget):
+    if not isinstance(player, EvalTarget):
         played = run_scripted_episode(watched, task, player, seed=seed)
         if isinstance(player, WalkthroughAgent) and not played.steps:
             raise EnvError(
@@ -433,3 +428,55 @@ def _tasks(target: EvalTarget, gate: GateConfig) -> list[Task]:
     if gate.data is None:
         return split_tasks(own_training_tasks(config), gate.tasks, config.seed)[1]
     return source_tasks(config, resolve_env(config.env.id), config.data.source(gate.data), "train")[: gate.tasks]
+
+
+TRAINER_FILES = {MANIFEST, STATE, TENSORS}
+"""Files that are needed only to resume a run."""
+
+
+def export(trained: EvalTarget, output: str | Path, *, merged: bool = False) -> Path:
+    """Write the policy to `output`, which must not exist; it appears whole or not at all.
+
+    Args:
+        trained: which policy.
+        output: folder to make.
+        merged: fold LoRA adapters into the weights of their base model, so that no peft is needed to load it.
+
+    Raises:
+        RunFolderError: `output` exists or cannot be written.
+        ConfigError: `merged` is asked for a policy without adapters.
+    """
+    from skill_ttrl.llm.models.load import load_checkpoint, load_tokenizer, save_model
+    from skill_ttrl.llm.models.weights import SHARDS, is_sharded, merge_adapters
+
+    output, weights = Path(output), trained.weights
+    assert weights is not None
+    if output.exists():
+        raise RunFolderError(f"{output} exists already. Choose another --output.")
+    adapters = (weights / "adapter_config.json").is_file()
+    if merged and not adapters:
+        raise ConfigError(f"{weights} has no adapters to merge. Leave out --merge-lora.")
+    building = output.with_name(f".{output.name}.partial")
+    with wrap_os_errors("write", output):
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        try:
+            if merged or is_sharded(weights):
+                loaded = load_checkpoint(weights, device="cpu", base=trained.config.model)
+                model: Any = loaded.model
+                save_model(merge_adapters(model) if merged else model, loaded.tokenizer, building)
+            else:
+                shutil.copytree(
+                    weights, building, ignore=shutil.ignore_patterns(*TRAINER_FILES, SHARDS), dirs_exist_ok=True
+                )
+            if (building / "config.json").is_file():
+                own = trained.config.model.model_copy(update={"path": str(building), "revision": None})
+                write_sampling(building, load_tokenizer(own), trained.config.rollout)
+            saved = load_state(weights)
+            card = model_card(trained.config, phase=saved["phase"], step=saved["step"], merged=merged)
+            (building / "README.md").write_text(card, encoding="utf-8")
+            building.rename(output)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+    return output

@@ -18,6 +18,7 @@ from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, 
 from skill_ttrl.llm.command import file_digests
 from skill_ttrl.llm.models.gguf import is_gguf, model_folder
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, newest, verify
+from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.embedders import with_endpoint
 from skill_ttrl.stages.inputs.leak import Seen, seen_by_run
@@ -26,54 +27,11 @@ from skill_ttrl.stages.inputs.tasks import evaluation_split, own_training_tasks
 from skill_ttrl.stages.setup.defaults import with_env_defaults
 from skill_ttrl.stages.setup.load import load_checked
 from skill_ttrl.stages.setup.open_bank import bank_in_memory, bank_version, read_run_bank
-from skill_ttrl.stages.targets.stored import is_stored
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.storage.jsonl import parse_json
 
-
-@dataclass(frozen=True, slots=True)
-class TrainedPolicy:
-    """Where a trained policy's weights are, and the config it was trained with."""
-
-    config: SkillTTRLConfig
-    weights: Path
-    run: Path
-    """The run's folder."""
-
-    def bank(self) -> RunBank | NoBank:
-        """The skill bank as it was at the checkpoint, for reading.
-
-        Where `skills.bank` is not what the run began with, that other bank takes its place.
-        """
-        skills, began = with_endpoint(self.config), load_config(self.run / "config.yaml", trust=True).skills
-        if skills is not None and (began is None or skills.bank != began.bank):
-            return bank_in_memory(skills)
-        return read_run_bank(skills, self.run, bank_version(load_state(self.weights)["state"]))
-
-
-def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> TrainedPolicy:
-    """The newest checkpoint of a run, or the checkpoint that `path` itself is.
-
-    Raises:
-        RunFolderError: `path` is neither, or the run has no checkpoint yet.
-        CheckpointError: the checkpoint is damaged.
-    """
-    path = Path(path)
-    if RunFolder.exists(path):
-        checkpoint, _ = newest(RunFolder.open(path, lock=False))
-        if checkpoint is None:
-            raise RunFolderError(f"{path} has no checkpoint yet.")
-        return TrainedPolicy(load_config(path / "config.yaml", overrides), checkpoint.path, path)
-    run = path.resolve().parent.parent
-    if path.is_dir() and (path / "manifest.json").is_file() and RunFolder.exists(run):
-        verify(path)
-        return TrainedPolicy(load_config(run / "config.yaml", overrides), path, run)
-    raise RunFolderError(
-        f"{path} is neither a run folder nor a checkpoint of one. `skillttrl train` makes runs; list yours with: skillttrl "
-        "inspect runs."
-    )
-
-
+SAMPLE_FILES = (".json", ".jsonl", ".parquet")
+"""Endings of files with samples."""
 MODEL_FILES = ("config.json", "adapter_config.json")
 """One of them makes a folder a model."""
 
@@ -113,8 +71,8 @@ class EvalTarget:
     config: SkillTTRLConfig
     weights: Path | None
     """Folder of the weights; None: `config.model` says what to load."""
-    trained: TrainedPolicy | None
-    """The run's policy; None for a plain model."""
+    run: Path | None
+    """The folder of the run that trained it; None for a plain model."""
     origin: str | Path | Mapping[str, Any]
     """Source of the config."""
     overrides: tuple[str, ...]
@@ -122,10 +80,12 @@ class EvalTarget:
     """Settings that were chosen for the model (`with_fitting`); empty: none were."""
 
     def bank(self) -> RunBank | NoBank:
-        """The skill bank to ask, open for reading."""
-        if self.trained is not None:
-            return self.trained.bank()
+        """The skill bank, open for reading: a run's as it was at the checkpoint, unless `skills.bank` is not what the run began with."""
         skills = with_endpoint(self.config)
+        if self.run is not None and self.weights is not None:
+            began = load_config(self.run / "config.yaml", trust=True).skills
+            if skills is None or (began is not None and skills.bank == began.bank):
+                return read_run_bank(skills, self.run, bank_version(load_state(self.weights)["state"]))
         return bank_in_memory(skills) if skills is not None else NoBank()
 
     def problems(self, data: Sequence[str]) -> list[EvalDataset]:
@@ -149,7 +109,7 @@ class EvalTarget:
 
     def _own_problems(self) -> EvalDataset:
         data = self.config.data
-        if self.trained is None and self.origin == {} and data.eval is None and data.train is None:
+        if self.run is None and self.origin == {} and data.eval is None and data.train is None:
             raise ConfigError(
                 f"{self.name} is a plain model without its own problems. Set --data FILE, or --config CONFIG to use the config's."
             )
@@ -164,12 +124,12 @@ class EvalTarget:
 
         It is None, with a reason, for a plain model and where the run's data can no longer be read.
         """
-        if self.trained is not None and backend_facts(self.config).remote:
+        if self.run is not None and backend_facts(self.config).remote:
             return None, "an endpoint does not say which weights it serves, nor what they were trained on"
-        if self.trained is None:
+        if self.run is None:
             return None, "the training data of a plain model are not known"
         try:
-            return seen_by_run(load_config(self.trained.run / "config.yaml"), own_training_tasks), ""
+            return seen_by_run(load_config(self.run / "config.yaml"), own_training_tasks), ""
         except (DataError, EnvError, TrustError) as error:
             return None, f"the run's training data can no longer be read ({error})"
 
@@ -190,6 +150,36 @@ class EvalTarget:
         if manifest.is_file():  # it holds the hash of every file
             return f"sha256:{hashlib.sha256(manifest.read_bytes()).hexdigest()}"
         return f"{FOLDER_DIGEST}{folder_digest(self.weights)}"
+
+
+def find_checkpoint(path: str | Path) -> tuple[Path, Path]:
+    """The run and the checkpoint that `path` means: the newest one of a run, or the one that it is.
+
+    Raises:
+        RunFolderError: it is neither, or the run has no checkpoint yet.
+        CheckpointError: the checkpoint is damaged.
+    """
+    path = Path(path)
+    if RunFolder.exists(path):
+        checkpoint, _ = newest(RunFolder.open(path, lock=False))
+        if checkpoint is None:
+            raise RunFolderError(f"{path} has no checkpoint yet.")
+        return path, checkpoint.path
+    run = path.resolve().parent.parent
+    if path.is_dir() and (path / "manifest.json").is_file() and RunFolder.exists(run):
+        verify(path)
+        return run, path
+    raise RunFolderError(
+        f"{path} is neither a run folder nor a checkpoint of one. `skillttrl train` makes runs; list yours with: skillttrl "
+        "inspect runs."
+    )
+
+
+def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> EvalTarget:
+    """The policy of a run or a checkpoint (`find_checkpoint`), with the config of its training."""
+    run, weights = find_checkpoint(path)
+    origin = run / "config.yaml"
+    return EvalTarget(weights.name, load_config(origin, overrides), weights, run, origin, tuple(overrides))
 
 
 def resolve_target(
@@ -226,9 +216,7 @@ def resolve_target(
     if is_trained(path):
         refuse_config(path, config)
         trained = find_trained(path, now)
-        origin = trained.run / "config.yaml"
-        own = _with_model_pinned(trained.config, use_bank)
-        return EvalTarget(trained.weights.name, own, trained.weights, trained, origin, tuple(overrides))
+        return replace(trained, config=_with_model_pinned(trained.config, use_bank), overrides=tuple(overrides))
     base: str | Mapping[str, Any] = {} if config is None else config
     asked = load_checked(base, now)
     asked.requires = None  # what a recipe still needs, it needs to train
@@ -310,7 +298,7 @@ def with_fitting(found: EvalTarget) -> EvalTarget:
     what was chosen.
     """
     config = found.config.model_copy(deep=True)
-    is_plain = found.trained is None and found.origin == {} and not backend_facts(config).remote
+    is_plain = found.run is None and found.origin == {} and not backend_facts(config).remote
     if not is_plain or resolve_env(config.env.id) != MATH_ENV_ID:
         return found
     stated = {f"{name}.{key}" for name in ("model", "rollout") for key in getattr(config, name).model_fields_set}
@@ -384,6 +372,14 @@ def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
 def _measured_on(*path: str) -> list[str]:
     """The override that puts a whole source in place of the config's: split and revision are not those of other data."""
     return [f"data.eval={json.dumps({'path': each})}" for each in path]
+
+
+def is_stored(source: str | Path) -> bool:
+    """True if `source` names a file or is a folder that stores samples; anything else is a policy to sample."""
+    if not str(source).strip():  # as a path it would be the working directory
+        return False
+    path = Path(source)
+    return path.is_file() or path.suffix in SAMPLE_FILES or SampleFolder.exists(path)
 
 
 def _is_meant_as_path(path: Path) -> bool:

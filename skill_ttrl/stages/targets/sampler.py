@@ -158,7 +158,7 @@ def open_sampler(
         facts: _Facts = pool.facts()
         for text, warning in facts.notices:
             progress.notice(text, warning=warning)
-        yield WorkerSampler(pool, facts.fitting, facts.tokenizer)
+        yield WorkerSampler(pool, facts.fitting)
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,6 @@ class LocalSampler:
     sample_chunk: Callable[[Chunk, OnRolloutEnd], list[Group]]
     fitting: Problems = field(default_factory=dict)
     """The problems whose prompts fit."""
-    tokenizer: Any = None
-    """The policy's; None where it is not known."""
     controls: Callable[[], Controls] = Controls
     """Have the scripted agents of `eval.controls` play the problems."""
 
@@ -187,7 +185,6 @@ class WorkerSampler:
 
     pool: Pool
     fitting: Problems = field(default_factory=dict)
-    tokenizer: Any = None
 
     def sample(
         self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
@@ -215,7 +212,6 @@ class _Facts:
     """Facts that a worker gives of the policy that it has loaded."""
 
     fitting: Problems = field(default_factory=dict)
-    tokenizer: Any = None
     notices: Sequence[tuple[str, bool]] = ()
 
 
@@ -305,8 +301,7 @@ class PolicySetup:
         target, config = self.target, self.target.config
         check_shared_policy(config)
         bank = config.skills.bank if self.use_bank and config.skills is not None else None
-        run = None if target.trained is None else target.trained.run
-        named = (Path(each) for each in (target.weights, run, config.model.path, bank) if each is not None)
+        named = (Path(each) for each in (target.weights, target.run, config.model.path, bank) if each is not None)
         needs = tuple(path.absolute() for path in named if path.exists())
         return replace(self, target=replace(target, config=worker_config(config)), needs=needs)
 
@@ -352,7 +347,7 @@ class PolicySetup:
                     worker.backend, lambda ended: progress.enter("sample", f"{ended} completions of this batch")
                 )
                 stack.enter_context(shown)
-            yield LocalSampler(sample, fitting, getattr(worker.backend, "tokenizer", None), controls)
+            yield LocalSampler(sample, fitting, controls)
 
     def __call__(self) -> tuple[Callable[[Chunk | None], Any], _Facts]:
         """Load the policy in a worker, for as long as its process lives."""
@@ -363,7 +358,7 @@ class PolicySetup:
         def work(chunk: Chunk | None, _open: object = opened) -> Any:  # what is opened closes where nobody holds it
             return sampler.controls() if chunk is None else Sampled.of(sampler.sample_chunk(chunk, ignore))
 
-        return work, _Facts(sampler.fitting, sampler.tokenizer, notices.notices)
+        return work, _Facts(sampler.fitting, notices.notices)
 
     def check(self) -> None:
         """See that a node has what the policy and its environment are loaded from: `scale.cluster.Check`.

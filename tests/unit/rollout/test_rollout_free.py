@@ -132,21 +132,6 @@ def test_the_first_turn_of_a_group_is_one_request_and_every_later_one_has_a_seed
     assert sorted(asked) == sorted(request for call in again.calls for request in call)
 
 
-def test_a_try_that_begins_late_holds_up_none_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.rollout.rollout.GROUP_START_WAIT_S", 0.05)
-    resets = iter([0.0, 0.3, 0.0])
-
-    class Late(Count):
-        def reset(self, **how: Any) -> tuple[str, dict[str, Any]]:
-            time.sleep(next(resets))
-            return super().reset(**how)
-
-    backend = Asked()
-    (group,) = play([task("a")], backend, tries=3, envs=EnvPool(Late))
-    assert [n for call in backend.calls for _, n, _ in call if n > 1] == [2]
-    assert ends([group]) == ["terminated"] * 3
-
-
 @pytest.mark.parametrize("schedule", ["sync", "async"])
 @pytest.mark.parametrize("at", ["reset", 2])
 def test_an_environment_that_hangs_ends_its_own_episode_and_is_used_no_more(schedule: Schedule, at: object) -> None:

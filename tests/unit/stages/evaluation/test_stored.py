@@ -11,7 +11,8 @@ import pytest
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Sample, TaskSamples
 from skill_ttrl.runs.metrics import trajectory_lines
-from skill_ttrl.stages.targets.stored import SampleSet, is_stored, read_stored
+from skill_ttrl.stages.targets.resolve import is_stored
+from skill_ttrl.stages.vote import SampleSet, read_stored
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, to_json
 
 
