@@ -121,10 +121,7 @@ class RLConfig(Section):
     )
     """How token losses become one number (verl: `loss_agg_mode`; docs/learner.md)."""
     kl_coef: float = Field(default=0.001, ge=0)
-    """Weight of the loss term for the KL divergence from the reference model; 0: no reference model."""
-    kl_estimator: Literal["k1", "k2", "k3", "abs", "k1+", "k3+"] = "k3"
-    """Estimate of each token's KL divergence. `k1+` and `k3+` have the value of `k1` and `k3` and the gradient of `k2`, the only unbiased
-    one (docs/algorithms.md)."""
+    """Weight of the loss term for the KL divergence from the reference model, estimated by k3 (docs/algorithms.md); 0: no reference model."""
     kl_in_reward: KLInRewardConfig | None = None
     """A KL penalty on the rewards, before advantages; None: none."""
     rollout_correction: RolloutCorrection = "auto"

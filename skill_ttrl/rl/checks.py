@@ -9,11 +9,6 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
 from skill_ttrl.rl.correction import weight_rule
 
-HALVES = ("grpo_nsr", "psr", "nsr", "w_reinforce")
-"""Algorithms that take correct and wrong samples apart."""
-WITHIN_1 = ("majority", "verify", "label", "format", "random")
-"""Rewards from 0 to 1."""
-
 
 def check_algorithm(
     rl: RLConfig,
@@ -44,7 +39,7 @@ def check_algorithm(
         *_vote_problems(rl, algorithm, vote_strategy, vote_shapes, level or "episode"),
         *_reward_problems(rl, algorithm),
         *_settings_without_effect(rl),
-        *_half_problems(rl, algorithm),
+        *_half_problems(rl),
     ]
     if rl.invalid_action_penalty_coef and action_parser == "none":
         problems.append(
@@ -173,18 +168,10 @@ def _settings_without_effect(rl: RLConfig) -> Iterator[str]:
         )
 
 
-def _half_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
-    """A line where an algorithm that takes correct and wrong samples apart (`HALVES`) would have only one half, or lose it."""
-    if rl.algorithm["type"] not in HALVES:
-        return
-    threshold = getattr(getattr(algorithm, "options", algorithm), "threshold", 0.5)
-    if rl.reward in WITHIN_1 and not 0 <= threshold < 1:
-        yield (
-            f"rl.algorithm.threshold={threshold:g}, but rl.reward={rl.reward} gives from 0 to 1: {'no' if threshold >= 1 else 'every'} sample "
-            "would be correct. Set it to 0 or more, and below 1."
-        )
+def _half_problems(rl: RLConfig) -> Iterator[str]:
+    """A line where a wrong sample could earn so much that its probability would rise."""
     bonus = sum(max(0.0, weight) for weight in rl.extra_rewards.values())
-    if bonus > 1 and getattr(algorithm, "half", "correct") != "correct":
+    if bonus > 1 and rl.algorithm["type"] in ("nsr", "w_reinforce"):
         yield (
             f"The weights of rl.extra_rewards add up to {bonus:g}. A wrong sample could then earn more than 1, and {_named(rl)} would raise "
             "its probability. Let them add up to 1 at most."

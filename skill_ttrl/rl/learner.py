@@ -280,7 +280,6 @@ class LocalLearner:
                 micro_batch.ref_log_probs_N_R,
                 mask,
                 config.kl_coef,
-                config.kl_estimator,
                 config.loss_aggregation,
                 denominators,
             )

@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "loss": {"type": "gspo", "clip_ratio": 0.2, "clip_ratio_high": 0.28},
         "loss_aggregation": "seq-mean-token-mean",
     },
-    "kl": {"loss": CLIP, "kl_coef": 0.1, "kl_estimator": "k3"},
+    "kl": {"loss": CLIP, "kl_coef": 0.1},
 }
 """Our section `rl` for each of TRL's configurations."""
 

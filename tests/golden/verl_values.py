@@ -192,18 +192,16 @@ def aggregations(recorder: Recorder, core: Any) -> None:
 
 
 def divergences(recorder: Recorder, core: Any) -> None:
-    """Every KL estimator, and its gradient; the straight-through ones end in +."""
-    for name in ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k2+", "k3+", "low_var_kl+", "abs+"):
-        for ending, first in (("", "log_probs"), ("/far", "far_log_probs")):
-            if ending and not name.startswith("k3"):
-                continue
-            named = {"logprob": first, "ref_logprob": "reference_log_probs"}
-            given = recorder.arguments(named)
-            given["logprob"].requires_grad_()
-            value = core.kl_penalty(**given, kl_penalty=name)
-            (gradient,) = torch.autograd.grad(value.sum(), given["logprob"])
-            values = {"kl": value, "gradient": gradient}
-            recorder.note(f"kl/{name}{ending}", core.kl_penalty, named, {"kl_penalty": name}, values)
+    """The estimator k3 of the KL divergence by both of its names, and its gradient."""
+    for case, first in (("low_var_kl", "log_probs"), ("k3", "log_probs"), ("k3/far", "far_log_probs")):
+        name = case.partition("/")[0]
+        named = {"logprob": first, "ref_logprob": "reference_log_probs"}
+        given = recorder.arguments(named)
+        given["logprob"].requires_grad_()
+        value = core.kl_penalty(**given, kl_penalty=name)
+        (gradient,) = torch.autograd.grad(value.sum(), given["logprob"])
+        values = {"kl": value, "gradient": gradient}
+        recorder.note(f"kl/{case}", core.kl_penalty, named, {"kl_penalty": name}, values)
 
 
 def critics(recorder: Recorder, core: Any) -> None:

@@ -23,7 +23,6 @@ model.packing: auto
 rl.mini_batch_size: 1
 rl.micro_batch_size: 2
 rl.kl_coef: 0.001
-rl.kl_estimator: k3
 rl.learning_rate: 5e-7
 rl.warmup_steps: 0.03
 rl.lr_scheduler: cosine

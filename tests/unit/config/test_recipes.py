@@ -70,7 +70,7 @@ def test_7b_recipe_has_ttrl_s_published_settings() -> None:
     assert (rollout.max_new_tokens, config.data.max_prompt_tokens) == (3072, 512)
     assert (rl.prompts_per_step, rl.mini_batch_size, rl.ppo_epochs, rl.learning_rate) == (8, 1, 1, 5e-7)
     assert rl.loss == {"type": "ppo_clip", "clip_ratio": 0.2, "dual_clip": 3.0}
-    assert (rl.kl_coef, rl.kl_estimator, rl.entropy_coef) == (0.001, "k3", 0.0)
+    assert (rl.kl_coef, rl.entropy_coef) == (0.001, 0.0)
     assert (evaluation.samples, evaluation.temperature, evaluation.top_p) == (16, 0.6, 0.95)
     assert (config.runtime.nproc, config.runtime.parallel, config.requires) == (8, "fsdp", None)
 
@@ -83,10 +83,9 @@ def test_skillrl_recipes_have_the_paper_s_settings(name: str) -> None:
     assert (sft.learning_rate, sft.batch_size) == (1e-4, 16)
     assert sft.steps * sft.batch_size == pytest.approx(3 * (config.demonstrations.examples or 0), rel=0.01)
     assert config.demonstrations.examples == (7500 if name == "skillrl_alfworld" else 2400)
-    assert (rl.learning_rate, rl.kl_coef, rl.kl_estimator, rl.invalid_action_penalty_coef, rl.steps) == (
+    assert (rl.learning_rate, rl.kl_coef, rl.invalid_action_penalty_coef, rl.steps) == (
         1e-6,
         0.01,
-        "k3",
         0.1,
         150,
     )

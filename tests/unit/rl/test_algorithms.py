@@ -18,7 +18,6 @@ from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.rl.learn import UpdateRule, length_penalty, overlong_penalties
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.losses import kl_estimate
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import ActionStatus, Completion, Group, Step, Task, Trajectory, VoteResult
 from tests.golden.field_values import cases
@@ -162,13 +161,3 @@ def test_the_length_penalty_is_trls_and_that_of_the_longest_response(make_groups
     ]
     # A fifth of the limit, at least a token: the last one alone.
     assert overlong_penalties(group, 0.5, 6) == [-0.5 * (length >= 6) for length in lengths]
-
-
-@pytest.mark.parametrize("estimator", ["k1+", "k3+"])
-def test_the_plus_forms_have_the_value_of_one_and_the_gradient_of_k2(estimator: Any) -> None:
-    reference = torch.tensor([-1.0, -2.0, 3.0], dtype=torch.float64)
-    log_probs = torch.tensor([-1.3, -1.1, -40.0], dtype=torch.float64).requires_grad_()
-    value = kl_estimate(log_probs, reference, estimator)
-    torch.testing.assert_close(value, kl_estimate(log_probs, reference, estimator[:2]))
-    (gradient,) = torch.autograd.grad(value.sum(), log_probs)
-    torch.testing.assert_close(gradient, (log_probs - reference).detach())

@@ -76,7 +76,6 @@ def test_micro_batch_size_changes_neither_gradient_nor_figures(
             loss_aggregation=mode,
             entropy_coef=0.1 if extra else 0.0,
             kl_coef=0.5 if extra else 0.0,
-            kl_estimator="k2",
         )
         policy = make_policy()
         learner = LocalLearner(policy, settings_, accelerator, total_steps=1)

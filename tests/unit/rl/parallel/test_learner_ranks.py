@@ -155,7 +155,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, the reference follows": {
         "policy": {"fsdp": True},
         "rl": {
-            "kl_estimator": "k3+",
             "ref_model_sync_steps": 1,
         },
     },
