@@ -146,7 +146,6 @@ def test_gigpo_is_its_authors(name: str) -> None:
     groups = [Group(each[0].task, tuple(each)) for each in members.values()]
     settings = {
         "type": "gigpo", "mode": asked["mode"], "gamma": asked["gamma"], "step_weight": asked["step_advantage_w"],
-        "epsilon": asked["epsilon"],
         "level": "step" if asked["group_by_agent_id"] else "episode",
     }  # fmt: skip
     found, _ = advantages(settings, TrainingSamples(groups, batch=pack(groups), env_rewards=True))
