@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.envs.alfworld.grammar import is_text, read_grammar
-from skill_ttrl.envs.alfworld.world import World, build_world, read_problem
+from skill_ttrl.envs.alfworld.world import World, build_world, is_text, read_grammar, read_problem
 from skill_ttrl.errors import EnvError
 
 GAME_FILE = "game.tw-pddl"

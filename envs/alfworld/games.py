@@ -313,7 +313,7 @@ def _short(value: object) -> str:
 
 
 RECHECK_SECONDS = 5.0
-_READERS = ("game", "games", "grammar", "world")
+_READERS = ("game", "games", "world")
 """Modules whose text decides what an index says: one that other text has made is made again."""
 
 

@@ -8,7 +8,7 @@ In the order in which the files are best read:
 4. The search: `catalogue.analysis` (from a text to its words), `catalogue.search` (BM25).
 5. Where it comes from, in `catalogue`: `product` (the official files), `store` (kept on a machine, mapped), `catalogue` (which one is
    meant).
-6. The generated catalogue, in `maker`: `maker` and `sentences` with their tables in TOML.
+6. The generated catalogue: `maker`, with its tables in TOML.
 7. `live` plays on a running server of princeton-nlp/WebShop.
 8. Who shops: `expert`, by what a page shows (`reading`), and `solve`, the oracle.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from skill_ttrl.answers import bare_key, canonical
@@ -60,16 +60,14 @@ class PromptHistory:
 class VoteHistory:
     """Winners by prompt over the steps of a run. What its figures say of a collapse is in `runs.stop_rules.collapse_signs`."""
 
-    winners: dict[str, str] = field(default_factory=dict)
-    """Canonical winner of each prompt at its last vote, without its unit: the next vote's winner may leave it out."""
     base_answers: dict[str, list[str | None]] = field(default_factory=dict)
     """Answers of the policy before training to each prompt, where the strategy needs them."""
     prompts: dict[str, PromptHistory] = field(default_factory=dict)
-    """The votes of each prompt. States of earlier versions have none: then only its winner is known."""
+    """The votes of each prompt."""
 
     def of(self, prompt: str) -> PromptHistory:
         """Return the history of one prompt."""
-        return self.prompts.get(prompt) or PromptHistory(winner=self.winners.get(prompt))
+        return self.prompts.get(prompt, PromptHistory())
 
     def record(self, votes: Mapping[str, VoteResult]) -> dict[str, float]:
         """Take in one step's votes by prompt id; gives the step's label-free figures.
@@ -82,7 +80,7 @@ class VoteHistory:
         """
         keys = {prompt: bare_key(canonical(vote.answer)) for prompt, vote in votes.items()}
         won = {prompt: key for prompt, key in keys.items() if key is not None}
-        seen = [prompt for prompt in won if prompt in self.winners]
+        seen = [prompt for prompt in won if self.of(prompt).winner is not None]
         figures = {
             "majority_ratio": mean([vote.majority_ratio for vote in votes.values()]),
             "abstained": mean([vote.abstained / max(1, len(vote.matches)) for vote in votes.values()]),
@@ -91,11 +89,10 @@ class VoteHistory:
         if won:
             figures |= {"winners": float(len(won)), "distinct_winners": len(set(won.values())) / len(won)}
         if seen:
-            figures["flip_rate"] = mean([float(won[prompt] != self.winners[prompt]) for prompt in seen])
+            figures["flip_rate"] = mean([float(won[prompt] != self.of(prompt).winner) for prompt in seen])
         if known := [prompt for prompt in votes if prompt in self.base_answers and votes[prompt].classes]:
             figures["left_base"] = mean([float(self._left_base(prompt, votes[prompt])) for prompt in known])
         self.prompts.update({prompt: self.of(prompt).after(vote) for prompt, vote in votes.items()})
-        self.winners.update(won)
         rates = [rate for prompt in votes if (rate := self.prompts[prompt].flip_rate) is not None]
         if rates:
             figures["prompt_flip_rate"] = mean(rates)
@@ -114,10 +111,9 @@ class VoteHistory:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> VoteHistory:
-        """Restore what `state_dict` gave, in this version or an earlier one."""
+        """Restore what `state_dict` gave."""
         prompts = {
             prompt: PromptHistory(**{**saved, "ratios": tuple(saved["ratios"])})
-            for prompt, saved in state.get("prompts", {}).items()
+            for prompt, saved in state["prompts"].items()
         }
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in state.items() if name in known} | {"prompts": prompts})
+        return cls(base_answers=state["base_answers"], prompts=prompts)

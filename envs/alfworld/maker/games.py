@@ -19,10 +19,9 @@ from typing import Any
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.game import GAME_FILE, GENERATED_FILE, JSON_FOLDER, TASK_TYPES
 from skill_ttrl.envs.alfworld.games import Progress
-from skill_ttrl.envs.alfworld.grammar import read_grammar
 from skill_ttrl.envs.alfworld.maker.ontology import Ontology, read_floor_plan, read_ontology
 from skill_ttrl.envs.alfworld.maker.rooms import Goal, WorldState, furnish, goal_series, write_problem
-from skill_ttrl.envs.alfworld.world import TOOLS, World, build_world, read_problem
+from skill_ttrl.envs.alfworld.world import TOOLS, World, build_world, read_grammar, read_problem
 from skill_ttrl.errors import EnvError
 from skill_ttrl.storage.files import cache_folder, made_whole, remove_unfinished, waiting_for
 

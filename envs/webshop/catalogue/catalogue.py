@@ -42,7 +42,7 @@ GOALS = ("auto", *KINDS)
 _WRITERS = (
     "goals.py",
     *(f"catalogue/{name}.py" for name in ("analysis", "product", "search", "store")),
-    *(f"maker/{name}" for name in ("maker.py", "sentences.py", "sentences.toml", "words.toml")),
+    *(f"maker/{name}" for name in ("maker.py", "sentences.toml", "words.toml")),
 )
 """Files whose text decides what a store holds: one that other text has made is made again."""
 
