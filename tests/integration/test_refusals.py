@@ -142,7 +142,7 @@ UNKNOWN = {
     "rl.loss_aggregation=token-maen": "token-mean",
     "rl.rollout_correction=token_trunc": "token_truncate",
     "sft.optimizer=muonn": "muon", "rl.reward=majorty": "majority", "rl.lerning_rate=1": "learning_rate",
-    "rl.stop_rule=entrpy": "entropy", "run.on_nan=stopp": "stop", "vote.strategy=majoritty": "majority",
+    "rl.stop_rule=entrpy": "entropy", "vote.strategy=majoritty": "majority",
     "rollout.backend=hff": "hf", "agent.template=boxd": "boxed", "skills.embedder=hsh": "hash",
     "skills.merger=heuristi": "heuristic", "collect.agent=randm": "random", "distill.teacher=heuristik": "heuristic",
     "evolve.teacher=heuristc": "heuristic", "eval.controls=[frst]": "first", "data.eval.path=synthetic:ad": "add",

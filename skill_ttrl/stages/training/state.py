@@ -394,7 +394,7 @@ def watch_updates(run: Run, state: PhaseState, step: int) -> TrainingError | Non
     its scale: these are counted alone.
 
     Returns:
-        The error to end with, after `run.on_nan: stop` or `skipped_too_often`; None: the phase goes on.
+        The error to end with, see `skipped_too_often`; None: the phase goes on.
 
     Raises:
         RunFolderError: the dump cannot be written.
@@ -410,9 +410,5 @@ def watch_updates(run: Run, state: PhaseState, step: int) -> TrainingError | Non
             for old in sorted(path.parent.glob(f"{state.phase}-*.pt"))[:-KEPT_DUMPS]:
                 old.unlink()
         what = f"{skipped[0].reason()}. The batch is in {DUMPS}/{path.name}"
-        if run.config.run.on_nan == "stop":
-            return TrainingError(
-                f"Stopped after step {step} of {state.phase} (run.on_nan=stop): {what}. Everything so far is saved in {run.folder.path}."
-            )
         run.warn(f"{LEFT_OUT}, first in step {step} of {state.phase}: {what}. Metric: skipped_updates.", once=LEFT_OUT)
     return skipped_too_often(run, state.phase, ended=False)
