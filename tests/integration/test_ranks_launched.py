@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -93,27 +92,3 @@ def test_two_agents_of_torchrun_train_as_one_with_two_processes_does(tiny_yaml: 
         _, err = process.communicate(timeout=400)
         assert process.returncode == 0, err
     assert (tmp_path / "nodes" / "metrics.jsonl").read_bytes() == (tmp_path / "alone" / "metrics.jsonl").read_bytes()
-
-
-REFUSED: list[tuple[list[str], int, str]] = [
-    (["--set", "runtime.parallel=fsdp"], 2, "to shard weights over. Start it with --nproc 2"),
-    (["--set", "runtime.offload=all"], 2, "needs sharded weights"),
-    (["--set", "runtime.offload=all", "--set", "runtime.parallel=ddp"], 2, "offload all needs parallel=fsdp"),
-    (["--nproc", "0"], 2, "--nproc"),
-    (["--nproc", "2", "--set", "runtime.parallel=fsd"], 2, "runtime.parallel"),
-    (["--nproc", "2", "--set", "runtime.device=cuda:0", "--dry-run"], 2, "a single device"),
-]
-
-
-@pytest.mark.parametrize(("more", "code", "words"), REFUSED)
-def test_what_several_processes_cannot_do_is_refused(
-    more: list[str], code: int, words: str, tiny_yaml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[Any]
-) -> None:
-    from skill_ttrl.cli.main import main
-
-    sys.argv = ["skillttrl", *arguments(tiny_yaml, tmp_path / "run", *more)]
-    with pytest.raises(SystemExit) as left:
-        main()
-    shown = capsys.readouterr()
-    assert left.value.code == code and words in " ".join((shown.out + shown.err).replace("│", " ").split())
-    assert not (tmp_path / "run").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.answers import equivalence
 from skill_ttrl.config import ScaleConfig, SkillTTRLConfig, load_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.signals import Interrupted
@@ -137,29 +135,3 @@ def test_a_run_that_was_stopped_goes_on_anywhere(
     rest: SkillTTRLConfig = shared if resumed_there else load_config(tiny_yaml, settings)
     train.run(rest, tmp_path / "there", resume="auto")
     assert content(tmp_path / "here") == content(tmp_path / "there")
-
-
-def test_answers_are_judged_where_they_were_sampled(
-    tmp_path: Path, tiny_yaml: Path, scale: ScaleConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model writes what only SymPy can judge; the process that counts the votes is not asked."""
-    demos = tmp_path / "demos.jsonl"
-    rows = [{"prompt": f"Compute {n}+1.", "response": f"<answer>x + {n % 5} y</answer>"} for n in range(64)]
-    demos.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = [*ALONE, f"sft.data={{path: {demos}}}", "sft.steps=60", "rollout.max_new_tokens=12"]
-    train.run(load_config(tiny_yaml, settings), tmp_path / "here")
-    judged = (tmp_path / "here" / "equivalence_cache.jsonl").read_text().splitlines()
-    asked: list[Any] = []
-    judge = equivalence._POOL.judge
-
-    def noting(trees: Sequence[Any]) -> Any:
-        asked.extend(trees)
-        return judge(trees)
-
-    monkeypatch.setattr(equivalence._POOL, "judge", noting)
-    train.run(load_config(tiny_yaml, [*settings, *on(scale)]), tmp_path / "there")
-    there = (tmp_path / "there" / "equivalence_cache.jsonl").read_text().splitlines()
-    assert sorted(there) == sorted(judged) and judged
-    assert not asked
-    assert content(tmp_path / "here") == content(tmp_path / "there")
-    assert all(json.loads(line)["rule"] for line in there)

@@ -59,6 +59,8 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "rollout.backend=openai"], 2, "cannot be trained"),
     ([*STEP, "runtime.parallel=fsdp"], 2, "runtime.parallel"),
     ([*STEP, "runtime.offload=all", "runtime.parallel=ddp"], 2, "offload"),
+    ([*STEP, "runtime.offload=all"], 2, "needs sharded weights"),
+    ([*STEP, "runtime.nproc=0"], 2, "runtime.nproc"),
     ([*STEP, "rl.algorithm=gmae", "rl.reward=label"], 2, "rl.reward"),
     ([*STEP, "rl.algorithm=scrl", "rl.extra_rewards={format: 0.5}"], 2, "votes alone"),
     ([*STEP, "rl.reward=verify"], 2, "has none. Add the field `check`"),
