@@ -548,15 +548,11 @@ class ClientChat:
         Raises:
             EndpointError: the client raised an error, or reports one in place of an answer.
         """
-        who, kind = (
-            f"The optimizer's client {type(self.client).__name__}({self.client.model!r})",
-            stage.partition("_")[0],
-        )
+        who = f"The optimizer's client {type(self.client).__name__}({self.client.model!r})"
+        kind = stage.partition("_")[0]
         named = kind if kind in ("analyst", "merge") else stage  # as skillrl names its stages
         try:
-            text, used = self.client.chat(
-                system=system, user=user, max_completion_tokens=max_tokens, stage=named, retries=3
-            )
+            text, used = self.client.chat(system=system, user=user, max_completion_tokens=max_tokens, stage=named)
             used = dict(used or {})
         except SkillTTRLError:
             raise
@@ -675,7 +671,7 @@ class SkillOptTrainer:
                     (root / IDENTITY).unlink(missing_ok=True)
 
     def _summary(self, found: Optimized, calls: Calls, seconds: float) -> dict[str, Any]:
-        """The report, with skillrl's keys; intervals and calls are ours."""
+        """The report, with skillrl's keys; calls and fallbacks are ours."""
         actions = [str(row["action"]) for row in found.rows]
         first, best = (
             compute_score(results) if results else (None, None) for results in (found.test_first, found.test_best)
@@ -697,7 +693,6 @@ class SkillOptTrainer:
             "test_soft": best[1],
             "test_delta_hard": None if first[0] is None or best[0] is None else round(best[0] - first[0], 6),
             "wall_time_s": round(seconds, 2),
-            **intervals(found.test_first, found.test_best),
             "calls": {stage: vars(counts) for stage, counts in calls.counts.items()},
             "fallbacks": dict(sum((Counter(row["fallbacks"]) for row in (*found.rows, *found.ends)), Counter[str]())),
         }
@@ -734,10 +729,9 @@ class TrainerWatch(FolderWatch):
         super().step(record, state)
         row = self.rows[-1]
         applied = row.get("apply_report", {"applied": 0})["applied"]
+        scores = f"batch {row['rollout_hard']:.4f}, current {state.current_score:.4f}, best {state.best_score:.4f}"
         lost = f", unusable answers: {dict(record.fallbacks)}" if record.fallbacks else ""
-        said = f"{record.action}, {applied} edits, batch {row['rollout_hard']:.4f}"
-        scores = f"current {state.current_score:.4f}, best {state.best_score:.4f}"
-        self._take(state, f"step {record.step}/{self._steps}: {said}, {scores}{lost}")
+        self._take(state, f"step {record.step}/{self._steps}: {record.action}, {applied} edits, {scores}{lost}")
 
     def _take(self, state: OptimizeState, said: str) -> None:
         trainer = self._trainer
@@ -745,19 +739,6 @@ class TrainerWatch(FolderWatch):
         trainer.best_skill, trainer.best_score, trainer.best_step = state.best, state.best_score, state.best_step
         trainer.global_step = state.step
         trainer.say(f"{trainer.env.name}: {said}")
-
-
-def intervals(first: Sequence[RolloutResult] | None, best: Sequence[RolloutResult] | None) -> dict[str, Any]:
-    """95% intervals of the test results, and of their paired difference; None where there are none."""
-    from skill_ttrl.statistics import mean_interval, paired_difference  # loads numpy
-
-    before, after = ([result.hard for result in results or ()] for results in (first, best))
-    tested = bool(before and after)
-    return {
-        "baseline_test_hard_interval": list(mean_interval(before)) if tested else None,
-        "test_hard_interval": list(mean_interval(after)) if tested else None,
-        "test_delta_hard_interval": list(paired_difference(before, after)[1:]) if tested else None,
-    }
 
 
 def write_buckets(root: Path, found: Optimized, task_types: Sequence[str]) -> None:

@@ -1,4 +1,6 @@
-"""`skillttrl optimize` through a really started server of OpenAI's protocol, behind which policy and optimizer answer."""
+"""Skill documents in training, end to end: behind a started server of OpenAI's protocol, for a program, for a small real policy that follows
+the rules it is shown (`quickstart_skills`' cold start), and in turn with weight updates on one bank (`optimize.every`).
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,41 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skill_ttrl.config import OptimizeConfig, load_config
 from skill_ttrl.data.formats import CONVENTIONS, Formats
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, RunFolderError, SkillTTRLError
+from skill_ttrl.data.operators import OperatorGrammar, Operators, read_rules
+from skill_ttrl.data.tasks import MATH_ENV_ID
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, RunFolderError, SkillTTRLError
+from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.induction import InductionOptimizer
+from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.record import OptimizeTask
+from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.checkpoint import load_state, newest
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.stages import train
 from skill_ttrl.stages.evaluate import measure_policy
-from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
+from skill_ttrl.stages.optimize import check_start, open_rollouts, optimize_run, prepare
+from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
+from skill_ttrl.stages.optimizing.rollouts import PolicyRollouts, as_bank
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary
 from skill_ttrl.stages.reports.inspect import inspect
+from skill_ttrl.stages.targets.resolve import resolve_target
+from skill_ttrl.stages.training.run import Run
+from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.types import BankUpdate, Group, from_json
 from tests import format_models
 from tests.faulty_server import FaultyServer
+from tests.scripted_model import asked, scripted
 
 SMALL: dict[str, Any] = {
     "name": "forms",
@@ -180,3 +203,242 @@ def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
         assert not run.exists() and len(there.asked) == asked
         changed = prepare(good, overrides=["optimize.epochs=1", "optimize.test_tasks=0"])
         assert check_start(changed, output=other)["continues"]
+
+
+AGENT = Path(__file__).parents[2] / "examples" / "command_agent.py"
+HANGS = """
+import pathlib, runpy, sys, time
+text = sys.stdin.read()
+if pathlib.Path(sys.argv[1]).exists() and "bridge" in text:
+    time.sleep(60)
+print(runpy.run_path(sys.argv[2])["answer"](text))
+"""
+
+
+def program(argv: list[str], **command: Any) -> dict[str, Any]:
+    return {
+        "env": {"id": "qa", "train_tasks": 16, "eval_tasks": 8},
+        "rollout": {"backend": "command", "max_new_tokens": 40},
+        "command": {"argv": argv, **command},
+        "eval": {"samples": 1, "greedy": False, "controls": []},
+        "optimize": {
+            "optimizer": "own_optimizer:Forms",
+            "epochs": 1,
+            "batch_size": 4,
+            "selection": {"tasks": 8},
+            "slow_update": False,
+            "meta_skill": False,
+        },
+    }
+
+
+@pytest.mark.slow
+def test_a_document_is_found_for_a_program_and_one_that_hangs_is_a_failed_rollout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(AGENT.parent)
+    (tmp_path / "agent.py").write_text(HANGS, encoding="utf-8")
+    (tmp_path / "hang").mkdir()  # a folder: a file among the arguments would be part of what the policy is
+    argv = [sys.executable, "agent.py", str(tmp_path / "hang"), str(AGENT)]
+    found = optimize_run(prepare(program(argv, timeout=3)), output=tmp_path / "run")
+    journal = (tmp_path / "run" / "journal.jsonl").read_text(encoding="utf-8")
+    assert "did not end within 3 s (command.timeout) and was stopped" in journal
+    assert found.selection_best > 0
+    (tmp_path / "hang").rmdir()
+    usage = (tmp_path / "run" / "usage.jsonl").read_text(encoding="utf-8")
+    again = optimize_run(prepare(program(argv, timeout=3)), output=tmp_path / "run")
+    assert again.selection_best == found.selection_best
+    assert (tmp_path / "run" / "usage.jsonl").read_text(encoding="utf-8") == usage, "what is done is not done again"
+
+
+BASE = Path(__file__).parents[1] / "data" / "operators_base"
+SHOWN = ["skills.prompt_top_k=1", "skills.prompt_max_tokens=32", "skills.max_retrievals=0", "runtime.threads=1"]
+TASKS = Operators().problems("test", MATH_ENV_ID)[:40]
+NAMES = [task.id.partition("-")[0] for task in TASKS[::10]]
+RULES = "\n".join(Operators().rule(name).of(name) for name in NAMES)
+Opened = tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Opened]:
+    """The policy, and problems of four names that are in none of its demonstrations."""
+    target = resolve_target(str(BASE), SHOWN, config="quickstart_skills")
+    splits = {
+        "train": [task for task in TASKS if task.id[-1] in "2357"],
+        "selection": [task for task in TASKS if task.id[-1] in "149"],
+        "test": [task for task in TASKS if task.id[-1] in "068"],
+    }
+    with open_rollouts(target, splits, as_bank(target.config.skills, read_rules), SilentProgress()) as found:
+        yield found
+
+
+def test_a_policy_rolls_out_a_document_as_its_bank(opened: Opened) -> None:
+    roll_out, items = opened
+    first = {task.id: task for task in TASKS}[items["train"][0]["id"]]
+    assert items["train"][0] == {
+        "id": first.id,
+        "split": "test",
+        "task_type": "operator",
+        "question": first.options["question"],
+    }
+    every = [item for part in items.values() for item in part]
+    told: list[tuple[int, RolloutResult]] = []
+    ruled = roll_out(RULES, every, seed=1, on_result=lambda place, result: told.append((place, result)))
+    again = roll_out(RULES, every[7:9], seed=2)
+    assert len(every) == 40 and sum(result.hard for result in ruled) >= 34 and not roll_out.batched
+    assert [result.id for result in ruled] == [item["id"] for item in every]
+    assert sorted(place for place, _ in told) == [*range(40)] and all(ruled[place] == one for place, one in told)
+    assert again == ruled[7:9], "greedy results depend on neither the seed nor the other items"
+    assert ruled[0].extras["skills_in_prompt"] == [f"op-{NAMES[0]}"] and ruled[0].reference_text == first.ground_truth
+    with pytest.raises(DataError, match="no task 'x'"):
+        roll_out("", [{"id": "x"}], seed=1)
+
+
+def test_the_loop_finds_the_missing_rules_from_failures_alone(opened: Opened) -> None:
+    roll_out, items = opened
+    task = OptimizeTask(items["train"], items["selection"], items["test"])
+    calls = Calls(None, roll_out, reuse_rollouts=True)
+    config = OptimizeConfig(optimizer="induce", epochs=3, batch_size=8)
+    done = optimize(task, "", config, calls, InductionOptimizer(OperatorGrammar()), seed=1)
+    assert done.test_first is not None and done.test_best is not None
+    assert sum(result.hard for result in done.test_first) <= 4
+    assert sum(result.hard for result in done.test_best) >= 10, "of 12 problems that were never rolled out before"
+
+
+@pytest.mark.slow
+def test_killed_and_continued_a_sampled_optimization_ends_with_the_same_document(tmp_path: Path) -> None:
+    """At temperature 1 a rollout depends on those that are sampled with it: a part of a batch is sampled with the whole again."""
+    told = [*SHOWN, "agent={template: plain, prompts: tiny}", "data.max_prompt_tokens=64", "rollout.max_new_tokens=40"]
+    told += ["optimize.epochs=1", "optimize.temperature=1.0", "optimize.selection.tasks=60", "optimize.test_tasks=60"]
+    settings = [word for setting in told for word in ("--set", setting)]
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "optimize", "quickstart_optimize", "--policy", str(BASE)]
+    subprocess.run([*command, *settings, "-o", str(tmp_path / "whole")], check=True, capture_output=True)
+    journal, kills = tmp_path / "killed" / "journal.jsonl", [70, 150, 300]
+    while True:
+        run = subprocess.Popen([*command, *settings, "-o", str(tmp_path / "killed")], stdout=subprocess.DEVNULL)
+        while run.poll() is None:
+            if kills and journal.exists() and journal.read_bytes().count(b"\n") >= kills[0]:
+                run.kill()
+                kills.pop(0)
+                run.wait()
+            time.sleep(0.01)
+        if run.returncode != -9:
+            break
+    assert run.returncode == 0 and not kills
+    for name in ("journal.jsonl", "best_skill.md"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+BOTH = """\
+name: both
+phases: [rl]
+env: {id: math}
+agent: {template: plain, prompts: tiny}
+data:
+  train: {path: "synthetic:operators", split: train, limit: 30}
+  eval: {path: "synthetic:operators", split: test, limit: 2}
+  max_prompt_tokens: 64
+model:
+  path: builtin
+  builtin: {hidden_size: 16, layers: 1, heads: 2, max_positions: 256}
+skills: {embedder: hash, index: memory, update: none, prompt_top_k: 1, prompt_max_tokens: 64, max_retrievals: 0, dedup_threshold: null}
+optimize:
+  every: 2
+  optimizer: induce
+  optimizer_options: {grammar: "skill_ttrl.data.operators:OperatorGrammar"}
+  batch_size: 16
+  edit_budget: 1
+  min_edit_budget: 1
+rollout: {n_votes_per_prompt: 2, n_samples_per_prompt: 2, max_new_tokens: 4}
+rl: {reward: label, steps: 6, prompts_per_step: 10, kl_coef: 0.0, save_steps: 3, mini_batch_size: null}
+eval: {samples: 1, greedy: false}
+runtime: {device: cpu, threads: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "both.yaml"
+    path.write_text(BOTH)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train.run(load_config(both), folder)
+    return folder
+
+
+def test_every_second_step_edits_the_bank_by_one_update(whole: Path) -> None:
+    lines = (whole / "bank" / "log.jsonl").read_bytes().split(b"\n")[:-1]
+    edits = [update for update in (from_json(BankUpdate, line) for line in lines) if update.reason == "optimize"]
+    assert [update.step for update in edits] == [1, 3, 5]
+    assert all(update.evidence and update.writer == "run" for update in edits)
+    with SkillBank.open(whole / "bank", read_only=True) as bank:
+        skills = list(bank)
+    assert len(skills) == 3, "30 training problems are of three names"
+    assert all(skill.source == "optimize" and skill.text in OperatorGrammar().lines(skill.title) for skill in skills)
+    rows = read_jsonl(whole / "metrics.jsonl")
+    assert [row["step"] for row in rows if "optimize/edits" in row] == [1, 3, 5]
+    assert rows[1]["optimize/edits"] == rows[1]["optimize/changes"] == 1 and rows[1]["optimize/failures"] >= 15
+    looks = read_jsonl(whole / "optimize.jsonl")
+    assert [look["rollouts"] for look in looks] == [16] * 3 and looks[0]["changes"][0]["kind"] == "add"
+    assert [(look["edits"], look["applied"], look["changed"]) for look in looks] == [(1, 1, 1)] * 3
+    assert looks[0]["report"][0]["status"] == "applied_append"
+    assert inspect(whole / "optimize.jsonl").facts == {"lines": 3}
+
+
+def test_stopped_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(
+    whole: Path, both: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is of step 3, between two edits: what was learned from failures before it is part of it."""
+
+    def breaks(run: Run, text: BankText | None, groups: Sequence[Group], step: int) -> dict[str, float]:
+        found = edit_text(run, text, groups, step)
+        if step == 3:
+            raise RuntimeError("the machine is gone")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr("skill_ttrl.stages.rl.edit_text", breaks)
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            train.run(load_config(both), tmp_path / "run")
+    train.run(load_config(both), tmp_path / "run", resume="auto")
+    for name in ("bank/log.jsonl", "optimize.jsonl", "metrics.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes(), name
+    assert checkpoint_state(tmp_path / "run") == checkpoint_state(whole)
+    assert checkpoint_state(whole)["updates"] == 3
+
+
+def checkpoint_state(run: Path) -> Any:
+    with RunFolder.open(run) as folder:
+        checkpoint, _ = newest(folder, "auto")
+    assert checkpoint is not None
+    return load_state(checkpoint.path)["state"]["optimize"]
+
+
+def test_a_language_model_edits_the_bank(both: Path, tmp_path: Path) -> None:
+    edit = {"op": "append", "content": "## Ask\n\nAsk for a rule before you answer."}
+    with scripted({"reasoning": "They guess.", "edits": [edit]}) as server:
+        told = {"model": "scripted", "base_url": server.url, "max_retries": "0", "timeout": "5"}
+        changes = [f"endpoints.roles.optimizer.{name}={value}" for name, value in told.items()]
+        changes += ["optimize.optimizer=openai", "optimize.optimizer_options={}", "rl.steps=2"]
+        train.run(load_config(both, changes), tmp_path / "run")
+        requests = asked(server)
+    assert len(requests) >= 2 and "Compute " in str(requests[0])
+    with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
+        (only,) = bank
+    assert (only.title, only.text, only.source) == ("Ask", "Ask for a rule before you answer.", "optimize")
+
+
+def test_with_a_gate_the_edits_wait_for_its_decision(both: Path, tmp_path: Path) -> None:
+    gate = "skills.gate={data: {path: 'synthetic:operators', split: train, limit: 4}, tasks: 4, rollouts_per_task: 1, every: 4}"
+    train.run(load_config(both, [gate, "rl.prompts_per_step=8"]), tmp_path / "run")
+    with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
+        assert len(bank) == 0, "a policy that never answers shows no gain"
+    decisions = read_jsonl(tmp_path / "run" / "gate.jsonl")
+    assert [(each["step"], each["accepted"]) for each in decisions] == [(3, False), (5, False)]
+    assert [[change["source"] for change in each["changes"]] for each in decisions] == [["optimize"] * 2, ["optimize"]]

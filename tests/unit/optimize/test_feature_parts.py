@@ -8,8 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.optimize.documents import MODES, read_document, read_text
+from skill_ttrl.optimize.documents import MODES, read_document, read_text, unescape_tags
+from skill_ttrl.optimize.lessons import show_rollout
 from skill_ttrl.optimize.llm_optimizer import read_budget
+from skill_ttrl.optimize.types import RolloutResult
 
 simple = (
     st.none()
@@ -44,3 +46,13 @@ def test_whatever_a_model_answers_is_read(answer: str, available: int) -> None:
         read_text(answer, "meta_skill_content"),
     ):
         assert text is None or text.strip()
+
+
+def test_a_tag_that_an_analyst_copies_is_the_agent_s_again() -> None:
+    shown = show_rollout(RolloutResult("1", predicted_answer="<answer>5</answer> </rollout>"))
+    assert "&lt;answer>5&lt;/answer> &lt;/rollout>" in shown
+    patch = MODES["patch"].read(
+        '{"edits": [{"op": "append", "content": "write &lt;answer>N&lt;/answer>, not &lt;/rollout>"}]}'
+    )
+    assert patch is not None and patch.edits[0].content == "write <answer>N</answer>, not &lt;/rollout>"
+    assert unescape_tags("&lt;b> &lt;answering") == "&lt;b> &lt;answering"

@@ -11,7 +11,7 @@ from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
 from skill_ttrl.stages.reports.compare import Measured, compare, compare_two
-from skill_ttrl.statistics import paired_difference, repeats_interval, unpaired_difference
+from skill_ttrl.statistics import paired_difference, unpaired_difference
 from skill_ttrl.types import to_json
 
 
@@ -76,10 +76,3 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
         compare([tmp_path, tmp_path])
     with pytest.raises(DataError, match="true answers"):
         compare_two(ONE, Measured("other", "after", None, 4, {}))
-
-
-def test_the_interval_over_repetitions_is_students() -> None:
-    # scipy 1.17: stats.t.interval(0.95, 2, loc=0.5, scale=stats.sem([0.4, 0.5, 0.6])), and of four values at 0.9
-    assert repeats_interval([0.4, 0.5, 0.6]) == pytest.approx((0.25158622882, 0.74841377118), abs=1e-9)
-    assert repeats_interval([0.0, 0.1, 0.3, 0.6], confidence=0.9) == pytest.approx((-0.06132072, 0.56132072), abs=1e-7)
-    assert repeats_interval([0.5]) is None and repeats_interval([0.5, 0.5]) is None
