@@ -57,13 +57,10 @@ def reply_view(reply: Reply) -> RenderableType:
 
 
 def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
-    """Facts, then the table, notes, and unhealthy metrics; without `full` the facts and rows that matter most."""
+    """Facts, then the table, notes, and unhealthy metrics; without `full` the rows that matter most."""
     parts: list[RenderableType] = [Text(escape_terminal(f"{found.kind}: {found.path}"), "bold")]
-    facts = {
-        name: value for name, value in found.facts.items() if full or not found.main_facts or name in found.main_facts
-    }
     rows = found.rows if full or found.main_rows is None else found.rows[: found.main_rows]
-    parts += [Text(escape_terminal(f"  {name}: {value}")) for name, value in facts.items()]
+    parts += [Text(escape_terminal(f"  {name}: {value}")) for name, value in found.facts.items()]
     if found.skills:
         scores = [row[0] for row in found.rows] if found.kind == "search" else [None] * len(found.rows)
         parts += [*map(skill_view, found.skills, scores), Text()]
@@ -71,7 +68,7 @@ def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
         parts.append(FittedTable("", found.columns, rows))
     parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
     parts += [Text(escape_terminal(f"  {_sign(each)}"), "yellow") for each in found.unhealthy]
-    if hidden := len(found.rows) - len(rows) + len(found.facts) - len(facts):
+    if hidden := len(found.rows) - len(rows):
         parts.append(Text(f"  {hidden} more rows: --full", "dim"))
     return Group(*parts)
 

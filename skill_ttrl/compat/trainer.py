@@ -174,7 +174,7 @@ class OfflineMerger:
         """False: count (`HeuristicMerger`) and use no language model."""
 
     def merge(self, outputs: Sequence[ParsedOutput], **given: Any) -> Merged:
-        """See `Merger.merge`."""
+        """Merge the winners' operations."""
         skills = self._config.skills
         if not self.use_api or skills is None:
             return HeuristicMerger().merge(outputs, **given)

@@ -128,7 +128,7 @@ class EndpointChat:
         self._client = make_client(endpoints, role, ledger)
 
     def __call__(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
-        """See `ChatFn`. An answer that was refused, filtered or cut off is what there is of it."""
+        """Ask for one answer, as `ChatFn` says. One that was refused, filtered or cut off is what there is of it."""
         messages = (*([Message("system", system)] if system else []), Message("user", user))
         with asked_in(stage):
             found = wait_for(self._client.chat(messages, max_tokens=max_tokens))

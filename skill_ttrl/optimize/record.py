@@ -193,7 +193,7 @@ class Optimized:
     """The document it began with."""
     first_evaluation: Evaluation
     rows: Sequence[Mapping[str, Any]]
-    """See `StepRecord.row`."""
+    """The steps as `history.json` has them."""
     test_first: Sequence[RolloutResult] | None = None
     """Test rollouts of the first document; None where the test was left out."""
     test_best: Sequence[RolloutResult] | None = None

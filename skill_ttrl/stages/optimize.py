@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -295,32 +294,28 @@ class ProgressWatch(FolderWatch):
     def __init__(self, folder: Path, progress: Progress, ledger: Ledger, journal: Journal) -> None:
         super().__init__(folder)
         self._progress, self._ledger, self._journal = progress, ledger, journal
-        self._actions: Counter[str] = Counter()
 
     def begin(self, state: OptimizeState, steps: int) -> None:
-        """See `Watch.begin`."""
+        """Write the first document, and report its score."""
         super().begin(state, steps)
         self._settle()
         self._progress.notice(f"First document: selection score {state.current_score:.3f}.")
         self._progress.start(PHASE, steps, "step")
 
     def enter(self, step: int, stage: str) -> None:
-        """See `Watch.enter`."""
+        """Report the stage."""
         self._progress.enter(PHASE, stage)
 
     def step(self, record: StepRecord, state: OptimizeState) -> None:
-        """See `Watch.step`."""
+        """Write the step, and report its scores."""
         super().step(record, state)
         self._settle()
-        self._actions[record.action.partition("_")[0]] += 1
         results, spent = graded(record.rollouts), self._ledger.totals()
         figures = {
             "current": state.current_score,
             "best": state.best_score,
             "success": sum(result.hard for result in results) / len(results) if results else 0.0,
-            "accepted": self._actions["accept"],
-            "rejected": self._actions["reject"],
-            "skipped": self._actions["skip"],
+            "accepted": sum(str(row["action"]).startswith("accept") for row in self.rows),
             **({"tokens": spent.tokens} if spent.tokens else {}),
             **({"cost": spent.cost} if spent.cost else {}),
         }

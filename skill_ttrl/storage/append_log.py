@@ -186,10 +186,6 @@ def read_identity(file: Path, holds: str) -> dict[str, Any]:
     return found
 
 
-_LATER = {"config.model.chat_template": "own"}
-"""Keys that older logs lack, each with the value that it stood for."""
-
-
 def check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on: str) -> None:
     """Check that what is there was made with the same things as what is made here.
 
@@ -204,7 +200,6 @@ def check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on:
     """
     # Through JSON once, as what was written has gone: tuples are lists there.
     old, new = flatten(there), flatten(json.loads(json.dumps(here)))
-    old |= {key: default for key, default in _LATER.items() if key in new and key not in old}
     different = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if different:
         shown = "; ".join(

@@ -39,9 +39,6 @@ from skill_ttrl.storage.jsonl import first_keys, parse_json, read_jsonl, whole_l
 from skill_ttrl.types import Trajectory, first_problem, from_json
 from skill_ttrl.types.thoughts import folded
 
-MAIN_FACTS = ("model", "environment", "algorithm", "steps done", "ended", "skill bank")
-"""Facts of a run that matter most."""
-
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
     """Look at a run, an optimization, a checkpoint, kept samples, a skill bank, skills in any format, or a JSONL file.
@@ -86,7 +83,6 @@ def _run(path: Path) -> Inspection:
     config, summary, metrics = found.config, found.summary, found.metrics
     done = {str(phase): int(count) for phase, count in metrics.groupby("phase").size().items()} if len(metrics) else {}
     checkpoints = sorted(entry.name for entry in (path / "checkpoints").glob("*-*") if not entry.name.startswith("."))
-    files = sorted(f"{entry.name} ({entry.stat().st_size:,} bytes)" for entry in path.iterdir() if entry.is_file())
     facts = {
         "name": config.name,
         "seed": config.seed,
@@ -96,11 +92,9 @@ def _run(path: Path) -> Inspection:
         "algorithm": f"{config.rl.algorithm['type']}, loss {config.rl.loss['type']}"
         if "rl" in config.phases
         else "none",
-        "phases": ", ".join(config.phases),
         "steps done": ", ".join(f"{phase} {count}" for phase, count in done.items()) or "none",
         "ended": "yes" if summary else "no; continue it with --resume auto",
         "checkpoints": ", ".join(checkpoints) or "none",
-        "files": ", ".join(name for name in files if not name.startswith(".")),
     }
     if asked := _asked(path):
         facts["LLM calls"] = asked
@@ -116,7 +110,6 @@ def _run(path: Path) -> Inspection:
         table.columns,
         table.rows,
         [*found.notes, *lines],
-        main_facts=MAIN_FACTS,
         main_rows=table.main,
         unhealthy=unhealthy(latest) if latest else [],
     )

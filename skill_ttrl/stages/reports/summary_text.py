@@ -293,8 +293,6 @@ class Inspection:
     notes: Sequence[str] = ()
     skills: Sequence[Skill] = ()
     """Of a bank, a search or a file of skills: all of them, whole; the first `len(rows)` are those to show."""
-    main_facts: Sequence[str] = ()
-    """Facts that matter most; empty: all."""
     main_rows: int | None = None
     """Number of rows that matter most, which come first; None: all."""
     unhealthy: Sequence[UnhealthyMetric] = ()
