@@ -2,7 +2,7 @@
 
 The bank is written as a document, the rollouts of the step are reflected on, and what the edits changed becomes one update of the bank. So one
 bank has two optimizers: weights learn to use it, and edits change what it says. Success is what the learner is rewarded for, or what
-the environment says; true answers are not read. With a gate (`skills.gate`) the update waits for its decision as every other one does.
+the environment says; true answers are shown only where they are the reward. With a gate (`skills.gate`) the update waits for its decision as every other one does.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
     bank = run.components.bank
     if text is None or not bank or not text.due(step):
         return {}
-    before, rollouts = bank.target.snapshot(), rollouts_of(groups, text.config.batch_size)
+    shows = text.config.show_reference and run.config.rl.reward == "label"
+    before, rollouts = bank.target.snapshot(), rollouts_of(groups, text.config.batch_size, show_reference=shows)
     document, number = document_of(before), (step + 1) // (text.config.every or 1)
     report: Sequence[Mapping[str, Any]] = []
     changes: tuple[Change, ...] = ()
@@ -162,7 +163,7 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
     }
 
 
-def rollouts_of(groups: Sequence[Group], most: int) -> list[RolloutResult]:
+def rollouts_of(groups: Sequence[Group], most: int, *, show_reference: bool) -> list[RolloutResult]:
     """At most `most` rollouts of the groups: the first of each, then the second of each, and so on.
 
     A rollout succeeded where the environment says so, and where it does not grade, where it was rewarded.
@@ -174,7 +175,9 @@ def rollouts_of(groups: Sequence[Group], most: int) -> list[RolloutResult]:
     said = [env_success(each) for each in ordered[:most]]
     rewarded = [each.error is None and (each.reward or 0.0) > 0 for each in ordered[:most]]
     success = [won if one is None else bool(one) for one, won in zip(said, rewarded, strict=True)]
-    return [as_result(each, success=won) for each, won in zip(ordered, success, strict=False)]
+    return [
+        as_result(each, show_reference=show_reference, success=won) for each, won in zip(ordered, success, strict=False)
+    ]
 
 
 def _nothing(*arguments: Any, **more: Any) -> list[RolloutResult]:

@@ -18,10 +18,11 @@ from skill_ttrl.optimize.types import RolloutResult, graded
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.stages.optimize import place_of, prepare
+from skill_ttrl.stages.optimizing.bank_text import rollouts_of
 from skill_ttrl.stages.optimizing.rollouts import as_result
 from skill_ttrl.stages.setup.policy import make_agent
 from skill_ttrl.stages.training.run import RolloutWorker
-from skill_ttrl.types import Completion, Step, StopReason, Task, Trajectory
+from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory
 from tests.scripted_backend import ScriptedBackend
 
 
@@ -53,7 +54,10 @@ def test_a_true_answer_decides_where_the_environment_does_not_say_won() -> None:
 
 
 def test_a_true_answer_is_not_shown_where_it_must_not_be() -> None:
-    hidden = as_result(rollout("8", reference="7"), show_reference=False)
+    wrong = rollout("8", reference="7")
+    (edited,) = rollouts_of([Group(wrong.task, (wrong,))], 4, show_reference=False)  # a training without labels
+    hidden = as_result(wrong, show_reference=False)
+    assert edited == hidden
     assert hidden.reference_text == "" and "7" not in hidden.fail_reason and hidden.hard == 0
 
 
