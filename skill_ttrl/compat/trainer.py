@@ -223,7 +223,7 @@ class RolloutEngine:
         if engine == REMOTE:
             config.endpoints.model = model_path
         load = partial(load_model, config.model, device=device, seed=seed)
-        self.backend = make_backend(BackendContext.of(config, load, device))
+        self.backend = make_backend(BackendContext(config, load, device))
         self.sampling = Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)
         self._seed, self._calls = seed, 0
 

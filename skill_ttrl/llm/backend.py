@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from skill_ttrl.config import ModelConfig, RolloutConfig, SkillTTRLConfig
+from skill_ttrl.config import RolloutConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.signals import signals_held
 from skill_ttrl.types import Completion, Message
@@ -252,32 +252,19 @@ AROUND_SKILLS = 256
 
 
 @dataclass(frozen=True)
-class ModelSource:
-    """The policy to sample from. The learner's copy of it is loaded at the first look at `loaded`."""
-
-    config: ModelConfig
-    load: Callable[[], LoadedModel]
-    """Loads the learner's model; see `loaded`."""
-    weights: Path | None = None
-    """Checkpoint that the policy is taken from, in place of `config.path`."""
-    trains: bool = False
-    """True if the weights will change: then `update_weights` follows each step."""
-
-    @cached_property
-    def loaded(self) -> LoadedModel:
-        """The learner's model and tokenizer."""
-        return self.load()
-
-
-@dataclass(frozen=True)
 class BackendContext:
     """The argument of a backend. One of the user's own reads what it needs of it."""
 
-    model: ModelSource
     settings: SkillTTRLConfig
     """The whole config."""
+    load: Callable[[], LoadedModel]
+    """Loads the learner's model; see `loaded`."""
     device: str = "cpu"
     """Where the learner computes."""
+    weights: Path | None = None
+    """Checkpoint that the policy is taken from, in place of `model.path`."""
+    trains: bool = False
+    """True if the weights will change: then `update_weights` follows each step."""
     autocast: Any = None
     """torch dtype of the learner's forward pass where it differs from its weights'."""
     notice: Callable[[str], None] = field(default=lambda text: None)
@@ -287,25 +274,10 @@ class BackendContext:
     over_ranks: OnLearner | None = None
     """How to reach a learner's model that spans several ranks; None: it is here."""
 
-    @classmethod
-    def of(
-        cls,
-        config: SkillTTRLConfig,
-        load: Callable[[], LoadedModel],
-        device: str = "cpu",
-        *,
-        weights: Path | None = None,
-        trains: bool = False,
-        **others: Any,
-    ) -> BackendContext:
-        """The context of a whole config; `others` are further fields."""
-        source = ModelSource(config.model, load, weights, trains)
-        return cls(source, config, device, **others)
-
-    @property
+    @cached_property
     def loaded(self) -> LoadedModel:
         """The learner's model and tokenizer, loaded at the first look."""
-        return self.model.loaded
+        return self.load()
 
     def on_learner(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a module's own function on the learner's model, which may span several ranks: its whole weights are nowhere else to be had."""

@@ -89,7 +89,7 @@ def make_backend(context: BackendContext) -> Backend:
         ConfigError: no backend has this name, or it cannot be made from the config.
     """
     name = context.settings.rollout.backend
-    if context.model.trains and name in FACTS and not FACTS[name].trainable:
+    if context.trains and name in FACTS and not FACTS[name].trainable:
         raise ConfigError(_untrainable(name))
     backend = BACKENDS.get(name)(context)
     missing = [
@@ -102,10 +102,10 @@ def make_backend(context: BackendContext) -> Backend:
             f"{name!r} returned an object of type {type(backend).__name__} without {', '.join(missing)}. A backend has the members of "
             "skill_ttrl.llm.backend.Backend."
         )
-    if context.model.trains and not getattr(backend, "trainable", True):
+    if context.trains and not getattr(backend, "trainable", True):
         backend.close()
         raise ConfigError(_untrainable(name))
-    return cast(Backend, HandOver(backend)) if context.model.trains and runs_ahead(context.settings) else backend
+    return cast(Backend, HandOver(backend)) if context.trains and runs_ahead(context.settings) else backend
 
 
 @BACKENDS.register("hf")
@@ -114,7 +114,7 @@ def _hf(context: BackendContext) -> Backend:
 
     loaded, rollout = context.loaded, context.settings.rollout
     options: dict[str, Any] = {"max_batch_size": rollout.max_batch_size, "autocast": context.autocast}
-    if not (context.model.trains and runs_ahead(context.settings)):
+    if not (context.trains and runs_ahead(context.settings)):
         return HFBackend(loaded.model, loaded.tokenizer, **options)
     return HFCopyBackend(loaded.model, loaded.tokenizer, **options)
 

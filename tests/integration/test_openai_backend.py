@@ -52,7 +52,7 @@ def backend(server: FaultyServer, *overrides: str) -> Backend:
     def load() -> Any:
         raise AssertionError("a model was loaded")
 
-    return make_backend(BackendContext.of(config, load))
+    return make_backend(BackendContext(config, load))
 
 
 def complete(server: FaultyServer, request: Request, *overrides: str, **sampling: Any) -> tuple[Completion, ...]:

@@ -79,7 +79,7 @@ def backend(engine: Engine, *more: str) -> Backend:
         "endpoints.roles.policy.logprobs=true",
         *more,
     ]
-    return make_backend(BackendContext.of(load_config({}, settings), lambda: pytest.fail("a model was loaded")))
+    return make_backend(BackendContext(load_config({}, settings), lambda: pytest.fail("a model was loaded")))
 
 
 def readable(generation: Generation) -> str:

@@ -60,7 +60,7 @@ def loaded() -> LoadedModel:
 
 @pytest.fixture(scope="module")
 def backend(loaded: LoadedModel) -> Iterator[Any]:
-    context = BackendContext.of(load_config(SETTINGS), lambda: loaded, trains=True)
+    context = BackendContext(load_config(SETTINGS), lambda: loaded, trains=True)
     made: Any = make_backend(context)
     before = process_state()
     made.update_weights(1)

@@ -54,9 +54,7 @@ def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(
     config = config.model_copy(update={"vllm": config.vllm.model_validate({**how, "start_timeout": 240})})
     tokenizer, notices = build_tokenizer(QUESTIONS), list[str]()
     learner = LoadedModel(build_model(SHAPE, tokenizer, seed=0), tokenizer)
-    backend = HandOver(
-        VLLMServerBackend(BackendContext.of(config, lambda: learner, trains=True, notice=notices.append))
-    )
+    backend = HandOver(VLLMServerBackend(BackendContext(config, lambda: learner, trains=True, notice=notices.append)))
     backend.update_weights(0)
     versions = [copy.deepcopy(learner.model)]
     requests = [Request((Message("user", question),), n=SAMPLES) for question in QUESTIONS]

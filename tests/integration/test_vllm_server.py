@@ -107,9 +107,7 @@ def move(model: Any, scale: float) -> None:
 def backend_for(
     served: Served, loaded: LoadedModel, *, config: SkillTTRLConfig | None = None, trains: bool = True
 ) -> VLLMServerBackend:
-    context = BackendContext.of(
-        config or config_for(served), lambda: loaded, trains=trains, notice=served.notices.append
-    )
+    context = BackendContext(config or config_for(served), lambda: loaded, trains=trains, notice=served.notices.append)
     return VLLMServerBackend(context)
 
 
@@ -138,7 +136,7 @@ def refuse_to_load() -> LoadedModel:
 
 def test_a_model_that_is_only_measured_is_not_loaded_here(served: Served) -> None:
     """First: the server has the weights that it started with."""
-    context = BackendContext.of(config_for(served), refuse_to_load, trains=False)
+    context = BackendContext(config_for(served), refuse_to_load, trains=False)
     backend = VLLMServerBackend(context)
     found = sampled(backend, Sampling(max_new_tokens=12))
     assert backend.max_model_len == 512

@@ -117,7 +117,7 @@ def test_other_models_are_followed_too(family: str, tied: bool, settings: list[s
     limits = ["data.max_prompt_tokens=100", "rollout.max_new_tokens=40", "rollout.backend=vllm"]
     config = load_config({}, [*limits, f"model.path={tmp_path / 'model'}", *settings])
     loaded = load_model(config.model, device="cpu")
-    backend: Any = make_backend(BackendContext.of(config, lambda: loaded, trains=True))
+    backend: Any = make_backend(BackendContext(config, lambda: loaded, trains=True))
     try:
         for version in range(3):
             backend.update_weights(version)
@@ -139,7 +139,7 @@ def scores(backend: Any, loaded: LoadedModel) -> tuple[list[list[float]], list[l
 def adapted(trained: Path) -> Iterator[tuple[Any, LoadedModel]]:
     config = lora_config(trained, "lora", "vllm.enable_sleep_mode=true")
     loaded = load_model(config.model, device="cpu")
-    backend = make_backend(BackendContext.of(config, lambda: loaded, trains=True))
+    backend = make_backend(BackendContext(config, lambda: loaded, trains=True))
     yield backend, loaded
     backend.close()
 
@@ -205,7 +205,7 @@ def test_a_start_that_fails_is_told_and_the_next_one_is_free(trained: Path, monk
     weights = trained / "checkpoints" / "sft-000030"
     config = load_config(trained / "config.yaml")
     monkeypatch.setattr("skill_ttrl.llm.vllm.checks.CPU_CACHE_GB", 100_000)
-    backend = make_backend(BackendContext.of(config, partial(load_checkpoint, weights, device="cpu"), weights=weights))
+    backend = make_backend(BackendContext(config, partial(load_checkpoint, weights, device="cpu"), weights=weights))
     with pytest.raises(ModelError, match="vLLM could not start with"):
         wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
     backend.close()

@@ -70,7 +70,7 @@ class VLLMBackend(TokenizerMixin):
         runs_on_cpu()  # says that vLLM is missing before a model is loaded
         set_environment()
         self.tokenizer, model_config, self.eos_ids = read_policy(context)
-        check_fits(context.settings, context.model, context.device)
+        check_fits(context)
         text = getattr(model_config, "text_config", model_config)
         positions = getattr(text, "max_position_embeddings", None)
         self._length = length = engine_length(context.settings, positions)
@@ -128,7 +128,7 @@ class VLLMBackend(TokenizerMixin):
         with self._starting:
             if self._engine is None:
                 self._engine = self._start()
-                if self._context.model.trains or is_adapter(self._context.model.weights):  # not what the files say
+                if self._context.trains or is_adapter(self._context.weights):  # not what the files say
                     self._take_over(self._engine)
             return self._engine
 
@@ -148,7 +148,7 @@ class VLLMBackend(TokenizerMixin):
 
     def update_weights(self, policy_version: int) -> None:
         """Take over the learner's weights; see `Backend.update_weights`. Nothing is done where nothing trains."""
-        if self._context.model.trains:
+        if self._context.trains:
             with self._starting:
                 self._engine = self._engine or self._start()
                 self._take_over(self._engine)
@@ -173,7 +173,7 @@ class VLLMBackend(TokenizerMixin):
             self._folder.cleanup()
 
     def _start(self) -> Engine:
-        model, weights = self._context.model.config, self._context.model.weights
+        model, weights = self._context.settings.model, self._context.weights
         files, revision = on_disk(model).path, model.revision
         if (weights is None and files == BUILTIN) or is_sharded(
             weights or Path(files)

@@ -23,35 +23,37 @@ from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS, CPU_CACHE_GB, LORA
 from skill_ttrl.types import Completion, FinishReason, derive_seed
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.backend import BackendContext, ModelSource
+    from skill_ttrl.llm.backend import BackendContext
 
 
-def check_fits(settings: SkillTTRLConfig, model: ModelSource, device: str) -> None:
+def check_fits(context: BackendContext) -> None:
     """Raise where vLLM is not there, cannot compute where it is to, or cannot do what the config says. No model is loaded.
 
     Raises:
         MissingDependencyError: vLLM is not installed.
         ConfigError: something in the config; the message says what to set.
     """
-    _check_device(device, runs_on_cpu())
+    _check_device(context.device, runs_on_cpu())
+    settings = context.settings
     if settings.vllm.tensor_parallel_size > 1:
         raise ConfigError(
             f"vllm.tensor_parallel_size={settings.vllm.tensor_parallel_size} needs separate processes, but the engine runs in this one. Set it to 1, or start servers (skillttrl serve) and set vllm.mode=server."
         )
-    check_learnable(settings, model)
+    check_learnable(context)
 
 
-def check_learnable(settings: SkillTTRLConfig, model: ModelSource) -> None:
+def check_learnable(context: BackendContext) -> None:
     """Raise `ConfigError` for what vLLM's samples cannot be learned from, and for adapters that it does not take."""
-    rollout, lora = settings.rollout, model.config.lora
-    if model.trains and (rollout.top_p < 1 or rollout.top_k > 0):
+    settings, trains = context.settings, context.trains
+    rollout, lora = settings.rollout, settings.model.lora
+    if trains and (rollout.top_p < 1 or rollout.top_k > 0):
         raise ConfigError(
             f"rollout.top_p={rollout.top_p:g}, rollout.top_k={rollout.top_k}: vLLM reports log-probs of the truncated distribution, "
             "but training needs the whole one. Set rollout.top_p=1 and rollout.top_k=0, or rollout.backend=hf."
         )
     if settings.vllm.weight_sync != "lora":
         return
-    if lora is None and (model.trains or is_adapter(model.weights)):
+    if lora is None and (trains or is_adapter(context.weights)):
         raise ConfigError(
             "vllm.weight_sync=lora transfers adapters, but this policy has none. Set model.lora, or vllm.weight_sync=full."
         )
@@ -177,7 +179,7 @@ def _check_device(device: str, on_cpu: bool) -> None:
 
 def hands_adapters(context: BackendContext) -> bool:
     """True if adapters go to the engine as they are, not folded into the weights."""
-    return context.settings.vllm.weight_sync == "lora" and context.model.config.lora is not None
+    return context.settings.vllm.weight_sync == "lora" and context.settings.model.lora is not None
 
 
 SEEDS = 2**62
@@ -245,8 +247,8 @@ def read_policy(context: BackendContext) -> tuple[Any, Any, set[int]]:
     Raises:
         ModelError: the model is not there, or nothing could end its completions.
     """
-    base, weights = context.model.config, context.model.weights
-    if context.model.trains or (weights is None and base.path == BUILTIN):  # the learner has loaded it, or soon will
+    base, weights = context.settings.model, context.weights
+    if context.trains or (weights is None and base.path == BUILTIN):  # the learner has loaded it, or soon will
         loaded: Any = context.loaded
         return loaded.tokenizer, loaded.model.config, end_ids(loaded.model, loaded.tokenizer)
     from transformers import GenerationConfig

@@ -603,7 +603,7 @@ class VLLMServerBackend(TokenizerMixin):
                 "vllm.mode=server, but vllm.servers names none. Start one (skillttrl serve MODEL) and set "
                 "vllm.servers=[http://127.0.0.1:8000]."
             )
-        check_learnable(context.settings, context.model)
+        check_learnable(context)
         self.supports_structured_outputs = True
         self.policy_version = 0
         self._client = open_client()
@@ -629,9 +629,9 @@ class VLLMServerBackend(TokenizerMixin):
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
         self._probe = Probe(len(self.tokenizer), self.max_model_len - 1)
         self._pool = ServerPool(self._context, servers, self._probe)
-        policy = self._context.model.weights or self._context.model.config.path
+        policy = self._context.weights or self._context.settings.model.path
         same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for _, root, _ in found)
-        if not self._context.model.trains and all(same):
+        if not self._context.trains and all(same):
             self._pool.keep_original()
 
     @property
@@ -670,7 +670,7 @@ class VLLMServerBackend(TokenizerMixin):
 
         Nothing is done where nothing trains and the servers have the policy's weights.
         """
-        if self._context.model.trains or self._pool.present is None:
+        if self._context.trains or self._pool.present is None:
             self._pool.broadcast_weights(policy_version)
         self.policy_version = policy_version
 

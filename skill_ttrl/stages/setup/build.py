@@ -259,7 +259,7 @@ def make_replica(replica: Replica, config: SkillTTRLConfig, weights: Path | None
     if not ranks.is_driver and backend_facts(config).is_learner:
         place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
         place["weights"] = weights
-        replica.backend = make_backend(BackendContext.of(config, lambda: loaded, **place, trains=True))
+        replica.backend = make_backend(BackendContext(config, lambda: loaded, **place, trains=True))
     return loaded
 
 

@@ -72,7 +72,7 @@ def build_policy(
 
         accelerator = make_accelerator(config.runtime)
         place = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
-    context = BackendContext.of(
+    context = BackendContext(
         config,
         load or partial(load_policy, config, accelerator, weights),
         **place,

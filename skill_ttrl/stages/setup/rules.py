@@ -27,7 +27,7 @@ from skill_ttrl.data.tasks import CHECK, find_family, longest_series
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.envs.text_env import names_states
 from skill_ttrl.errors import ConfigError, EnvError, ModelError, SkillTTRLError
-from skill_ttrl.llm.backend import ModelSource, runs_ahead
+from skill_ttrl.llm.backend import BackendContext, runs_ahead
 from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, check_trainable, is_remote
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
@@ -328,8 +328,8 @@ def _of_model(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
         def nothing() -> Any:
             raise AssertionError("the rules load no model")
 
-        source = ModelSource(model, nothing, trains=config.reinforces)
-        yield from _failing(lambda: check_fits(config, source, str(resolve_device(config.runtime.device))))
+        device = str(resolve_device(config.runtime.device))
+        yield from _failing(lambda: check_fits(BackendContext(config, nothing, device, trains=config.reinforces)))
 
 
 def _of_votes(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:

@@ -46,8 +46,8 @@ def test_the_facts_of_a_built_in_backend_are_those_of_its_class(name: str, made:
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [
-        (["rollout.backend=vllm"], BackendFacts(engine=True)),
-        (["rollout.backend=vllm", "vllm.mode=server"], BackendFacts()),
+        (["rollout.backend=vllm"], BackendFacts(engine=True, structured=True)),
+        (["rollout.backend=vllm", "vllm.mode=server"], BackendFacts(structured=True)),
         ([f"rollout.backend={__name__}:Follower"], BackendFacts(is_learner=True, blocking=True)),
         (["rollout.backend=nowhere:Nothing"], BackendFacts()),  # make_backend says that it is not there
     ],
@@ -58,7 +58,7 @@ def test_what_is_known_of_a_backend_before_it_is_made(settings: list[str], facts
 
 def test_one_that_cannot_follow_the_learner_is_not_trained() -> None:
     config = load_config({}, [f"rollout.backend={__name__}:Fixed"])
-    assert isinstance(make_backend(BackendContext.of(config, lambda: pytest.fail("loaded"))), Fixed)
+    assert isinstance(make_backend(BackendContext(config, lambda: pytest.fail("loaded"))), Fixed)
     with pytest.raises(ConfigError, match="cannot be trained"):
-        make_backend(BackendContext.of(config, lambda: pytest.fail("loaded"), trains=True))
+        make_backend(BackendContext(config, lambda: pytest.fail("loaded"), trains=True))
     assert Fixed.closed

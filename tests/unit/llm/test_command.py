@@ -35,7 +35,7 @@ def python(code: str, **more: Any) -> SkillTTRLConfig:
 
 
 def answers(made: SkillTTRLConfig, *texts: str, n: int = 1, stop: tuple[str, ...] = ()) -> list[Generation]:
-    backend = make_backend(BackendContext.of(made, lambda: pytest.fail("no model is loaded")))
+    backend = make_backend(BackendContext(made, lambda: pytest.fail("no model is loaded")))
     requests = [Request((Message("system", "Be brief."), Message("user", text)), n=n) for text in texts]
     try:
         return wait_for(backend.generate(requests, Sampling(max_new_tokens=9, stop=stop), seed=3))
@@ -127,7 +127,7 @@ def test_one_that_hangs_or_writes_without_end_is_stopped_with_all_its_children()
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
 def test_one_that_nobody_waits_for_any_more_is_stopped() -> None:
-    backend = CommandBackend(BackendContext.of(config("sleep 60"), lambda: pytest.fail("no model is loaded")))
+    backend = CommandBackend(BackendContext(config("sleep 60"), lambda: pytest.fail("no model is loaded")))
 
     async def leave() -> None:
         async with asyncio.timeout(0.3):
@@ -162,7 +162,7 @@ def test_what_cannot_run_is_said_before_it_runs() -> None:
     facts = backend_facts(config("cat"))
     assert facts.remote and not facts.trainable
     with pytest.raises(ConfigError, match="cannot be trained"):
-        make_backend(BackendContext.of(config("cat"), lambda: pytest.fail("no model"), trains=True))
+        make_backend(BackendContext(config("cat"), lambda: pytest.fail("no model"), trains=True))
 
 
 def test_a_foreign_config_with_a_command_has_power_over_this_machine() -> None:

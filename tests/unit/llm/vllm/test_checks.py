@@ -40,13 +40,9 @@ def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if versions else None)
 
 
-def fits(context: BackendContext) -> None:
-    check_fits(context.settings, context.model, context.device)
-
-
 def context(*settings: str, device: str = "cpu", trains: bool = True, weights: Path | None = None) -> BackendContext:
     config = load_config({}, ["rollout.backend=vllm", *settings])
-    return BackendContext.of(config, never, device, trains=trains, weights=weights)
+    return BackendContext(config, never, device, trains=trains, weights=weights)
 
 
 def test_without_vllm_the_set_that_holds_it_is_named_and_no_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +83,9 @@ def test_what_this_machine_or_vllm_cannot_do_is_refused(
     install(monkeypatch, **versions)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=says):
-        fits(context(*settings, device=device))
+        check_fits(context(*settings, device=device))
     if (settings, says) in TRAINED:
-        fits(context(*settings, trains=False))
+        check_fits(context(*settings, trains=False))
 
 
 def test_the_length_is_what_the_limits_add_up_to() -> None:

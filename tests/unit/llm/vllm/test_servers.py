@@ -152,7 +152,7 @@ def backend_for(
     config = SkillTTRLConfig.model_validate({"model": {"path": str(folder)}, "vllm": section})
     config.rollout.backend = "vllm"
     told = notices.append if notices is not None else (lambda text: None)
-    backend = make_backend(BackendContext.of(config, refuse_to_load, notice=told, stopping=lambda: stopping))
+    backend = make_backend(BackendContext(config, refuse_to_load, notice=told, stopping=lambda: stopping))
     assert isinstance(backend, VLLMServerBackend)
     OPEN.append(backend)
     return backend
@@ -317,7 +317,7 @@ def test_what_servers_cannot_do_is_said_beforehand(folder: Path, upstreams: Call
     config = SkillTTRLConfig.model_validate({"vllm": {"mode": "server", "servers": [upstream.address]}})
     config.rollout.top_p = 0.9
     with pytest.raises(ConfigError, match=r"rollout\.top_p"):
-        VLLMServerBackend(BackendContext.of(config, refuse_to_load, trains=True))
+        VLLMServerBackend(BackendContext(config, refuse_to_load, trains=True))
     upstream.length = 64
     assert backend_for(folder, upstream, upstreams(echo)).max_model_len == 64
     with pytest.raises(ModelError, match="does not fit"):
