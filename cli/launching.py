@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.cli.display.output import print_json, say, show
+from skill_ttrl.cli.display.output import FittedTable, print_json, say, show
 from skill_ttrl.cli.display.tables import dry_run_view, inspection_view
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.errors import ConfigError

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.cli.display.output import show
+from skill_ttrl.cli.display.output import FittedTable, show
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.evaluate import BatchSize, Limit, Overrides
 from skill_ttrl.cli.options import (

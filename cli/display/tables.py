@@ -10,7 +10,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.output import FittedTable
 from skill_ttrl.sanitize import escape_terminal, one_line
 from skill_ttrl.types.thoughts import split_thought
 

@@ -14,9 +14,8 @@ from skill_ttrl.config.load import InvalidConfigError, load_config, parse_overri
 from skill_ttrl.config.model import BUILTIN, BuiltinConfig, LoraConfig, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, OptimizeSelectionConfig
 from skill_ttrl.config.rl import RLConfig
-from skill_ttrl.config.runtime import RuntimeConfig
+from skill_ttrl.config.runtime import RuntimeConfig, ScaleConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
-from skill_ttrl.config.scale import ScaleConfig
 from skill_ttrl.config.schema import (
     Phase,
     RunConfig,

@@ -69,6 +69,16 @@ class AgentConfig(Section):
     `openai` if the server supports `structured_outputs`. Training on samples of `hf` uses the same restriction: probabilities, entropies
     and KL are over the allowed tokens."""
 
+    @property
+    def windowed(self) -> bool:
+        """True if each turn has a prompt of its own, made anew with the last turns."""
+        return self.context_mode == "window"
+
+    @property
+    def whole_episodes(self) -> bool:
+        """True if an episode is one sequence of tokens that only grows."""
+        return self.context_mode == "episode"
+
 
 class RolloutConfig(Section):
     """Sampling."""

@@ -15,9 +15,8 @@ from skill_ttrl.config.data import DataConfig, EnvConfig, Source
 from skill_ttrl.config.model import BUILTIN, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig
 from skill_ttrl.config.rl import RLConfig
-from skill_ttrl.config.runtime import RuntimeConfig
+from skill_ttrl.config.runtime import RuntimeConfig, ScaleConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
-from skill_ttrl.config.scale import ScaleConfig
 from skill_ttrl.config.section import Section
 from skill_ttrl.config.seed_sections import SeedSections
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
@@ -124,11 +123,9 @@ class SkillTTRLConfig(SeedSections, Section):
             yield "evolve needs a skills section to store skills in"
         if self.rl.dynamic_sampling and self.rollout.n_samples_per_prompt == 1:
             yield "rl.dynamic_sampling needs rollout.n_samples_per_prompt above 1: a single sample never differs in reward"
-        if self.agent.actions == "numbered" and (
-            self.agent.context_mode != "window" or self.agent.action_parser != "action"
-        ):
+        if self.agent.actions == "numbered" and (not self.agent.windowed or self.agent.action_parser != "action"):
             yield "agent.actions=numbered needs agent.context_mode=window and agent.action_parser=action"
-        if (self.agent.action_order == "words" or self.agent.hidden_verbs) and self.agent.context_mode != "window":
+        if (self.agent.action_order == "words" or self.agent.hidden_verbs) and not self.agent.windowed:
             yield "agent.action_order=words and agent.hidden_verbs need agent.context_mode=window: other prompts list no actions"
         embedded = self.model.path == BUILTIN and self.model.builtin.vocabulary == "entities"
         named = self.sft.data is not None or self.demonstrations.trajectories is not None
@@ -137,7 +134,7 @@ class SkillTTRLConfig(SeedSections, Section):
                 "model.builtin.vocabulary=entities takes its words from demonstrations: name a file of episodes in demonstrations.trajectories, "
                 "or put the phase collect first"
             )
-        if notes and self.agent.context_mode == "window":
+        if notes and self.agent.windowed:
             yield "skills.episode_notes needs agent.context_mode=conversation"
 
     @property

@@ -290,7 +290,7 @@ class BackendContext:
 
 def runs_ahead(config: SkillTTRLConfig) -> bool:
     """True if rollouts run ahead of the learner."""
-    return "rl" in config.phases and config.rl.max_staleness > 0
+    return config.reinforces and config.rl.max_staleness > 0
 
 
 def longest_sequence(config: SkillTTRLConfig) -> int:

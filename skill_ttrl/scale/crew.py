@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import gymnasium
 
 from skill_ttrl.config import ScaleConfig
-from skill_ttrl.config.scale import AUTO
+from skill_ttrl.config.runtime import AUTO
 from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import EnvError, WorkerError
 from skill_ttrl.workers import RETRIES, Event, Notice, Pool, Setup, Work, attempt

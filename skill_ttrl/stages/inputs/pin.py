@@ -29,9 +29,9 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
         ModelError: a hub model cannot be found, or a reward model is not the pinned one.
     """
     pinned = pin_policy(config)
-    if "rl" in config.phases and config.rl.reward.startswith(MODEL_REWARD):
+    if config.reinforces and config.rl.reward.startswith(MODEL_REWARD):
         pinned.rl.reward_revision = _reward_revision(config.rl)
-    critic = pinned.rl.critic if "rl" in config.phases else None
+    critic = pinned.rl.critic if config.reinforces else None
     if critic is not None and critic.model is not None and critic.model != COPY:
         critic.revision = _model_revision(ModelConfig(path=critic.model, revision=critic.revision))
     found = {source.name: data_revision(source) for source in _sources(config)}

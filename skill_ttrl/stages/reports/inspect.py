@@ -89,9 +89,7 @@ def _run(path: Path) -> Inspection:
         "model": config.model.path,
         "environment": config.env.id,
         "reward": config.rl.reward,
-        "algorithm": f"{config.rl.algorithm['type']}, loss {config.rl.loss['type']}"
-        if "rl" in config.phases
-        else "none",
+        "algorithm": f"{config.rl.algorithm['type']}, loss {config.rl.loss['type']}" if config.reinforces else "none",
         "steps done": ", ".join(f"{phase} {count}" for phase, count in done.items()) or "none",
         "ended": "yes" if summary else "no; continue it with --resume auto",
         "checkpoints": ", ".join(checkpoints) or "none",

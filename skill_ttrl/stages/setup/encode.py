@@ -382,7 +382,7 @@ def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstrat
         RunFolderError: it was changed.
     """
     try:
-        if parts.config.agent.context_mode == MEMORY:
+        if parts.config.agent.whole_episodes:
             return _encode_grown(parts, [EpisodeShown.from_chat(row) for row in read_jsonl(path)])
         said = [_MESSAGES.validate_python(row["messages"]) for row in read_jsonl(path)]
         chats = [(tuple(asked), answer.content) for *asked, answer in said]

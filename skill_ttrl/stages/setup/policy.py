@@ -84,7 +84,7 @@ def build_policy(
     )
     backend = make_backend(context)
     try:
-        if config.agent.context_mode == "episode":  # the chat template may do more than append
+        if config.agent.whole_episodes:  # the chat template may do more than append
             backend.encode_next(Message("user", "next"))
         return PolicyBundle(context, backend, make_agent(config, backend))
     except BaseException:
@@ -97,7 +97,7 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
     numbered = config.agent.actions == "numbered"
     project = projection(config.agent.action_parser, numbered=numbered)
     listing = ActionList.of(config.agent)
-    window = make_window(config, backend) if config.agent.context_mode == "window" else None
+    window = make_window(config, backend) if config.agent.windowed else None
     agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})
     skills, formatter = config.skills, PromptFormatter.from_config(agent)
     if skills is not None:
@@ -207,7 +207,7 @@ def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set
 def _around(agent: AgentConfig, skills: bool) -> Iterator[str]:
     """Texts of the templates, of the system message and the document."""
     templates = Templates(agent.prompts)
-    yield _PLACE.sub(" ", templates.get(agent.template, of_a_turn=agent.context_mode == "window").template)
+    yield _PLACE.sub(" ", templates.get(agent.template, of_a_turn=agent.windowed).template)
     for name in _OF_SKILLS if skills else ():
         yield _PLACE.sub(" ", templates.get(name).template)
     yield agent.system or ""
@@ -221,7 +221,7 @@ def _of_episodes(files: Files, agent: AgentConfig) -> Iterator[str]:
     for trajectory in read_episodes(files):
         for skill in task_skills(trajectory.task) or ():
             yield from (skill.title, skill.text, skill.when_to_apply)
-        if agent.context_mode == "window":  # whose prompts have a place for it
+        if agent.windowed:  # whose prompts have a place for it
             yield trajectory.goal
         for place, step in enumerate(trajectory.steps):
             seen = step.observation

@@ -21,7 +21,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import check_adviser, find_scripted_agent, make_scripted_agent
 from skill_ttrl.answers import conditions
 from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig
-from skill_ttrl.config.scale import AUTO
+from skill_ttrl.config.runtime import AUTO
 from skill_ttrl.cores import free_memory
 from skill_ttrl.data.tasks import CHECK, find_family, longest_series
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
@@ -164,7 +164,7 @@ def _lookups(config: SkillTTRLConfig, env_id: str | None, trains: bool) -> Itera
     yield partial(find_observations, agent.observations)
     yield partial(BACKENDS.get, config.rollout.backend)
     if env_id is not None:
-        if agent.context_mode == "window":
+        if agent.windowed:
             yield lambda: Templates(agent.prompts).get(agent.template, of_a_turn=True)
         else:
             yield partial(PromptFormatter.from_config, agent)
@@ -237,7 +237,7 @@ def _of_prompts(config: SkillTTRLConfig, trains: bool) -> Iterator[SkillTTRLErro
                 f"agent.observations={agent.observations} has its own form of actions, which {' and '.join(found)} would change. "
                 f"Leave {'it' if len(found) == 1 else 'them'} out."
             )
-    if agent.context_mode == "episode" and (facts.remote or not facts.grows):
+    if agent.whole_episodes and (facts.remote or not facts.grows):
         yield ConfigError(
             f"agent.context_mode=episode needs a backend that takes tokens and has encode_next (skill_ttrl.llm.backend.Backend); "
             f"rollout.backend={name} does not. Use hf or vllm, or set agent.context_mode=conversation."
@@ -258,7 +258,7 @@ def _of_phases(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
     """Phases that nothing feeds, or that train nothing."""
     phases, shown = config.phases, config.demonstrations
     yield from _failing(partial(learning_phases, config))
-    if config.agent.context_mode == "episode" and config.imitates and shown.rationale == "openai":
+    if config.agent.whole_episodes and config.imitates and shown.rationale == "openai":
         yield ConfigError(
             "demonstrations.rationale=openai needs single steps, but agent.context_mode=episode imitates whole episodes. Set "
             "demonstrations.rationale to none, skill or aim, or agent.context_mode=conversation."

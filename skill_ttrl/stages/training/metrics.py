@@ -146,7 +146,7 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
         if config.rollout.rollout_timeout_s is not None:
             metrics["timeout_fraction"] = mean([float(each.stop_reason == "timeout") for each in rollouts])
         shown = config.skills is not None and config.skills.enabled and config.skills.prompt_top_k > 0
-        windowed = config.agent.context_mode == "window"
+        windowed = config.agent.windowed
         for what in [*(LEFT_OUT if windowed else ()), *(["skills"] if shown else [])]:
             metrics[f"prompt_truncated/{what}"] = mean([float(step.truncated_parts.get(what, 0) > 0) for step in steps])
     return metrics

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.output import FittedTable
 
 IDS = ["pick_and_place_simple-Mug-None-Desk-308/trial_T20190908_125200_737896", "webshop-goal-000000017"]
 

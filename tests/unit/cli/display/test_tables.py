@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.output import FittedTable
 from skill_ttrl.cli.display.tables import evaluation_view
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from skill_ttrl.cli.serve_env import find_token
+from skill_ttrl.cli.envs import find_token
 from skill_ttrl.envs import check_text_env, env_tasks, make_env
 from skill_ttrl.envs.remote.env import RemoteEnv
 from skill_ttrl.envs.remote.server import MAX_BODY_BYTES, EnvServer, Service
