@@ -18,7 +18,7 @@ from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.runtime import RuntimeConfig, ScaleConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
 from skill_ttrl.config.section import Section
-from skill_ttrl.config.seed_sections import SeedSections
+from skill_ttrl.config.seed_keys import SeedSections
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config.skills import SkillsConfig
 from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig

@@ -6,7 +6,6 @@ queries. A trajectory becomes a `RolloutResult`, which is what the analysts read
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -136,27 +135,17 @@ class PolicyRollouts:
         try:
             worker = self.place(self.worker, document)
         except DocumentError as error:  # a candidate without room for a task fails on all of them
-            failed = [
-                RolloutResult(
-                    task.id,
-                    fail_reason=str(error),
-                    task_type=task.task_type,
-                    question=str(task.options.get("question") or ""),
-                )
-                for task in tasks
-            ]
+            failed = [RolloutResult(task.id, fail_reason=str(error), task_type=task.task_type) for task in tasks]
             for place, result in enumerate(failed):
                 on_result(place, result)
             return failed
         how = worker.config.rollout
         sampling = replace(Sampling.of(how), temperature=self.temperature)
-        waiting: dict[str, list[int]] = defaultdict(list)
-        for place, task in enumerate(tasks):
-            waiting[task.id].append(place)
+        places = {task.id: place for place, task in enumerate(tasks)}  # items differ
         results: dict[int, RolloutResult] = {}
 
         def report(trajectory: Trajectory) -> None:
-            place = waiting[trajectory.task.id].pop(0)
+            place = places[trajectory.task.id]
             results[place] = as_result(trajectory, show_reference=self.show_reference)
             # One that failed, or that nothing grades, is finished only once it is clear that not all are so.
             if trajectory.error is None and not results[place].ungraded:
