@@ -304,7 +304,7 @@ class ProcessCrew:
             return Event("lost", worker, why=f"its process ended with code {self._end(worker)}")
         if kind == "refused":
             self._end(worker)
-            self._count -= 1
+            self._count = max(1, self._count - 1)  # no other is started in its place, while there are others
         return Event(kind, worker, result, error)
 
     def _end(self, worker: str) -> int | None:

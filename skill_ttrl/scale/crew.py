@@ -9,12 +9,12 @@ import queue
 import re
 import time
 import uuid
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import gymnasium
 
@@ -216,45 +216,18 @@ def cause_of(error: Exception) -> str:
     return found.group(1) if found else f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 
-# A value that many items name: stored once in the cluster, and taken from there once by each worker.
+def share(value: Any) -> Any:
+    """A handle that many items can name in the place of the value, which is stored once in the cluster; see `fetch`."""
+    import ray
+
+    return ray.put(value)
 
 
-T = TypeVar("T")
-MOST_HELD = 8
-"""Values that a worker holds; those go that were asked for longest ago."""
-_held: OrderedDict[str, Any] = OrderedDict()
+def fetch(handle: Any) -> Any:
+    """The value of a handle; a copy each time."""
+    import ray
 
-
-class Shared(Generic[T]):
-    """A handle that can be sent to workers, in the place of its value.
-
-    Args:
-        value: stored in the cluster that this process is connected to, for as long as anybody has the handle.
-    """
-
-    def __init__(self, value: T) -> None:
-        import ray
-
-        self._reference = ray.put(value)
-        self.key: str = self._reference.hex()
-        """Tells values apart."""
-
-    def fetch(self) -> T:
-        """Return the value, and hold no copy of it."""
-        import ray
-
-        found: T = ray.get(self._reference)
-        return found
-
-    def get(self) -> T:
-        """Return the value; in a worker, the same object each time, as long as it is held."""
-        if self.key not in _held:
-            _held[self.key] = self.fetch()
-        _held.move_to_end(self.key)
-        if len(_held) > MOST_HELD:
-            _held.popitem(last=False)
-        value: T = _held[self.key]
-        return value
+    return ray.get(handle)
 
 
 # Hosts: workers that hold environments, many of which are called at the same time, each in a thread.

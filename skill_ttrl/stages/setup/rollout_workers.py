@@ -25,7 +25,7 @@ from skill_ttrl.llm.hand_over import refuse_abandoned
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.scale.cluster import open_hosts, open_pool
-from skill_ttrl.scale.crew import HostedEnv, Shared
+from skill_ttrl.scale.crew import HostedEnv, fetch, share
 from skill_ttrl.skills.folder import BankSettings
 from skill_ttrl.skills.retrieval import BankView, Retriever, make_retriever
 from skill_ttrl.skills.snapshot import Snapshot
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.driver import Driver
 
 Parts = tuple[TrainingComponents, Meter]
-Weights = tuple[int, bytes]
-"""Version of the policy, and the parameters that learn (`pack_weights`)."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,13 @@ class Sampled:
 
 @dataclass(frozen=True)
 class _Order:
-    """A batch as it is sent to a worker."""
+    """A batch as it is sent to a worker, with handles (`scale.crew.share`) of what many batches are sampled with."""
 
     batch: Batch
-    weights: Shared[Weights]
-    bank: Shared[Snapshot] | None
+    weights: Any
+    """Version of the policy, and the parameters that learn (`pack_weights`)."""
+    bank: Any
+    """`Snapshot`, or None."""
 
 
 @contextmanager
@@ -112,15 +112,15 @@ class RayWorkers:
 
     def __init__(self, pool: Pool, driver: Driver) -> None:
         self._pool, self._driver = pool, driver
-        self._weights: Shared[Weights] | None = None
-        self._bank: tuple[Snapshot, Shared[Snapshot]] | None = None
+        self._weights: Any = None
+        self._bank: tuple[Snapshot, Any] | None = None
 
     def update_weights(self, policy_version: int) -> None:
         """Give them the learner's present weights. A batch that a worker has is sampled with those that were present when it came."""
         from skill_ttrl.llm.models.weights import each_trained_weight, pack_weights
         from skill_ttrl.rl.parallel.driver import Replica
 
-        self._weights = Shared((policy_version, pack_weights(self._driver.run(Replica.on_model, each_trained_weight))))
+        self._weights = share((policy_version, pack_weights(self._driver.run(Replica.on_model, each_trained_weight))))
 
     def generate_rollouts(
         self, batches: Sequence[Batch], bank: BankView | None, on_rollout_end: OnRolloutEnd
@@ -148,12 +148,12 @@ class RayWorkers:
         found: Iterator[Sampled] = self._pool.map(batches, on_done, refuse_abandoned, order)
         return [group for sampled in found for group in sampled.take()]
 
-    def _shared(self, bank: BankView | None) -> Shared[Snapshot] | None:
+    def _shared(self, bank: BankView | None) -> Any:
         if bank is None:
             return None
         last = self._bank
         if last is None or last[0] is not bank.snapshot:
-            last = self._bank = bank.snapshot, Shared(bank.snapshot)
+            last = self._bank = bank.snapshot, share(bank.snapshot)
         return last[1]
 
 
@@ -205,12 +205,13 @@ class _Rolling:
         self._skills, self._worker = config.skills, worker
         # An environment keeps what it was reset with: one that saw a true answer is not trained in.
         self._measuring = replace(worker, envs=make_envs(config, tasks))
-        self._weights = ""
+        self._weights: Any = None
+        self._bank: tuple[Any, Snapshot] | None = None
 
     def __call__(self, order: _Order) -> Sampled:
         """Sample a batch with the weights and the bank that its order names."""
         self._take(order.weights)
-        batch, bank = order.batch, None if order.bank is None else BankView(order.bank.get(), self._retriever)
+        batch, bank = order.batch, None if order.bank is None else BankView(self._snapshot(order.bank), self._retriever)
         answered = any(task.ground_truth is not None for task in batch.tasks)
         worker = self._measuring if answered else self._worker
         return Sampled.of(worker.with_bank(bank).sample_batch(batch))
@@ -226,15 +227,20 @@ class _Rolling:
         assert self._skills is not None  # there is no bank without
         return make_retriever(BankSettings.from_config(self._skills).in_memory())
 
-    def _take(self, weights: Shared[Weights]) -> None:
+    def _snapshot(self, handle: Any) -> Snapshot:
+        if self._bank is None or self._bank[0] != handle:
+            self._bank = handle, fetch(handle)
+        return self._bank[1]
+
+    def _take(self, weights: Any) -> None:
         from skill_ttrl.llm.models.weights import take_weights
 
-        if weights.key != self._weights:
-            version, packed = weights.fetch()
+        if self._weights is None or weights != self._weights:
+            version, packed = fetch(weights)
             backend: Any = self._worker.backend
             take_weights(backend.model, packed)
             backend.update_weights(version)
-            self._weights = weights.key
+            self._weights = weights
 
 
 def _describe(components: TrainingComponents) -> dict[str, bytes]:
