@@ -307,6 +307,7 @@ class Hosts(Pool):
             WorkerError: no host starts, or they were stopped.
             Exception: what making the environment raised in the first host.
         """
+        self._look()
         while True:
             for _ in self._events(lambda: bool(self._at)):
                 pass
@@ -318,10 +319,7 @@ class Hosts(Pool):
 
     def crowded(self, host: str) -> bool:
         """True if another host has at least two environments fewer: one that begins an episode had better move there."""
-        with self._changed:
-            looks, self._waits = not self._waits, True
-        if looks:  # hosts may have joined
-            self._lead(0.0)
+        self._look()
         with self._changed:
             return host in self._at and min(self._envs[each] for each in self._at) + 1 < self._envs[host]
 
@@ -374,6 +372,13 @@ class Hosts(Pool):
             if self._alone == name:
                 self._alone = ""
                 self._changed.notify_all()
+
+    def _look(self) -> None:
+        """Learn which hosts have joined meanwhile."""
+        with self._changed:
+            looks, self._waits = not self._waits, True
+        if looks:
+            self._lead(0.0)
 
     def _lose(self, lost: Event) -> None:
         if lost.worker not in self._at:
