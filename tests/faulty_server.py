@@ -1,13 +1,11 @@
 """A really started server of OpenAI's protocol that fails as often as it is told to, and counts what it delivered.
 
-It answers chat, completions and embeddings by itself (`scripted`, for tests only), or passes requests on to a real engine
-(`upstream`). Each request draws, with a seed, whether it is hit by a fault; the faults come each in turn. What was handed out
+It answers chat, completions and embeddings by itself (`scripted`, for tests only). Each request draws, with a seed, whether it is hit by a fault; the faults come each in turn. What was handed out
 whole with status 200 is in `delivered`, so that a client's ledger can be held against it.
 """
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import random
@@ -23,7 +21,6 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.storage.jsonl import read_jsonl
 
 REFUSED = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
@@ -61,7 +58,6 @@ class FaultyServer:
         rate: share of requests that are hit.
         seed: of the draws.
         answer: writes the texts.
-        upstream: address of a real engine to pass requests on to, in place of `answer`.
         slow: seconds that a slow answer takes.
         retry_after: what a refusal says.
         first: bodies or statuses for the first requests, before anything is drawn: (status, headers, body).
@@ -74,7 +70,6 @@ class FaultyServer:
         *,
         seed: int = 0,
         answer: Answer = echo,
-        upstream: str | None = None,
         slow: float = 1.0,
         retry_after: str = "0.01",
         first: Sequence[tuple[int, Mapping[str, str], Any]] = (),
@@ -96,7 +91,7 @@ class FaultyServer:
         """Numbers of a vector."""
         self._here = 0
         self._faults, self._rate = itertools.cycle(faults or ("none",)), rate if faults else 0.0
-        self._draw, self._answer, self._upstream = random.Random(seed), answer, upstream
+        self._draw, self._answer = random.Random(seed), answer
         self._slow, self._retry_after, self._first = slow, retry_after, list(first)
         self._headers = dict(headers or {})
         self._lock = threading.Lock()
@@ -167,7 +162,7 @@ class FaultyServer:
                     time.sleep(outer._slow)
                 if fault == "one of n":
                     body = {**body, "n": 1}
-                answer = outer._upstream_answer(path, body) if outer._upstream else outer._scripted(path, body, draw)
+                answer = outer._scripted(path, body, draw)
                 if isinstance(answer, tuple):  # the engine refused
                     self._send(*answer)
                     return
@@ -222,17 +217,6 @@ class FaultyServer:
             self.delivered["answers"] += 1
             self.delivered["prompt"] += usage["prompt_tokens"]
             self.delivered["answer"] += usage.get("completion_tokens", 0) or 0
-
-    def _upstream_answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | tuple[int, Any]:
-        assert self._upstream is not None
-        parts = urlsplit(self._upstream)
-        link = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
-        headers = {"content-type": "application/json", **key_headers(self._upstream)}
-        link.request("POST", path, json.dumps(body), headers)
-        found = link.getresponse()
-        answer = json.loads(found.read())
-        link.close()
-        return answer if found.status == 200 else (found.status, answer)
 
 
 def scripted(path: str, body: Mapping[str, Any], answer: Answer, draw: random.Random) -> dict[str, Any]:

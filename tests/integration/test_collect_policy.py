@@ -55,7 +55,7 @@ def test_a_policys_episodes_are_kept_as_a_players_and_counted_by_type(tmp_path: 
         out,
     )  # fmt: skip
     with FaultyServer(answer=opens, faults=()) as server:
-        words = [*command, *at(server, *PLAIN, "endpoints.roles.policy.price_out=1000000")]
+        words = [*command, *at(server, *PLAIN, "endpoints.price_out=1000000")]
         done = skillttrl(*words)
         assert done.code == 0, done
         asked = len(server.asked)
@@ -104,11 +104,7 @@ def test_a_spent_budget_keeps_what_was_paid_for_and_the_ledger_goes_on(tmp_path:
     out = tmp_path / "out.jsonl"
 
     def collect(budget: str) -> Any:
-        prices = (
-            "endpoints.roles.policy.price_out=1000000",
-            "rollout.max_new_tokens=8",
-            f"endpoints.max_cost={budget}",
-        )
+        prices = ("endpoints.price_out=1000000", "rollout.max_new_tokens=8", f"endpoints.max_cost={budget}")
         return run_policy("openai:opener", TRAINS, overrides=settings(server, *prices), chunk=4, output=out)
 
     with FaultyServer(answer=opens, faults=()) as server:
@@ -149,7 +145,7 @@ def test_the_skills_of_its_bank_stand_in_its_prompts_unless_they_are_left_out(
 
 
 def at_nowhere() -> list[str]:
-    return ["--set", "endpoints.roles.policy.base_url=http://127.0.0.1:9"]
+    return ["--set", "endpoints.base_url=http://127.0.0.1:9"]
 
 
 def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:

@@ -41,12 +41,12 @@ def sometimes_adds(body: Mapping[str, Any], draw: random.Random) -> str:
 
 def at(server: FaultyServer, *more: str) -> list[str]:
     """Settings that name the server."""
-    settings = [f"endpoints.roles.policy.base_url={server.url}", NOWHERE, *more]
+    settings = [f"endpoints.base_url={server.url}", NOWHERE, *more]
     return [word for setting in settings for word in ("--set", setting)]
 
 
 def backend(server: FaultyServer, *overrides: str) -> Backend:
-    settings = ["endpoints.roles.policy.model=m", f"endpoints.roles.policy.base_url={server.url}"]
+    settings = ["endpoints.model=m", f"endpoints.base_url={server.url}"]
     config = load_config({}, ["rollout.backend=openai", *settings, *overrides])
 
     def load() -> Any:
@@ -145,7 +145,7 @@ def test_what_asks_a_model_behind_an_address_loads_no_torch(sums: Path) -> None:
 def test_a_model_behind_an_address_is_voted_on_and_confidence_has_them_where_the_server_gives_some(sums: Path) -> None:
     with FaultyServer(["429", "drop in the answer"], answer=sometimes_adds, seed=2) as server:
         command = ["vote", "--policy", "openai:m", "--data", sums, "-n", 4, "--strategies", "confidence", "--json"]
-        told = skillttrl(*command, *at(server, "endpoints.roles.policy.logprobs=true")).json["strategies"][1]
+        told = skillttrl(*command, *at(server, "endpoints.logprobs=true")).json["strategies"][1]
         blind = skillttrl(*command, *at(server)).json["strategies"][1]
     assert told["strategy"] == blind["strategy"] == "confidence"
     assert told["requires"] is None and "log-probabilities" in blind["requires"]
@@ -167,7 +167,7 @@ def test_a_model_behind_an_address_is_asked(tmp_path: Path) -> None:
 def test_a_run_is_measured_with_another_policy_in_its_place(tiny_yaml: Path, tmp_path: Path) -> None:
     assert skillttrl("train", tiny_yaml, "-o", tmp_path / "run", "--set", "rl.steps=0").code == 0
     with FaultyServer([], answer=adds) as server:
-        chosen = at(server, "rollout.backend=openai", "endpoints.roles.policy.model=m")
+        chosen = at(server, "rollout.backend=openai", "endpoints.model=m")
         done = skillttrl("evaluate", tmp_path / "run", "--json", *chosen)
     assert done.code == 0, done
     assert done.json["accuracy"] == 1.0 and done.json["transductive"] is None
@@ -177,7 +177,7 @@ def test_a_begun_answer_is_gone_on_with_as_the_server_can() -> None:
     begun = Request((Message("user", "Q"),), assistant_prefix="<answer>1")
     with FaultyServer([]) as server:
         complete(server, begun)
-        complete(server, begun, "endpoints.roles.policy.server_type=vllm")
+        complete(server, begun, "endpoints.server_type=vllm")
         plain, vllm = (each["body"] for each in server.asked)
     assert [each["role"] for each in plain["messages"]] == ["user", "assistant", "user"]
     assert vllm["messages"][-1] == {"role": "assistant", "content": "<answer>1"}
@@ -201,7 +201,7 @@ def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -
         return ["[add them]"] * len(pauses)
 
     with FaultyServer([], answer=says) as server:
-        made = backend(server, f"endpoints.roles.policy.server_type={dialect}")
+        made = backend(server, f"endpoints.server_type={dialect}")
         request = Request((Message("user", "2+3"),), n=3)
         going = generate_with_insertions(
             made, [request], Sampling(), seed=1, stop_markers=(end,), answer=answer, limit=2
@@ -219,13 +219,13 @@ def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -
 def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refused() -> None:
     choose = Request((Message("user", "Q"),), choice=("go north", "go south"))
     with FaultyServer([], answer=lambda body, draw: "go north") as server:
-        (done,) = complete(server, choose, "endpoints.roles.policy.server_type=vllm", top_k=5, stop=("</x>",))
+        (done,) = complete(server, choose, "endpoints.server_type=vllm", top_k=5, stop=("</x>",))
         body = server.asked[0]["body"]
         with pytest.raises(ConfigError, match="top_k=5"):
             complete(server, choose, top_k=5)
         assert (
             not backend(server).supports_structured_outputs
-            and backend(server, "endpoints.roles.policy.server_type=vllm").supports_structured_outputs
+            and backend(server, "endpoints.server_type=vllm").supports_structured_outputs
         )
     assert done.text == "go north"
     assert body["structured_outputs"] == {"choice": ["go north", "go south"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -22,9 +21,6 @@ from skill_ttrl.llm.openai.client import Client
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.types import Message
-from tests.faulty_server import FaultyServer
-from tests.integration.test_cli_commands import skillttrl
-from tests.integration.test_evaluate_command import problems
 from tests.vllm_server import VLLMServer
 
 pytestmark = pytest.mark.vllm
@@ -69,16 +65,8 @@ def client(engine: Engine, url: str | None = None, ledger: Ledger | None = None,
 
 
 def backend(engine: Engine, *more: str) -> Backend:
-    settings = [
-        f"endpoints.roles.policy.model={json.dumps(engine.name)}",
-        f"endpoints.roles.policy.base_url={engine.address}/v1",
-    ]
-    settings += [
-        "rollout.backend=openai",
-        "endpoints.roles.policy.server_type=vllm",
-        "endpoints.roles.policy.logprobs=true",
-        *more,
-    ]
+    settings = [f"endpoints.model={json.dumps(engine.name)}", f"endpoints.base_url={engine.address}/v1"]
+    settings += ["rollout.backend=openai", "endpoints.server_type=vllm", "endpoints.logprobs=true", *more]
     return make_backend(BackendContext(load_config({}, settings), lambda: pytest.fail("a model was loaded")))
 
 
@@ -152,16 +140,3 @@ def test_a_json_answer_fits_its_schema_also_from_random_weights(engine: Engine) 
     assert found.pick in ("yes", "no")
     asked.shut()
     assert ledger.totals().requests == 1 and ledger.totals().failed == 0
-
-
-def test_the_command_measures_a_real_engine_through_faults(engine: Engine, tmp_path: Path) -> None:
-    data = problems(tmp_path / "sums.jsonl", "12+34", "5+6", "70+1")
-    with FaultyServer(["503", "drop in the answer", "truncated JSON", "one of n"], upstream=engine.address) as server:
-        settings = [f"endpoints.roles.policy.base_url={server.url}", "eval.samples=8"]
-        settings += ["rollout.max_new_tokens=24", "model.path=/no/such/model"]
-        chosen = [word for each in settings for word in ("--set", each)]
-        done = skillttrl(
-            "evaluate", f"openai:{engine.name}", "--data", data, "-o", tmp_path / "kept", "--json", *chosen
-        )
-    assert done.code == 0, done
-    assert done.json["problems"] == 3 and done.json["failed"] == 0.0

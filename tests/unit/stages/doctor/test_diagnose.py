@@ -65,11 +65,7 @@ def config(*overrides: str) -> SkillTTRLConfig:
 
 
 def policy_at(address: str, *overrides: str) -> SkillTTRLConfig:
-    backend = [
-        "rollout.backend=openai",
-        "endpoints.roles.policy.model=small",
-        f"endpoints.roles.policy.base_url={address}/v1",
-    ]
+    backend = ["rollout.backend=openai", "endpoints.model=small", f"endpoints.base_url={address}/v1"]
     return config(*backend, *overrides)
 
 
@@ -109,7 +105,7 @@ def test_this_installation_is_whole_and_a_config_that_runs_here_has_no_failure()
         (["data.train.path=nothing.json"], "nothing.json"),
         (["model.path=./nothing"], "config.json"),
         (["runtime.device=cuda:7"], "CUDA"),
-        (["rollout.backend=openai", "endpoints.roles.policy.model=gpt"], "OPENAI_API_KEY"),
+        (["rollout.backend=openai", "endpoints.model=gpt"], "OPENAI_API_KEY"),
         (["rollout.backend=command", "command.argv=[cat]", "data.eval.path=nothing.json"], "nothing.json"),
         (["skills={merger: openai, embedder: hash, index: memory}"], "endpoints.roles.merger"),
     ],
@@ -211,7 +207,7 @@ def test_what_a_host_answers_is_reported_without_control_characters(replies: Rep
 
 def test_keys_are_never_shown_and_never_sent_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
-    keyed = "endpoints.roles.policy.api_key_env=MY_KEY"
+    keyed = "endpoints.api_key_env=MY_KEY"
     with scripted_host({}, key="another") as (address, asked):
         found = diagnose(policy_at(address, keyed))
         assert "HTTP 401" in named(found, "endpoint policy").found and "MY_KEY" in named(found, "endpoint policy").found
