@@ -35,7 +35,7 @@ MODEL_REWARD = "model:"
 VERIFY = "verify"
 """The reward of `check`s, which needs one for every task."""
 OVERLONG = "overlong"
-"""Name of the length penalty (`rl.overlong`) among the rewards of a rollout."""
+"""Name of the length penalty (`rl.overlong_penalty`) among the rewards of a rollout."""
 
 
 @REWARDS.register("majority")
