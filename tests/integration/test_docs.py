@@ -239,8 +239,11 @@ def options_in_tables() -> Iterator[tuple[str, list[str], str]]:
 def options_of(kind: str, name: str) -> dict[str, Any]:
     """Options of an algorithm or a loss, each with its default; `...` where it has to be given."""
     registries: dict[str, Any] = {"rl.algorithm": ALGORITHMS, "rl.loss": LOSSES}
-    fields = registries[kind].get(name).options_type.model_fields
-    return {key: ... if field.is_required() else field.default for key, field in fields.items()}
+    found = registries[kind].get(name)
+    defaults = {
+        key: ... if each.is_required() else each.default for key, each in found.options_type.model_fields.items()
+    }
+    return defaults | dict(getattr(found, "option_defaults", {}))
 
 
 def test_tables_of_algorithms_name_every_option_with_its_default() -> None:

@@ -7,6 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.rollout.rollout import RolloutSettings
+from skill_ttrl.stages.training.run import batches_of
 from skill_ttrl.stages.training.sampling import rewards_differ, unseen_tasks
 from skill_ttrl.types import ActionStatus, Group, Step, Task, Trajectory
 
@@ -54,3 +57,17 @@ def test_groups_that_differ() -> None:
     assert differ(traded, replace(traded, rewards={"majority": 0.0, "format": 1.0}))
     rounded = replace(traded, rewards={"majority": 0.1 + 0.2, "format": 0.0})
     assert not differ(replace(traded, rewards={"majority": 0.3, "format": 0.0}), rounded)
+
+
+# A step's prompts in batches (`rollout.prompts_per_batch`): divided in order, each with a seed of its own that follows from the step's.
+
+
+@given(st.integers(0, 40), st.integers(1, 50), st.integers(0, 3))
+def test_every_prompt_is_in_one_batch_in_order_and_no_two_batches_have_a_seed(count: int, size: int, seed: int) -> None:
+    tasks = [Task(str(number), "Guess-v0") for number in range(count)]
+    batches = batches_of(tasks, 4, RolloutSettings(Sampling(), seed), size)
+    assert [task for batch in batches for task in batch.tasks] == tasks
+    assert all(len(batch.tasks) == size for batch in batches[:-1]) and all(batch.n == 4 for batch in batches)
+    seeds = [batch.settings.seed for batch in batches]
+    assert len({*seeds, seed}) == len(seeds) + 1
+    assert seeds == [each.settings.seed for each in batches_of(tasks, 4, RolloutSettings(Sampling(), seed), size)]
