@@ -8,17 +8,14 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
 from skill_ttrl.rl.algorithms.negative import POSITIVE, POSITIVE_TOKENS
 from skill_ttrl.rl.batch import RolloutBatch, pack
-from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.types import Group
 from tests.sampled import per_item
 
 Groups = Callable[..., list[Group]]
-PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
 
 
 def estimate(groups: list[Group], algorithm: dict[str, Any]) -> tuple[RolloutBatch, dict[str, float], UpdateRule]:
@@ -86,12 +83,3 @@ def test_a_wrong_answer_with_a_bonus_stays_wrong(
     assert metrics.get(POSITIVE, 0.5) == 0.5
     rows: Any = build_algorithm(algorithm).advantages(TrainingSamples(groups)).advantages  # type: ignore[union-attr]
     assert [row[0] for row in rows] == pytest.approx(expected, abs=1e-6), "texts without tokens learn the same"
-
-
-@pytest.mark.parametrize("name", ["psr", "nsr", "w_reinforce"])
-def test_a_strategy_that_shapes_advantages_is_refused_where_votes_are_rewarded(name: str) -> None:
-    shaped = PLAIN | {"vote_strategy": "restrain", "vote_shapes": True}
-    with pytest.raises(ConfigError, match=r"vote.strategy=restrain shapes the advantages"):
-        check_algorithm(RLConfig(algorithm={"type": name}), **shaped)
-    check_algorithm(RLConfig(algorithm={"type": name}, reward="label"), **shaped)
-    check_algorithm(RLConfig(algorithm={"type": name}), **PLAIN)

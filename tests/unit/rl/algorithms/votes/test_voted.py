@@ -10,8 +10,7 @@ import pytest
 
 from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import RLConfig, load_config
-from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms import ALGORITHMS, AdvantageEstimate, TrainingSamples, build_algorithm
+from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm
 from skill_ttrl.rl.algorithms.votes import AGREEING, NEGATIVES, POSITIVE, REWARD, SIMILARITY, pool_of
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
@@ -96,16 +95,6 @@ def test_evol_rl_brings_its_clip_and_its_entropy_bonus() -> None:
     stated = with_algorithm_defaults(load_config({"rl": {"algorithm": "evol_rl", "entropy_coef": 0.0}}))
     assert stated.rl.entropy_coef == 0.0
     check_algorithm(RLConfig.model_validate({"algorithm": "evol_rl", "loss": "gspo"}), **PLAIN)
-
-
-@pytest.mark.parametrize("name", VOTED)
-def test_votes_are_required_and_other_counts_refused(name: str) -> None:
-    assert name in ALGORITHMS
-    with pytest.raises(ConfigError, match=r"learns from votes, but rl.reward is 'env'. Set rl.reward=majority"):
-        check_algorithm(RLConfig(algorithm={"type": name}, reward="env"), **PLAIN)
-    with pytest.raises(ConfigError, match=r"cannot follow vote.strategy=restrain"):
-        check_algorithm(RLConfig(algorithm={"type": name}), **PLAIN | {"vote_strategy": "restrain"})
-    check_algorithm(RLConfig(algorithm={"type": name}), **PLAIN)
 
 
 @pytest.mark.parametrize("name", VOTED)
