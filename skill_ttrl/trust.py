@@ -33,7 +33,7 @@ _IMPORT = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d][\w.\-/]*)")
 _BEFORE_COLON = re.compile(r"([^\W\d][\w.]*)\s*:")
 _ADDRESS = re.compile(r"https?:|//", re.IGNORECASE)
 _FREE_TEXT = ("name", "requires", "agent.system")
-_SENDING_TRACKERS = ("wandb", "trackio", "mlflow")
+_SENDING_TRACKERS = ("wandb", "trackio")
 _NOT_IMPORTED = {("rl.reward", "model"), ("collect.agent", "constant"), ("eval.controls", "constant")}
 """Settings and what they begin with where a colon names no module."""
 _SIMPLE = {

@@ -31,7 +31,7 @@ _NO_SETTINGS = ("name", "seed", "run", "scale", "verified", "requires")
 class RunConfig(Section):
     """Tracking, checkpoints and stored samples of a run, and its reaction to updates that are not finite."""
 
-    report_to: Literal["none", "tensorboard", "wandb", "trackio", "mlflow"] = "none"
+    report_to: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     save_total_limit: int | None = Field(default=3, ge=1)
     """Number of newest checkpoints to retain per phase; None: all."""
     baseline: str | None = None

@@ -1,8 +1,7 @@
-"""Trackers (TensorBoard, W&B, trackio, MLflow) through accelerate, with all files in the run folder.
+"""Trackers (TensorBoard, W&B, trackio) through accelerate, with all files in the run folder.
 
 Nothing leaves the machine unless the user asks for it by the tracker's own variables: W&B stays offline without
-`WANDB_API_KEY` or `WANDB_MODE`, MLflow and trackio write into `tracker/` without `MLFLOW_TRACKING_URI` or
-`TRACKIO_DIR`, and the packages' usage reports are off. To add a tracker, add its package and class to `_TRACKERS`.
+`WANDB_API_KEY` or `WANDB_MODE`, trackio writes into `tracker/` without `TRACKIO_DIR`, and the packages' usage reports are off. To add a tracker, add its package and class to `_TRACKERS`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from skill_ttrl.errors import ConfigError, MissingDependencyError, did_you_mean
+from skill_ttrl.errors import MissingDependencyError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.append_log import flatten
 
@@ -21,7 +20,6 @@ _TRACKERS = {
     "tensorboard": "TensorBoardTracker",
     "wandb": "WandBTracker",
     "trackio": "TrackioTracker",
-    "mlflow": "MLflowTracker",
 }
 """Packages, by which trackers are named, and accelerate's classes."""
 
@@ -49,16 +47,15 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     """Start the tracker of a run. Where an `accelerate.Accelerator` is used, make that first: the two share their state.
 
     Args:
-        kind: "none", "tensorboard", "wandb", "trackio" or "mlflow".
+        kind: "none", "tensorboard", "wandb" or "trackio" (`run.report_to`).
         folder: The run; events go to its `tracker/`.
-        run_name: Project or experiment name for W&B, trackio and MLflow.
+        run_name: Project or experiment name for W&B and trackio.
         config: Settings shown next to the curves (`SkillTTRLConfig.model_dump(mode="json")`).
 
     Returns:
         The tracker, or None for "none".
 
     Raises:
-        ConfigError: no tracker has this name.
         MissingDependencyError: its package is not installed.
     """
     if kind == "none":
@@ -89,16 +86,11 @@ def check_tracker(kind: str) -> None:
     """Refuse a tracker that cannot be had here, without importing it; see `open_tracker`.
 
     Raises:
-        ConfigError: no tracker has this name.
         MissingDependencyError: its package is not installed.
     """
     if kind == "none":
         return
-    if kind not in _TRACKERS:
-        raise ConfigError(f"Unknown tracker {kind!r}.{did_you_mean(kind, ['none', *_TRACKERS])}")
     if importlib.util.find_spec(kind) is None:
-        if kind == "mlflow":  # too large for the extra
-            raise MissingDependencyError("The tracker 'mlflow' needs MLflow. Install it with: pip install mlflow")
         raise MissingDependencyError.for_extra(f"The tracker {kind!r}", "trackers")
 
 
@@ -109,8 +101,6 @@ def _keep_local(place: str) -> None:
         "WANDB_DISABLE_CODE": "true",
         "WANDB_SILENT": "true",
         "TRACKIO_DIR": place,
-        "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "GRADIO_ANALYTICS_ENABLED": "False",
     }

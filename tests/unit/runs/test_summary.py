@@ -152,11 +152,7 @@ def test_tensorboard_events_are_written_under_the_run(folder: RunFolder) -> None
 
 def test_trackers_that_cannot_be_had(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_tracker("none", folder, "t", {}) is None
-    with pytest.raises(ConfigError, match="Did you mean 'tensorboard'"):
-        open_tracker("tensorbord", folder, "t", {})
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"skill-ttrl\[trackers\]"):
         open_tracker("wandb", folder, "t", {})
-    with pytest.raises(MissingDependencyError, match="pip install mlflow"):
-        open_tracker("mlflow", folder, "t", {})
     assert not folder.tracker.exists()
