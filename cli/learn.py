@@ -103,7 +103,7 @@ def merge(
         Path,
         typer.Argument(
             metavar="SAMPLES",
-            help="A run, its `trajectories.jsonl` or `votes.jsonl`, or records with `problem` and `responses`, which are put to the vote.",
+            help="A run or its `trajectories.jsonl`, or records with `problem` and `responses`, which are put to the vote.",
         ),
     ],
     bank: Annotated[Path, typer.Option("--bank", help="Folder of the bank. It is made if it does not exist.")],

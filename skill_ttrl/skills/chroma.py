@@ -72,7 +72,7 @@ class ChromaIndex:
             raise
 
     def fetch(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """See `MemoryIndex.fetch`."""
+        """The vectors that are stored, bit for bit as they were added."""
 
         def read() -> dict[str, NDArray[np.float32]]:
             found: dict[str, NDArray[np.float32]] = {}
@@ -89,7 +89,7 @@ class ChromaIndex:
         return self._try(read, {})
 
     def add(self, keys: Sequence[str], vectors: Vectors) -> None:
-        """See `MemoryIndex.add`."""
+        """Store these vectors, of shape (len(keys), dimension)."""
 
         def write() -> bool:
             for start, batch in zip(range(0, len(keys), self._batch_size), self._batches(keys), strict=True):

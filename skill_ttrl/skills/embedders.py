@@ -76,7 +76,7 @@ class HashEmbedder:
         self.name = f"hash:v{HASH_VERSION}:{dimension}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder.embed`."""
+        """Count the n-grams of texts."""
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for start in range(0, len(texts), BLOCK_TEXTS):
             block = [words_of(text[:EMBED_CHARS]) for text in texts[start : start + BLOCK_TEXTS]]
@@ -183,7 +183,7 @@ class SentenceTransformerEmbedder:
         self.name = f"sentence-transformers:{folder.name if folder.is_dir() else model}@{commit}:{self.dimension}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder.embed`."""
+        """Run the model on texts."""
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         well_formed = [text[:EMBED_CHARS].encode("utf-8", "replace").decode("utf-8") for text in texts]  # no surrogates
         for rows, tokens in self._batches(well_formed):
@@ -298,7 +298,7 @@ class OpenAIEmbedder:
         self.name = f"{NAME}:{self._client.host}/{config.model}:{self.dimension}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder.embed`.
+        """Ask the endpoint for the vectors of texts.
 
         Raises:
             EndpointError: the server gives no vectors, or of another dimension than before.

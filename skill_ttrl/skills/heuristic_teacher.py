@@ -700,7 +700,7 @@ class Fault:
 
 
 def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
-    """See `Teacher.evolve`. Nothing is drafted where the failures share nothing, or nothing that the skills do not say."""
+    """New and better skills from what failures share; none where they share nothing, or nothing that the skills do not say."""
     found: list[tuple[float, Draft]] = []
     for fault in FAULTS:
         guilty = [case for case in failures if fault.shows(case)]
@@ -879,7 +879,7 @@ def _enough(guilty: Sequence[Case], cases: Sequence[Case]) -> bool:
 
 
 def evolved_by_analogy(failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
-    """See `Teacher.evolve`, but for the bound: the drafts are all there are, the likeliest first, and whoever admits them takes the
+    """Skills of other types, reworded with offered actions. All drafts there are, the likeliest first: whoever admits them takes the
     first `config.max_new_skills` that were not rejected before.
 
     Nothing is drafted for a type that the bank has a skill for, nor from episodes without listed actions.

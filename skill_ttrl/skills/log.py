@@ -144,11 +144,11 @@ class FileLog:
 
     @property
     def current(self) -> Snapshot:
-        """See `MemoryLog.current`."""
+        """The bank with all updates that were read or made."""
         return self._reader.current
 
     def refresh(self) -> None:
-        """See `MemoryLog.refresh`. Under the lock: a writer may be cutting off a torn line at this moment."""
+        """Read what other processes have added. Under the lock: a writer may be cutting off a torn line at this moment."""
         try:
             grown = self._shared and self._reader.grown()
         except OSError as error:
@@ -159,7 +159,7 @@ class FileLog:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """See `MemoryLog.writing`.
+        """Be at the end of the log, and let nobody else write, until the block ends.
 
         Raises:
             SkillBankError: another process has held the lock for `LOCK_SECONDS`, or the log cannot be read.
@@ -180,7 +180,7 @@ class FileLog:
             self._release()
 
     def made(self, writer: str, step: int | None, reason: str) -> BankUpdate | None:
-        """See `MemoryLog.made`. None for a bank that is not shared: a run that resumes rewinds it."""
+        """The update that this run made in this step for this reason. None for a bank that is not shared: a run that resumes rewinds it."""
         if not self._shared or not writer or step is None:
             return None
         version = self._made.get(update_key(writer, step, reason))
@@ -200,7 +200,7 @@ class FileLog:
         self._reader.advance(line, update, after)
 
     def updates(self, after: int = 0) -> Iterator[BankUpdate]:
-        """See `MemoryLog.updates`. What is added while this is read is left out."""
+        """The updates from version `after` + 1 on. What is added while this is read is left out."""
         end = self.current.version
         with self.file.open("rb") as stream:
             for number, line in enumerate(islice(stream, end), start=1):
@@ -211,7 +211,7 @@ class FileLog:
                         raise damaged(self.file, number, error) from None
 
     def cut(self, version: int) -> None:
-        """See `MemoryLog.cut`.
+        """Forget everything after `version`.
 
         Raises:
             SkillBankError: the bank is shared.

@@ -168,7 +168,7 @@ class HeuristicMerger:
         retrieved: Sequence[Sequence[str]] = (),
         snapshot: Snapshot | None = None,
     ) -> Merged:
-        """See `Merger.merge`. The texts of rewritten skills come from the snapshot, where there is one."""
+        """Fuse texts that say the same, and vote on rewrites. The texts of rewritten skills come from the snapshot, where there is one."""
         written = [
             (place, text, title)
             for place, output in enumerate(outputs)
@@ -372,7 +372,7 @@ class LLMMerger:
         retrieved: Sequence[Sequence[str]] = (),
         snapshot: Snapshot | None = None,
     ) -> Merged:
-        """See `Merger.merge`.
+        """Fuse by one request to the language model.
 
         Raises:
             EndpointError: the request came to nothing, and failures are not to be got over.
@@ -638,7 +638,7 @@ class SkillMerger:
         retrieved: Sequence[Sequence[str]] = (),
         snapshot: Snapshot | None = None,
     ) -> Merged:
-        """See `Merger.merge`. Counting takes the texts of rewritten skills from the snapshot, where there is one; a language
+        """Fuse by counting or by the language model. Counting takes the texts of rewritten skills from the snapshot, where there is one; a language
         model is shown the bank's skills from it.
 
         Raises:

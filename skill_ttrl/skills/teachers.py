@@ -324,7 +324,7 @@ class LLMTeacher:
             asking.templates.get(name)
 
     def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
-        """See `Teacher.distill`.
+        """Ask for principles, skills by type and mistakes, all at once.
 
         Raises:
             EndpointError: a question came to nothing, under `on_failure: stop`.
@@ -354,7 +354,7 @@ class LLMTeacher:
         return TeacherResult(tuple(drafts), tuple(notes), requests=len(questions), failed=failed)
 
     def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
-        """See `Teacher.evolve`; raises as `distill`."""
+        """Ask for new and better skills from failures; raises as `distill`."""
         question = question_of(self.asking, failures, skills, config)
         if not question.cases:
             return TeacherResult(notes=question.notes)

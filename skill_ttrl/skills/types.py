@@ -172,7 +172,7 @@ class CaseCollector:
         return [case for _, case in sorted(sampled, key=itemgetter(0))]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """See `Distilled.episodes`."""
+        """For each type of task how many episodes were won, lost, and failed with an error."""
         return {
             kind: {name: self._counts[kind][name] for name in ("won", "lost", "failed")}
             for kind in sorted(self._counts)

@@ -1,4 +1,4 @@
-"""`skillttrl merge`: samples or votes in, bank out.
+"""`skillttrl merge`: samples in, bank out.
 
 The source is read as a whole and the updates are planned on a copy in memory before the bank is touched: a malformed line,
 an update that does not fit, or a language model that gives no usable answer, leaves it as it was.
@@ -6,10 +6,9 @@ an update that does not fit, or a language model that gives no usable answer, le
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +23,7 @@ from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import content_changes
-from skill_ttrl.skills.folder import is_bank
+from skill_ttrl.skills.folder import check_new, is_bank
 from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups, merged_samples
 from skill_ttrl.skills.mergers import MergeReport, make_merger
 from skill_ttrl.skills.ops import OutputParser
@@ -34,12 +33,12 @@ from skill_ttrl.stages.inputs.leak import foreign_splits, settle, training_split
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
-from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, VoteResult, first_problem, from_json
+from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, first_problem, from_json
 from skill_ttrl.voting import majority_vote
 
 T = TypeVar("T")
 
-TRAJECTORIES, VOTES = "trajectories.jsonl", "votes.jsonl"
+TRAJECTORIES = "trajectories.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,6 @@ class _Place:
 
     phase: str = ""
     step: int | None = None
-    task_id: str = ""
 
 
 def read_samples(path: Path, notes: list[str]) -> list[Samples]:
@@ -92,15 +90,7 @@ def read_samples(path: Path, notes: list[str]) -> list[Samples]:
                 f"{path} has no {TRAJECTORIES}: no step has finished yet, or the run has run.save_trajectories: false."
             )
         path = path / TRAJECTORIES
-    keys = first_keys(path)
-    if keys >= {"task", "steps"}:
-        return _from_trajectories(path, None, notes)
-    if keys >= {"task_id", "matches"}:
-        beside = path.with_name(TRAJECTORIES)
-        if not beside.is_file():
-            raise DataError(f"{path} holds votes, but the file with their samples is missing: {beside}.")
-        return _from_trajectories(beside, path, notes)
-    return _from_records(path)
+    return _from_trajectories(path, notes) if first_keys(path) >= {"task", "steps"} else _from_records(path)
 
 
 def _from_records(path: Path) -> list[Samples]:
@@ -125,7 +115,7 @@ def _answered(task: Task, problem: str, text: str) -> Trajectory:
     return Trajectory(task, (Step(problem, text, 0.0, True, False),), found.answer, "terminated", ops=found.skill_ops)
 
 
-def _from_trajectories(path: Path, votes: Path | None, notes: list[str]) -> list[Samples]:
+def _from_trajectories(path: Path, notes: list[str]) -> list[Samples]:
     rollouts: dict[tuple[str, int | None], dict[str, list[Trajectory]]] = defaultdict(lambda: defaultdict(list))
     for where, line in whole_lines(path, notes):
         place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
@@ -136,17 +126,10 @@ def _from_trajectories(path: Path, votes: Path | None, notes: list[str]) -> list
         rollouts[place.phase, place.step][trajectory.task.id].append(replace(trajectory, steps=steps))
     if not rollouts:
         raise DataError(f"{path} holds no samples.")
-    held = _votes(votes, notes) if votes else None
     found = []
-    for (phase, step), tasks in rollouts.items():
-        groups = tuple(Group(rows[0].task, tuple(rows)) for rows in tasks.values())
-        if held is None:
-            winners = [_winners(group) for group in groups]
-        else:
-            winners = [
-                _voted(held.get((phase, step, group.task.id)), group, f"{votes}, step {step}") for group in groups
-            ]
-        found.append(Samples.of(step, groups, winners))
+    for (_, step), tasks in rollouts.items():
+        groups = [Group(rows[0].task, tuple(rows)) for rows in tasks.values()]
+        found.append(Samples.of(step, groups, list(map(_winners, groups))))
     return found
 
 
@@ -157,30 +140,12 @@ def _winners(group: Group) -> tuple[bool, ...]:
     return tuple(winning(group))
 
 
-def _votes(path: Path, notes: list[str]) -> dict[tuple[str, int | None, str], VoteResult]:
-    found = {}
-    for where, line in whole_lines(path, notes):
-        place = _parsed(_Place, line, where)
-        found[place.phase, place.step, place.task_id] = _parsed(VoteResult, line, where)
-    return found
-
-
-def _voted(vote: VoteResult | None, group: Group, where: str) -> tuple[bool, ...]:
-    if vote is None or len(vote.matches) != len(group.trajectories):
-        found = "no vote" if vote is None else f"a vote over {len(vote.matches)} samples"
-        raise DataError(
-            f"{where}: found {found} on the task {group.task.id!r}, of which {TRAJECTORIES} has {len(group.trajectories)} samples. "
-            "Nothing was merged. The two files must come from one run."
-        )
-    return vote.matches
-
-
 def _parsed(kind: type[T], line: bytes, where: str) -> T:
     try:
         return from_json(kind, line)
     except ValidationError as error:
-        what = f"{where} is not a line of a run's {VOTES if kind is VoteResult else TRAJECTORIES}"
-        raise DataError(f"{what}: {first_problem(error)}. Nothing was merged.") from None
+        problem = first_problem(error)
+        raise DataError(f"{where} is not a line of a run's {TRAJECTORIES}: {problem}. Nothing was merged.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +182,7 @@ def run(
 
     Args:
         source: a run folder or its `trajectories.jsonl` (winners: the best reward of their group, or a vote where there are
-            no rewards), its `votes.jsonl` (winners: those of the votes), or records with `problem` and `responses`, a list
-            of texts, that are put to the vote first.
+            no rewards), or records with `problem` and `responses`, a list of texts, that are put to the vote first.
         bank: the bank's folder; made where it is not there.
         dry_run: plan only; nothing is written. A language model is asked all the same.
         config: its section `skills` is how to merge; also language models (`endpoints`), and where prompts are (`agent.prompts`).
@@ -235,8 +199,10 @@ def run(
     rules = MergeRules.of(skills, make_merger(skills.merger, models=models_of(config)))
     samples = read_samples(Path(source), notes)
     notes += _foreign_rollouts(samples, Path(source), config)
+    path, new = Path(bank), not is_bank(Path(bank))
+    check_new(path)
     with (
-        _open(Path(bank), dry_run) as opened,
+        SkillBank() if new else SkillBank.open(path, read_only=dry_run) as opened,
         bank_unchanged("Nothing was merged."),
         track_usage(None, config.endpoints) as ledger,
     ):
@@ -248,8 +214,10 @@ def run(
         tested = gate(before, after) if gate is not None and content_changes(before, after) else None
         if tested is not None and not tested.decision.accept:
             updates, after = (), before
-        for update in () if dry_run else updates:
-            opened.apply(update)
+        if updates and not dry_run:
+            with SkillBank(path) if new else nullcontext(opened) as written:
+                for update in updates:
+                    written.apply(update)
     trouble = report.trouble()
     notes += [trouble] if trouble else []
     notes += [] if tested is None else [verdict(tested)]
@@ -308,22 +276,3 @@ def _merged_before(samples: Sequence[Samples], known: Mapping[str, int], bank: s
             f"first undo that and all later changes: skillttrl skills rollback {bank} {versions[0] - 1}"
         )
     ]
-
-
-@contextmanager
-def _open(path: Path, dry_run: bool) -> Iterator[SkillBank]:
-    """The bank; one that was made for a merge that fails, or changes nothing, is taken away again."""
-    new = not is_bank(path) and not dry_run
-    missing = next((each for each in reversed((path, *path.parents)) if not each.exists()), None)
-    bank = SkillBank(path) if new else SkillBank.open(path, read_only=dry_run) if is_bank(path) else SkillBank()
-    whole = False
-    try:
-        with bank:
-            yield bank
-        whole = bank.version > 0
-    finally:
-        if new and not whole and missing is not None:
-            shutil.rmtree(missing)
-        elif new and not whole:  # the folder was there, and empty
-            for entry in path.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()

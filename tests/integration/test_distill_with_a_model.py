@@ -164,21 +164,6 @@ def test_hostile_skills_are_flagged_and_entries_beyond_the_number_asked_for_are_
     assert any("the 2 requested" in note for note in found.notes) and any("episode 99" in note for note in found.notes)
 
 
-def test_a_teacher_of_the_user_s_prompts_is_asked_with_them(episodes: Path, tmp_path: Path) -> None:
-    (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "distill_general.md").write_text("In my own words: principles that hold, at most $most.\n")
-    with serving() as server:
-        run(
-            episodes,
-            tmp_path / "bank",
-            teacher="openai",
-            config=config(server, f"agent.prompts={tmp_path / 'prompts'}"),
-        )
-        assert any(
-            system.startswith("In my own words: principles that hold, at most 12.") for system, _ in asked(server)
-        )
-
-
 def test_the_command_says_what_was_found_and_what_it_cost(episodes: Path, tmp_path: Path) -> None:
     with serving() as server:
         named = [f"endpoints.roles.teacher.{name}" for name in (f"base_url={server.url}", "model=m", "price_out=1")]

@@ -44,7 +44,7 @@ class BankGate:
     """Scores by the identity of the version, the seed and the first task; each holds its version, so that no other gets its identity."""
 
     def score(self, version: BankView, tasks: Sequence[Task], *, seed: int) -> list[float | None]:
-        """See `optimize.paired.ScoreFn`.
+        """Mean success of each task with a version of the bank, in [0, 1]; None where no rollout could be scored.
 
         Raises:
             EndpointError, EnvError: all rollouts failed.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.skills.embedders import EMBED_CHARS, HashEmbedder, Vectors, words_of
+from skill_ttrl.skills.embedders import EMBED_CHARS, HashEmbedder, words_of
 from skill_ttrl.skills.folder import BankSettings, Mode
 from skill_ttrl.skills.retrieval import Hit, MemoryIndex, Retriever, make_retriever, skill_text
 from skill_ttrl.skills.snapshot import Snapshot
@@ -92,26 +92,6 @@ def test_a_query_finds_the_same_alone_and_in_a_batch(mode: Mode, found: list[Ski
     retriever = Retriever(mode, EMBEDDER, MemoryIndex())
     together = retriever.search(snapshot, queries, k=3)
     assert together == [Retriever(mode, EMBEDDER, MemoryIndex()).search(snapshot, [query], k=3)[0] for query in queries]
-
-
-def test_the_scan_in_float32_never_loses_one_that_belongs() -> None:
-    rng = np.random.default_rng(0)
-
-    class Near:
-        name, dimension = "near", 384
-
-        def embed(self, texts: Sequence[str]) -> Vectors:
-            rows = np.stack([BASE + 1e-7 * np.random.default_rng(int(text)).normal(size=384) for text in texts])
-            made: Vectors = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-            return made
-
-    BASE = rng.normal(size=384)
-    BASE /= np.linalg.norm(BASE)
-    snapshot = Snapshot.of(1, [skill(f"{number:04}", str(number)) for number in range(800)])
-    hits = Retriever("embedding", Near(), MemoryIndex()).search(snapshot, ["5000"], k=6)[0]
-    rows, query = Near().embed([str(number) for number in range(800)]).astype(np.float64), Near().embed(["5000"])[0]
-    exact = sorted((-float((row * query).sum()), f"{number:04}") for number, row in enumerate(rows))[:6]
-    assert [(-hit.score, hit.skill.id) for hit in hits] == exact
 
 
 @pytest.mark.parametrize("mode", ["embedding", "keyword", "hybrid"])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.merge import MergeRules, merge_groups
+from skill_ttrl.skills.merge import MergeRules, merge_groups, merged_samples
 from skill_ttrl.skills.mergers import (
     MERGERS,
     Draft,
@@ -25,7 +25,7 @@ from skill_ttrl.skills.mergers import (
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import content_id
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.types import Change, Group, Skill, SkillStats, Step, Task, Trajectory
+from skill_ttrl.types import BankUpdate, Change, Group, Skill, SkillStats, Step, Task, Trajectory
 
 parse = OutputParser().parse
 
@@ -264,3 +264,13 @@ def test_extraction_is_for_groups_whose_winners_wrote_nothing() -> None:
     spoken = [a_try(TASK, new("Mine."), solution=WON[0]), *silent[1:]]
     changes, report = merge(spoken, wins, extract=True)
     assert [skill.text for skill in afters(changes, "add")] == ["Mine."] and report.extracted == 0
+
+
+# --- what was merged before ---
+
+
+@pytest.mark.parametrize("back_to", [2, 3, -1])
+def test_a_log_whose_rollback_leads_nowhere_is_damaged(back_to: int) -> None:
+    updates = [BankUpdate(1, (), "merge", samples=("a",)), BankUpdate(2, (), "rollback", back_to=back_to)]
+    with pytest.raises(SkillBankError, match=f"version 2 brings back version {back_to}, which is not before it"):
+        merged_samples(updates)
