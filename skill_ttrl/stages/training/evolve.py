@@ -10,13 +10,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.errors import BudgetError, CheckpointError, EndpointError
+from skill_ttrl.errors import BudgetError, CheckpointError
 from skill_ttrl.skills.admit import Admitted
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.evolution import SOURCE, Evolver, SuccessTracker
+from skill_ttrl.skills.querying import bank_unchanged
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import TeacherResult
 from skill_ttrl.stages.training.run import Run, TrainingComponents
+from skill_ttrl.stages.training.run_bank import UNCHANGED
 from skill_ttrl.types import Group
 
 EVOLVE_LOG = "evolve.jsonl"
@@ -92,24 +94,17 @@ def evolve(
     selection = evolver.tracker.judge()
     found, result = Admitted(), TeacherResult()
     try:
-        found, result = evolver.evolve(
-            selection,
-            bank.target.snapshot(),
-            step=step,
-            capacity=bank.target.settings.max_skills,
-            similarity=bank.alike,
-            threshold=bank.config.dedup_threshold or 1.0,
-        )
+        with bank_unchanged(UNCHANGED):
+            found, result = evolver.evolve(
+                selection,
+                bank.target.snapshot(),
+                step=step,
+                capacity=bank.target.settings.max_skills,
+                similarity=bank.alike,
+                threshold=bank.config.dedup_threshold or 1.0,
+            )
     except BudgetError as error:
         run.warn(f"{UNPAID} {error}", once=UNPAID)
-    except EndpointError as error:
-        raise EndpointError(
-            (
-                f"{error} The bank is unchanged since the previous evolution. The same command with --resume auto continues from the "
-                "newest checkpoint; a new run with skills.on_failure=skip or heuristic continues without the model."
-            ),
-            error.kind,
-        ) from None
     if found.changes:
         bank.apply(found.changes, reason=SOURCE, evidence=found.evidence, round=step)
     new, improved, evicted = found.count("add"), found.count("replace"), found.count("evict")

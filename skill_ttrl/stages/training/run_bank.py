@@ -9,14 +9,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
-from skill_ttrl.errors import BudgetError, EndpointError
+from skill_ttrl.errors import BudgetError
 from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import usage_changes
 from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups
 from skill_ttrl.skills.mergers import TROUBLE, Merger, MergeReport, make_merger
-from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
+from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, bank_unchanged
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
 from skill_ttrl.skills.snapshot import Snapshot
@@ -33,6 +33,8 @@ REPORTED = {
 """Counts of a merge that are figures of its step."""
 UNPAID = "The budget for language models is spent, so this step's winners do not change the bank."
 """Begins the warning of it."""
+UNCHANGED = "The bank is unchanged since the previous step; --resume auto continues from the newest checkpoint."
+"""Ends the errors of language models in a run."""
 Warn = Callable[..., None]
 """Says a text; `once`: how an earlier one must begin for this one not to be said (`Run.warn`)."""
 
@@ -137,24 +139,17 @@ class RunBank:
         report = MergeReport()
         named = [replace(group, task=self._named(group.task)) for group in groups]
         try:
-            changes, report = merge_groups(
-                named,
-                [winning(group) for group in groups],
-                self.target.snapshot(),
-                MergeRules.of(self.config, self.merger, self.alike),
-                round=step,
-            )
+            with bank_unchanged(UNCHANGED):
+                changes, report = merge_groups(
+                    named,
+                    [winning(group) for group in groups],
+                    self.target.snapshot(),
+                    MergeRules.of(self.config, self.merger, self.alike),
+                    round=step,
+                )
         except BudgetError as error:
             changes, report = (), MergeReport(requests=1, failed=1)
             warn(f"{UNPAID} {error}", once=UNPAID)
-        except EndpointError as error:
-            raise EndpointError(
-                (
-                    f"{error} The bank is unchanged since the previous step. The same command with --resume auto continues from the newest "
-                    "checkpoint; a new run with skills.on_failure=skip or heuristic continues without the model."
-                ),
-                error.kind,
-            ) from None
         if changes:
             evidence = tuple(dict.fromkeys(group.task.id for group in groups))
             samples = [group_digest(group, step) for group in groups]
