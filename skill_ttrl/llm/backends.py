@@ -66,13 +66,8 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
     return BackendFacts(**known)
 
 
-def check_trainable(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` where the backend of a run does not follow the learner's weights."""
-    if not backend_facts(config).trainable:
-        raise ConfigError(_untrainable(config.rollout.backend))
-
-
-def _untrainable(name: str) -> str:
+def untrainable(name: str) -> str:
+    """Why the backend of a run cannot be trained: it does not follow the learner's weights."""
     why = {
         COMMAND: "a program cannot be changed from here",
         REMOTE: "the weights of a remote model do not change",
@@ -90,7 +85,7 @@ def make_backend(context: BackendContext) -> Backend:
     """
     name = context.settings.rollout.backend
     if context.trains and name in FACTS and not FACTS[name].trainable:
-        raise ConfigError(_untrainable(name))
+        raise ConfigError(untrainable(name))
     backend = BACKENDS.get(name)(context)
     missing = [
         each
@@ -104,7 +99,7 @@ def make_backend(context: BackendContext) -> Backend:
         )
     if context.trains and not getattr(backend, "trainable", True):
         backend.close()
-        raise ConfigError(_untrainable(name))
+        raise ConfigError(untrainable(name))
     return cast(Backend, HandOver(backend)) if context.trains and runs_ahead(context.settings) else backend
 
 

@@ -151,7 +151,15 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
         ValueError: the ballot has not one entry of a kind for each answer.
     """
     function = _function(name)
-    _check_options(name, function, options or {})
+    parameters = inspect.signature(function).parameters
+    known = list(parameters)[1:]
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for option, value in (options or {}).items():
+        if option not in known and not open_ended:
+            raise ConfigError(f"The voting strategy {name!r} has no option {option!r}.{did_you_mean(option, known)}")
+        # A text such as "no" would count as true.
+        if option in known and isinstance(parameters[option].default, bool) and not isinstance(value, bool):
+            raise ConfigError(f"The vote's option {option!r} must be true or false; found {value!r}.")
     missing = [field for field in requires(name, options) if getattr(ballot, field) is None]
     if missing:
         asked = "; ".join(f"{field}: {INPUT_SOURCES.get(field, field)}" for field in missing)
@@ -194,19 +202,6 @@ def _function(name: str) -> Strategy:
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         raise ConfigError(f"{name!r} is not a voting strategy: its first parameter must take the Ballot.")
     return function
-
-
-def _check_options(name: str, function: Strategy, options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` where an option is not one of the strategy's, or is no yes or no where that is asked."""
-    parameters = inspect.signature(function).parameters
-    known = list(parameters)[1:]
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    for option, value in options.items():
-        if option not in known and not open_ended:
-            raise ConfigError(f"The voting strategy {name!r} has no option {option!r}.{did_you_mean(option, known)}")
-        # A text such as "no" would count as true.
-        if option in known and isinstance(parameters[option].default, bool) and not isinstance(value, bool):
-            raise ConfigError(f"The vote's option {option!r} must be true or false; found {value!r}.")
 
 
 def _sound(found: VoteResult, samples: int) -> bool:

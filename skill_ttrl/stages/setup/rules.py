@@ -28,7 +28,7 @@ from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.envs.text_env import names_states
 from skill_ttrl.errors import ConfigError, EnvError, ModelError, SkillTTRLError
 from skill_ttrl.llm.backend import BackendContext, runs_ahead
-from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, check_trainable, is_remote
+from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, is_remote, untrainable
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.environment import launched, local_world_size, strategy, world_size
@@ -48,9 +48,9 @@ from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, split_tasks
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
 from skill_ttrl.stages.setup.open_bank import check_start
 from skill_ttrl.stages.training.run_bank import models_of
-from skill_ttrl.stages.training.votes import check_vote, unstated
+from skill_ttrl.stages.training.votes import check_paraphrase, unstated
 from skill_ttrl.types import Task
-from skill_ttrl.voting import requires, shapes_advantages
+from skill_ttrl.voting import check_strategy, requires, shapes_advantages
 from skill_ttrl.voting.rewards import MODEL_REWARD, VERIFY, build_reward
 from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
 
@@ -185,7 +185,7 @@ def _lookups(config: SkillTTRLConfig, env_id: str | None, trains: bool) -> Itera
         yield partial(EMBEDDERS.get, skills.embedder)
     if not config.reinforces:
         return
-    yield partial(check_vote, config)
+    yield partial(check_strategy, config.vote.strategy, config.vote.options)
     for name in (rl.reward, *rl.extra_rewards):
         if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model
             yield partial(build_reward, name, {})
@@ -289,7 +289,8 @@ def _of_phases(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
 def _of_model(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
     """The weights that learn, what samples with them, and the tokens that both have room for."""
     model, sft, facts = config.model, config.sft, backend_facts(config)
-    yield from _failing(partial(check_trainable, config))
+    if not facts.trainable:
+        yield ConfigError(untrainable(config.rollout.backend))
     if model.lora is not None and model.path == BUILTIN:
         yield ConfigError(
             "model.lora needs a trained model; the built-in one starts from random weights. Leave model.lora out, or "
@@ -352,6 +353,13 @@ def _of_votes(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
                 f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so "
                 "every advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
             )
+    if "views" in requires(config.vote.strategy, config.vote.options):
+        if votes % 2:
+            yield ConfigError(
+                f"vote.strategy={config.vote.strategy} asks each question in two wordings with half of the votes each, but "
+                f"rollout.n_votes_per_prompt is {votes}. Make it even."
+            )
+        yield from _failing(partial(check_paraphrase, config))
     if config.vote.strategy != SEQUENTIAL:
         return
     if (first := SequentialTest(**config.vote.options).first) >= votes:

@@ -19,31 +19,12 @@ from skill_ttrl.stages.training.metrics import completions_of
 from skill_ttrl.stages.training.run import OnRolloutEnd, RolloutFn, RolloutWorker, Run, TrainingComponents, ignore
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.types.thoughts import content
-from skill_ttrl.voting import VoteHistory, ballot_of, batch_majority_vote, batch_vote, check_strategy, requires
+from skill_ttrl.voting import VoteHistory, ballot_of, batch_majority_vote, batch_vote, requires
 from skill_ttrl.voting.rewards import RewardSet, late_vote
 from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
 from skill_ttrl.voting.tally import mean
 
 BASE = "votes of the base"
-
-
-def check_vote(config: SkillTTRLConfig) -> str:
-    """Check the `vote` section as far as that is possible without a model; gives a line that says what it asks for.
-
-    Raises:
-        ConfigError: no such strategy, an option that it does not have or cannot use, or a paraphrase that cannot be made.
-    """
-    section = config.vote
-    check_strategy(section.strategy, section.options)
-    wanted = requires(section.strategy, section.options)
-    if "views" in wanted:
-        if config.rollout.n_votes_per_prompt % 2:
-            raise ConfigError(
-                f"vote.strategy={section.strategy} asks each question in two wordings with half of the votes each, but "
-                f"rollout.n_votes_per_prompt is {config.rollout.n_votes_per_prompt}. Make it even."
-            )
-        check_paraphrase(config)
-    return f"{section.strategy}, which needs {', '.join(wanted)}" if wanted else section.strategy
 
 
 class VoteManager:
