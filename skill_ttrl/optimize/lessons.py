@@ -2,7 +2,7 @@
 
 Notes say which failures were seen and which proposals were rejected, so that they are not proposed again; they are dropped at the end of
 an epoch. There the same tasks are rolled out under both documents: the slow update writes guidance into the document from that, and the
-meta-skill memory for the optimizer.
+meta-skill memory for the optimizer. Rollouts and edits are shown as text of others: escaped, between tags, of bounded length.
 """
 
 from __future__ import annotations

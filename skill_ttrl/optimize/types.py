@@ -31,7 +31,7 @@ class Edit:
     """One change of the document."""
 
     payload_key: ClassVar[str] = "edits"
-    """The list of a patch's JSON in which it stands; changes of another form (`update_modes.py`) have their own."""
+    """The list of a patch's JSON in which it stands; changes of another form (`documents.MODES`) have their own."""
 
     op: str
     """`append`, `insert_after`, `replace` or `delete`; anything else is skipped by the editor."""
