@@ -134,11 +134,11 @@ class RandomAgent:
     """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `ScriptedAgent.start`."""
+        """Seed the choices of an episode."""
         self._rng = random.Random(seed)
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `ScriptedAgent.act`; raises as `any_action`."""
+        """Choose an action; raises as `any_action`."""
         return any_action(self._rng, info)
 
 
@@ -167,21 +167,21 @@ class ListedAgent:
         self._listing, self._find = listing, skills
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `ScriptedAgent.start`."""
+        """Note the task and find the skills that a prompt of it shows."""
         task = info.get("task")
         self._task = task if isinstance(task, str) else ""
         self._skills = self._find(self._task or observation)
         self._done: list[str] = []
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `ScriptedAgent.act`."""
+        """Choose among the actions as a prompt lists them."""
         admissible = [str(action) for action in info.get("admissible_commands") or ()]
         listed = self._listing(admissible, self._task, self._skills, self._done)
         self._done.append(self.choose((*listed, *filter(has_slot, admissible))))
         return self._done[-1]
 
     def overruled(self, action: str) -> None:
-        """See `ScriptedAgent`."""
+        """Replace the last action by the one that was taken."""
         self._done[-1] = action
 
     def choose(self, actions: Sequence[str]) -> str:
@@ -196,7 +196,7 @@ class FirstAgent(ListedAgent):
     """
 
     def choose(self, actions: Sequence[str]) -> str:
-        """See `ListedAgent.choose`.
+        """Take the first action.
 
         Raises:
             EnvError: there are no admissible actions.
@@ -216,20 +216,8 @@ class ConstantAgent(ListedAgent):
         self._text, self._read = text, read
 
     def choose(self, actions: Sequence[str]) -> str:
-        """See `ListedAgent.choose`."""
+        """Read the action that the text means."""
         return self._read(self._text, actions).action
-
-
-def on_action_override(agent: ScriptedAgent, action: str) -> None:
-    """Tell an agent that wants to know (`ScriptedAgent`) what was done in place of what it said."""
-    told = getattr(agent, "overruled", None)
-    if callable(told):
-        told(action)
-
-
-def advice_of(agent: ScriptedAgent, said: str) -> str | None:
-    """The advice in the agent's last action; None where that was a guess (`ScriptedAgent`)."""
-    return None if getattr(agent, "guesses", False) else said
 
 
 def check_adviser(agent: ScriptedAgent) -> None:
@@ -248,11 +236,11 @@ class WalkthroughAgent:
     """Options that an episode of it must be reset with."""
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `ScriptedAgent.start`."""
+        """Take the solution from the environment."""
         self._left = list(_listed(info, "walkthrough"))
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `ScriptedAgent.act`; past its end it repeats an action that changes nothing."""
+        """Take the next step of the solution; past its end, an action that changes nothing."""
         return self._left.pop(0) if self._left else "look"
 
 

@@ -47,7 +47,7 @@ class Person:
         self._prompt = "" if screen.stderr else "> "
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `ScriptedAgent.start`."""
+        """Say how to play."""
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # an episode must be text
         say(
@@ -56,7 +56,7 @@ class Person:
         )
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `ScriptedAgent.act`; raises `Stopped` when the user leaves or the input ends."""
+        """Read an action; raises `Stopped` when the user leaves or the input ends."""
         from skill_ttrl.rollout.episode import Stopped
         from skill_ttrl.rollout.info import admissible_actions
 

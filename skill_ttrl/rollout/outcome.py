@@ -21,16 +21,16 @@ class EpisodeResult:
     """Id of what was played."""
     task_type: str
     success: bool | None
-    """See `env_success`."""
+    """Success as the environment sees it (`env_success`)."""
     steps: int
     error: str | None
     """Reason of the failure; such an episode counts as no success."""
     source: str
-    """See `Trajectory.source`."""
+    """Where the task is from (`Trajectory.source`)."""
     score: float | None = None
-    """See `env_score`; None also where the episode failed."""
+    """Score in [0, 1] (`env_score`); None also where the episode failed."""
     exploits: int = 0
-    """See `exploit_count`; 0 where the environment does not count them."""
+    """Attempts to get around the task (`exploit_count`); 0 where the environment does not count them."""
     invalid: int | None = None
     """Steps in which what a model wrote was no valid action (`Step.action_status`); None where that is not env_success."""
     unanswered: bool = False

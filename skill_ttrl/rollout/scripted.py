@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from skill_ttrl.agents.scripted import ScriptedAgent, advice_of, any_action, on_action_override
+from skill_ttrl.agents.scripted import ScriptedAgent, any_action
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.info import admissible_actions, text_of
 from skill_ttrl.types import Task, derive_seed
@@ -110,7 +110,7 @@ class ScriptedPlayer:
         """What the agent would do here, for the step's `info`; None where that is a guess, or nobody asked for it."""
         self._said = text_of(self.agent.act(observation, info), "The agent's action")
         asked = self._explore is None or self._explore.advises
-        return advice_of(self.agent, self._said) if asked else None
+        return self._said if asked and not getattr(self.agent, "guesses", False) else None
 
     def choose(self, info: Mapping[str, Any]) -> str:
         """The action to take: the agent's, or a random one in its place."""
@@ -118,9 +118,10 @@ class ScriptedPlayer:
         return text_of(drawn or self._said, "The action")
 
     def follow(self, action: str) -> None:
-        """`action` is taken, whatever the agent said."""
-        if action != self._said:
-            on_action_override(self.agent, action)
+        """`action` is taken, whatever the agent said; it is told where that was another one (`ScriptedAgent.overruled`)."""
+        overruled = getattr(self.agent, "overruled", None)
+        if action != self._said and callable(overruled):
+            overruled(action)
 
 
 class ScriptedPolicy:

@@ -39,7 +39,7 @@ class TypeResult:
     interval: Interval
     """Of the mean over problems (`statistics.mean_interval`: Wilson's for one sample a problem)."""
     score: float | None = None
-    """See `Evaluation.score`."""
+    """Mean score, as `Evaluation.score`."""
     score_interval: Interval | None = None
     policy: Verdict | None = None
     """Of a control: the policy against it, paired over the problems."""

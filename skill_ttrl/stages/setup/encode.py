@@ -206,7 +206,7 @@ def encode_advised(
     *,
     tagged: bool,
 ) -> list[EncodedDemonstration]:
-    """Episodes that a policy played while an expert watched (`Adviser`), as tokens; what is learnt is what the expert would have said.
+    """Episodes that a policy played while an expert watched (`ScriptedPlayer`), as tokens; what is learnt is what the expert would have said.
 
     Where an episode is one growing conversation it is one example, else each of its steps is. Its tokens are those that were sampled.
     Failed episodes, and advice that was not possible, are left out.

@@ -69,21 +69,21 @@ class Question(TextEnv):
         self._question, self._grader = question, grader
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """See `gymnasium.Env.reset`."""
+        """Begin the turn, whose observation is the question."""
         super().reset(seed=seed)
         if self._grader is not None:
             self._grader.reset(seed=seed)
         return self._question, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`; nothing is rewarded: the question is none of the grader's own."""
+        """End the turn with the answer; nothing is rewarded, as the question is none of the grader's own."""
         if self._grader is None:
             return "", 0.0, True, False, {"answer": action}
         _, _, _, _, info = self._grader.step(action)
         return "", 0.0, True, False, {"answer": info["answer"]} if "answer" in info else {}
 
     def close(self) -> None:
-        """See `gymnasium.Env.close`."""
+        """Close the grader."""
         if self._grader is not None:
             self._grader.close()
 
@@ -256,14 +256,14 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
         self._steps, self._earned = 0, 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """See `gymnasium.Env.reset`."""
+        """Reset the environment and show where it begins."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._steps, self._earned = 0, 0.0
         self._show(None, observation, info, over=False)
         return observation, info
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`."""
+        """Step the environment and show where that led."""
         observation, reward, terminated, truncated, info = answer = self.env.step(action)
         self._steps += 1
         self._earned += as_reward(reward)

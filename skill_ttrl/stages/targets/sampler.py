@@ -189,7 +189,7 @@ class WorkerSampler:
     def sample(
         self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
     ) -> Generator[list[Group]]:
-        """As `LocalSampler.sample`; rollouts are reported chunk by chunk, as soon as any worker has finished one."""
+        """Yield the groups of each chunk, in order; rollouts are reported chunk by chunk, as soon as any worker has finished one."""
 
         def on_done(number: int, sampled: Sampled) -> None:
             tell = ignore if listeners is None else listeners[number]
@@ -201,7 +201,7 @@ class WorkerSampler:
             yield sampled.take()
 
     def controls(self) -> Controls:
-        """As `LocalSampler.controls`."""
+        """Have one worker play the controls."""
         found: Any
         (found,) = self.pool.map([None])
         return cast(Controls, found)
