@@ -98,6 +98,8 @@ class ActiveRollout:
                 await self._called(partial(self.scripted.start, self.task, self.observation, self._info))
         except EnvTimeoutError as late:
             self.mark_timeout(late.still_running)
+        except Stopped as stopped:
+            self._leave(stopped)
         except FAILURES as error:
             self._fail(error)
 
@@ -159,9 +161,7 @@ class ActiveRollout:
             self.mark_timeout(late.still_running)
             return
         except Stopped as stopped:
-            if stopped.__cause__ is not None:
-                raise stopped.__cause__ from None
-            self.stop_reason = "max_turns"
+            self._leave(stopped)
             return
         except FAILURES as error:
             self._fail(error)
@@ -230,6 +230,11 @@ class ActiveRollout:
             return await self.call(work, self.remaining_s)
         finally:
             self.elapsed_s += time.monotonic() - began
+
+    def _leave(self, stopped: Stopped) -> None:
+        if stopped.__cause__ is not None:
+            raise stopped.__cause__
+        self.stop_reason = "max_turns"
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, WorkerError):  # there is nowhere to play, which is no episode's own failure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -16,8 +16,10 @@ from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.expert import WebShopExpert
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.rollout.episode import Stopped
 from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.rollout.scripted import ADVICE, Exploration, ScriptedPlayer
+from skill_ttrl.stages.targets.play import Scene, play
 from skill_ttrl.types import Task
 from tests.alfworld_kitchen import PLACE, problem, write_game
 from tests.alfworld_scenes import commands
@@ -55,6 +57,26 @@ def test_a_player_that_wants_to_know_is_told_what_was_done_instead() -> None:
     for task in Doors().tasks("train"):
         episode = run_scripted_episode(Doors(), task, player, seed=0, explore=0.7)
         assert player.done == [step.action for step in episode.steps]
+
+
+def test_who_leaves_ends_the_episode_and_a_screen_that_fails_is_an_error_of_its_own() -> None:
+    class Leaving(Opener):
+        def act(self, observation: str, info: Mapping[str, Any]) -> str:
+            raise Stopped
+
+    def fails(at: int) -> Callable[[Scene], None]:
+        def watch(scene: Scene) -> None:
+            if scene.step == at:
+                raise BrokenPipeError("no screen")
+
+        return watch
+
+    task = Doors().tasks("train")[0]
+    left = run_scripted_episode(Doors(), task, Leaving(), seed=0)
+    assert (left.stop_reason, left.error, left.steps) == ("max_turns", None, ())
+    for at in (0, 1):
+        with pytest.raises(BrokenPipeError, match="no screen"):
+            play(Doors(), task, Opener(), seed=0, watch=fails(at))
 
 
 HOT = "-= Welcome =- You are in a room. Your task is to: put a hot mug in shelf."
