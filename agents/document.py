@@ -82,18 +82,16 @@ def read_document(path: str | Path) -> str:
     return text.replace("\r\n", "\n")
 
 
-def document_revision(config: AgentConfig) -> str | None:
-    """A digest of the document that a config names; None where it names none.
+def document_revision(path: str, pinned: str | None = None) -> str:
+    """A digest of a document's text.
 
     Raises:
-        DocumentError: it cannot be read, or is not the one that the config has pinned.
+        DocumentError: it cannot be read, or is not the one that `pinned` is of.
     """
-    if config.document is None:
-        return None
-    found = f"sha256:{hashlib.sha256(read_document(config.document).encode()).hexdigest()}"
-    if config.document_revision not in (None, found):
+    found = f"sha256:{hashlib.sha256(read_document(path).encode()).hexdigest()}"
+    if pinned not in (None, found):
         raise DocumentError(
-            f"agent.document: {config.document} has changed: its digest is {found[:19]}…, and {str(config.document_revision)[:19]}… was "
-            "pinned. Restore the text, or set agent.document_revision=null to continue with the new one."
+            f"agent.document: {path} has changed: its digest is {found[:19]}…, and {str(pinned)[:19]}… was pinned. Restore the text, or "
+            "remove it from data.revisions to continue with the new one."
         )
     return found

@@ -111,7 +111,7 @@ class DataConfig(Section):
     """Column with the true answer. If left at its default, `solution` is tried too. Without such a column nothing is measured against
     labels."""
     revisions: dict[str, str] = Field(default_factory=dict)
-    """Version of each source by its path: the commit of a Hugging Face data set; recorded when a run starts, of files too."""
+    """Version of each source by its path: the commit of a Hugging Face data set; recorded when a run starts, of files and a skill document too."""
     max_prompt_tokens: int = Field(default=1024, ge=1)
     """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC)."""
     overlong: Literal["filter", "truncate", "refuse"] = "filter"

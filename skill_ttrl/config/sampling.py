@@ -29,8 +29,6 @@ class AgentConfig(Section):
     """Where to put the document. `system`: after `system` in the system message. `prompt`: before the task in the user's message (template
     `document`), for models whose chat template drops system messages. `bank`: each of its sections becomes a skill of the run's initial
     bank (`skills.bank: document:FILE`), shown and retrieved like any other."""
-    document_revision: str | None = None
-    """Digest of the document's text; recorded when it is read."""
     max_turns: int = Field(default=1, ge=1)
     """Most turns of an episode."""
     context_mode: Literal["conversation", "episode", "none", "window"] = "conversation"

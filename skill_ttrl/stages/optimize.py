@@ -132,7 +132,7 @@ def prepare(
     config = with_env_defaults(target.config)
     config.optimize = config.optimize or OptimizeConfig()
     config.optimize.document = config.optimize.document or config.agent.document
-    config.agent.document = config.agent.document_revision = None
+    config.agent.document = None
     ENGINES.get(config.optimize.engine)
     check_optimizer(config.optimize.optimizer)
     check_prompts(config.optimize.prompts)

@@ -47,7 +47,8 @@ def pin_policy(config: SkillTTRLConfig, *, use_bank: bool = True) -> SkillTTRLCo
         DocumentError: the document cannot be read, or is not the pinned one.
     """
     pinned = config.model_copy(deep=True)
-    pinned.agent.document_revision = document_revision(config.agent)
+    if (document := config.agent.document) is not None:
+        pinned.data.revisions[document] = document_revision(document, config.data.revisions.get(document))
     if not backend_facts(config).remote:
         pinned.model.revision = _model_revision(config.model)
     if use_bank and pinned.skills is not None:
@@ -69,7 +70,6 @@ def _pinned(config: SkillTTRLConfig) -> list[tuple[Section | None, str]]:
     """Each section that has a revision, and its field."""
     return [
         (config.model, "revision"),
-        (config.agent, "document_revision"),
         (config.rl, "reward_revision"),
         (config.rl.critic, "revision"),
         (config.skills, "embedder_revision"),

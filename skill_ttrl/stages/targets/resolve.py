@@ -302,8 +302,7 @@ def with_fitting(found: EvalTarget) -> EvalTarget:
     if not is_plain or resolve_env(config.env.id) != MATH_ENV_ID:
         return found
     stated = {f"{name}.{key}" for name in ("model", "rollout") for key in getattr(config, name).model_fields_set}
-    own = config.agent.model_fields_set - {"document_revision"}  # which pinning sets
-    shots = {} if own or config.skills or stated & {*FEW_SHOT} else FEW_SHOT
+    shots = {} if config.agent.model_fields_set or config.skills or stated & {*FEW_SHOT} else FEW_SHOT
     chosen = {key: value for key, value in {**shots, **SHORT}.items() if key not in stated}
     if not chosen or not _is_small(config):
         return found

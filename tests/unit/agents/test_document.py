@@ -9,7 +9,7 @@ import pytest
 
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.document import document_revision, read_document
-from skill_ttrl.config import AgentConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.rollout.env_pool import EnvPool
@@ -90,13 +90,12 @@ def test_a_file_that_is_no_document_or_another_one_is_refused(tmp_path: Path) ->
     file = tmp_path / "rules.md"
     file.write_bytes(b"a\r\n")
     assert read_document(file) == "a\n"
-    pinned = document_revision(AgentConfig(document=str(file)))
+    pinned = document_revision(str(file))
     file.write_bytes(b"a\n")
-    assert document_revision(AgentConfig(document=str(file), document_revision=pinned)) == pinned
+    assert document_revision(str(file), pinned) == pinned
     file.write_bytes(b"b\n")
     with pytest.raises(DocumentError, match="has changed"):
-        document_revision(AgentConfig(document=str(file), document_revision=pinned))
-    assert document_revision(AgentConfig()) is None
+        document_revision(str(file), pinned)
 
 
 def test_it_can_be_the_bank(tmp_path: Path) -> None:
