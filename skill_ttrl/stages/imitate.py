@@ -60,7 +60,7 @@ def cold_start(run: Run, demonstrations: Encoded) -> None:
         batch = (clean if step < config.noise_free_fraction * config.steps else noisy)(step)
         return [whole(each) for each in batch] if step < config.prompt_loss_fraction * config.steps else batch
 
-    fine_tune(run, SFT, "cold start", config, batch_of, save_every=config.save_steps)
+    fine_tune(run, SFT, "cold start", config, batch_of)
 
 
 def fine_tune(
@@ -69,8 +69,6 @@ def fine_tune(
     shown: str,
     config: SFTConfig,
     batch_of: Callable[[int], Sequence[EncodedDemonstration]],
-    *,
-    save_every: int,
     before: int = 0,
 ) -> None:
     """Take `config.steps` supervised steps, less those of the checkpoint of a resumed run.
@@ -81,7 +79,6 @@ def fine_tune(
         shown: the phase as progress shows it.
         config: of the learner.
         batch_of: gives the demonstrations of a step.
-        save_every: steps from one checkpoint to the next.
         before: steps of the phase that come before the first of these.
 
     Raises:
@@ -102,7 +99,7 @@ def fine_tune(
             run.log.time(phase, before + step, {"seconds": seconds, "cpu_seconds": cpu_seconds})
             run.progress.advance(shown, step + 1, metrics)
             state.step = before + step + 1
-            due = step + 1 == config.steps or (step + 1) % save_every == 0
+            due = step + 1 == config.steps or (step + 1) % run.config.sft.save_steps == 0
             save_if_due(run, state, due=due, failed=watch_updates(run, state, before + step))
         run.progress.finish(shown)
     if (failed := skipped_too_often(run, phase, ended=True)) is not None:
@@ -135,8 +132,6 @@ CHUNK = 128
 """Most episodes that are played together. Another number draws other samples."""
 TEMPERATURES = (0.0, 0.7, 0.4)
 """Sampling temperatures, shared out among the episodes of a round; 0 is greedy."""
-DEMONSTRATIONS = 0.5
-"""Share of a round's examples that are demonstrations of the cold start; the others are of the policy's own episodes."""
 
 
 def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> None:
@@ -156,7 +151,7 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
             data = mixed(buffer, demonstrations, own, derive_seed(run.config.seed, DAGGER, number))
             batch_of = batch_selector(data, own, derive_seed(run.config.seed, DAGGER, "batches", number))
             shown = f"DAgger round {number + 1}: learn"
-            fine_tune(run, DAGGER, shown, own, batch_of, save_every=own.save_steps, before=before)
+            fine_tune(run, DAGGER, shown, own, batch_of, before)
         before += steps
 
 
@@ -171,11 +166,10 @@ def mixed(
     config: SFTConfig,
     seed: int,
 ) -> list[EncodedDemonstration]:
-    """The examples of a round: the buffer, as often as its updates come round to it, and so many demonstrations that they are
-    `DEMONSTRATIONS` of the whole. Each pass over the buffer has other demonstrations, as long as there are others: few of them, seen
-    again and again, would be learnt by heart.
+    """The examples of a round: the buffer, as often as its updates come round to it, and as many demonstrations. Each pass over the
+    buffer has other demonstrations, as long as there are others: few of them, seen again and again, would be learnt by heart.
     """
-    count = round(len(buffer) * DEMONSTRATIONS / (1 - DEMONSTRATIONS)) if demonstrations else 0
+    count = len(buffer) if demonstrations else 0
     budget, each, shown = config.steps * config.batch_size, float(len(buffer)), 1.0
     if config.batch_tokens is not None:
         budget, each = config.steps * config.batch_tokens, float(sum(map(_length, buffer)))
@@ -400,15 +394,7 @@ def learn(run: Run) -> int:
         run.warn("No sample gave an answer, so there was nothing to imitate.")
         return 0
     config = learner_config(run.config, len(data))
-    fine_tune(
-        run,
-        VOTE_SFT,
-        LEARNING,
-        config,
-        batch_selector(data, config, run.config.seed),
-        save_every=run.config.sft.save_steps,
-        before=run.config.rl.steps,
-    )
+    fine_tune(run, VOTE_SFT, LEARNING, config, batch_selector(data, config, run.config.seed), run.config.rl.steps)
     return config.steps
 
 
