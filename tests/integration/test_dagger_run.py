@@ -11,8 +11,7 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.signals import Interrupted
-from skill_ttrl.stages import imitate, train
+from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 from tests.doors import DOORS
 from tests.preloaded import run_code
@@ -70,26 +69,6 @@ def test_a_round_is_played_labelled_and_learnt_from(reference: Path) -> None:
     chats = read_jsonl(reference / "demonstrations.jsonl")
     assert len(chats) == 20 and {row["messages"][-1]["role"] for row in chats} == {"assistant"}
     assert sum(len(row["learnt"]) for row in chats) == json.loads((reference / "coverage.json").read_text())["examples"]
-
-
-@pytest.mark.slow
-def test_stopped_within_a_round_it_goes_on_as_if_it_had_not_been(
-    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, calls = imitate.play_chunk, [0]
-
-    def dies(*words: Any, **named: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == 4:
-            raise KeyboardInterrupt
-        return whole(*words, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(imitate, "play_chunk", dies)
-        with pytest.raises((KeyboardInterrupt, Interrupted)):
-            train.run(config(), tmp_path / "run")
-    train.run(config(), tmp_path / "run", resume="auto")
-    assert kept(tmp_path / "run") == kept(reference)
 
 
 HARNESS = """
