@@ -11,13 +11,20 @@ import gymnasium
 import pytest
 
 from skill_ttrl.envs import TextEnv, check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
+from skill_ttrl.envs.tasks import find_task
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
+from tests.doors import DOORS, Doors
 
 PLAIN = '''
 import gymnasium
 from skill_ttrl.envs import TextSpace
+import pytest
 
+from skill_ttrl.envs.tasks import find_task
+from skill_ttrl.errors import EnvError
+from skill_ttrl.types import Task
+from tests.doors import DOORS, Doors
 
 class Guess(gymnasium.Env):
     """Guess a digit."""
@@ -214,3 +221,17 @@ def test_a_split_without_tasks() -> None:
             env_tasks("LookupFaulty-v0", {}, "dev")
     finally:
         del gymnasium.registry["LookupFaulty-v0"]
+
+
+class Streets(Doors):
+    splits = ("train", "test")
+
+    def tasks(self, split: str | None = None) -> list[Task]:
+        return [Task(f"door-{end}", DOORS) for end in (("1", "2") if split == "test" else ("10", "11"))]
+
+
+def test_a_whole_id_in_any_split_is_found_before_a_part_of_others() -> None:
+    for name, found in (("door-1", "door-1"), ("door-11", "door-11"), ("-2", "door-2")):
+        assert find_task(Streets(), DOORS, name=name).id == found
+    with pytest.raises(EnvError, match="4 tasks have 'door' in the id"):
+        find_task(Streets(), DOORS, name="door")

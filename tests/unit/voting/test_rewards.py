@@ -14,9 +14,9 @@ import pytest
 from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, ExtensionError
-from skill_ttrl.types import Group, Step, Task, Trajectory
-from skill_ttrl.voting import majority_vote
-from skill_ttrl.voting.rewards import build_reward
+from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult
+from skill_ttrl.voting import Ballot, majority_vote, vote
+from skill_ttrl.voting.rewards import RewardSet, build_reward, format_reward, late_vote, majority_reward
 
 TASK = Task("t", "Env-v0", {"question": "?", "check": "x + 1 = 3"})
 
@@ -131,3 +131,36 @@ def test_true_answers_never_reach_a_label_free_run(tiny_yaml: Path, tmp_path: Pa
     weights = "checkpoints/rl-000003/model.safetensors"
     assert second[weights] == first[weights]
     assert b'"reward":1.0' in first["trajectories.jsonl"] and b'"reference":"' not in first["trajectories.jsonl"]
+
+
+ANSWERS = ["1/2", "0.5", None, "3"]
+
+
+def answered(*answers: str | None) -> Group:
+    task = Task("t", "e")
+    return Group(task, tuple(Trajectory(task, (), answer, "terminated") for answer in answers))
+
+
+def test_several_are_added_up_by_weight_and_stay_side_by_side() -> None:
+    found = vote("majority", Ballot(tuple(ANSWERS)))
+    both = RewardSet({"majority": majority_reward, "format": format_reward}, {"format": 0.5})
+    rewarded = both(answered(*ANSWERS), found, 0).trajectories
+    assert [each.reward for each in rewarded] == [1.5, 1.5, 0.0, 0.5]
+    assert rewarded[0].rewards == {"majority": 1.0, "format": 1.0} and rewarded[3].rewards == {
+        "majority": 0.0,
+        "format": 1.0,
+    }
+
+
+@pytest.mark.parametrize(("late", "match"), [("0.50", True), ("3", False), ("7", False), (None, False)])
+def test_a_late_answer_is_rewarded_as_the_samples_that_gave_the_same(late: str | None, match: bool) -> None:
+    found = late_vote(vote("majority", Ballot(tuple(ANSWERS))), ANSWERS, late)
+    assert isinstance(found, VoteResult) and found.matches == (match,) and found.sample_rewards == (float(match),)
+    assert found.answer == "1/2"
+
+
+def test_a_late_answer_has_the_soft_reward_of_its_class() -> None:
+    held = vote("soft", Ballot(tuple(ANSWERS)))
+    assert late_vote(held, ANSWERS, "3").sample_rewards == held.sample_rewards[3:]
+    assert 0 < late_vote(held, ANSWERS, "3").sample_rewards[0] < late_vote(held, ANSWERS, "1/2").sample_rewards[0]
+    assert late_vote(held, ANSWERS, "7").sample_rewards == (0.0,)
