@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shutil
 import statistics
 import subprocess
@@ -28,7 +27,7 @@ from curve_plot import Curve, Panel, draw
 
 from skill_ttrl.data.families import FAMILIES
 from skill_ttrl.runs.stop_rules import stop_step
-from skill_ttrl.statistics import student
+from skill_ttrl.statistics import repeats_interval
 
 ANCHORED = "vote.strategy=anchored"
 TO_THE_END = "rl.stop_rule=null"
@@ -183,17 +182,25 @@ def summary(runs: list[dict[str, Any]]) -> str:
     for arm, prompts in dict.fromkeys((row["arm"], row["prompts"]) for row in runs):
         rows = [row for row in runs if (row["arm"], row["prompts"]) == (arm, prompts)]
         gains = [row["after"] - row["before"] for row in rows]
-        gain = statistics.mean(gains)
-        count = len(gains)
-        wide = student(0.95, count - 1) * statistics.stdev(gains) / math.sqrt(count) if count > 1 else 0.0
-        interval = f" [{gain - wide:+.3f}, {gain + wide:+.3f}]" if count > 1 else ""
         true = statistics.mean([value for row in rows for value in row["true"]] or [0.0])
         tokens = [row["tokens"] for row in rows if "tokens" in row]
         lines.append(
-            f"| {arm} | {prompts} | {len(rows)} | {gain:+.3f}{interval} | {min(gains):+.3f} "
+            f"| {arm} | {prompts} | {len(rows)} | {_mean(gains)} | {min(gains):+.3f} "
             f"| {sum(gain < 0 for gain in gains)} | {true:.2f} | {f'{statistics.mean(tokens):,.0f}' if tokens else ''} |"
         )
+    gain = {(row["arm"], row["prompts"], row["seed"]): row["after"] - row["before"] for row in runs}
+    first = runs[0]["arm"] if runs else ""
+    for arm in dict.fromkeys(row["arm"] for row in runs if row["arm"] != first):
+        pairs = [gain[key] - gain[arm, *key[1:]] for key in gain if key[0] == first and (arm, *key[1:]) in gain]
+        if pairs:
+            lines.append(f"\n`{first}` gains {_mean(pairs)} more than `{arm}`, paired over {len(pairs)} runs.")
     return "\n".join(lines) + "\n"
+
+
+def _mean(values: list[float]) -> str:
+    """The mean, and its interval over runs."""
+    bounds = repeats_interval(values)
+    return f"{statistics.mean(values):+.3f}" + (f" [{bounds[0]:+.3f}, {bounds[1]:+.3f}]" if bounds else "")
 
 
 def every(runs: list[dict[str, Any]]) -> str:
