@@ -6,6 +6,7 @@ the next one is ready in milliseconds. A child's memory is limited by the system
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -52,8 +53,9 @@ def _serve(memory_limit: int) -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     algebra = Expressions()
-    os.write(said, json.dumps({"ready": os.getpid()}).encode() + b"\n")
-    with os.fdopen(asked, "rb") as stream:
+    # Where the pool is gone, nobody takes what is said: the child exits with 0 then too, or others would be forked for ever.
+    with contextlib.suppress(BrokenPipeError), os.fdopen(asked, "rb") as stream:
+        os.write(said, json.dumps({"ready": os.getpid()}).encode() + b"\n")
         for line in stream:
             time_limit, tree = json.loads(line)
             # The pool kills a child in time, but not when it was killed itself: then the alarm does.

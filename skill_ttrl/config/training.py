@@ -81,7 +81,8 @@ class DaggerConfig(Section):
 
 class VoteSFTConfig(Section):
     """The baseline: fine-tuning on the samples that agree with their majority, with as many samples as the rl phase (LMSI, arXiv
-    2210.11610). Steps, prompts, `micro_batch_size` and `betas` are those of `rl`; while sampling, so is `save_steps`.
+    2210.11610). Steps, prompts, `micro_batch_size`, `betas`, `weight_decay` and `grad_clip` are those of `rl`; while sampling, so is
+    `save_steps`.
     """
 
     passes: int = Field(default=1, ge=1)

@@ -21,7 +21,7 @@ from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import derive_seed
 
 GRAD_CLIP = 1.0
-"""Largest norm of a gradient; a longer one is scaled down to it."""
+"""Largest norm of a gradient, for the cold start and DAgger; a longer one is scaled down to it."""
 
 
 class SFTLearner:
@@ -32,10 +32,22 @@ class SFTLearner:
         config: How; `config.steps` is the length of the learning-rate schedule.
         accelerator: Precision (autocast, fp16's scaler).
         ranks: Processes that call each method at the same time with the same arguments; each computes its share of a batch.
+        weight_decay: Decoupled, of matrices only.
+        grad_clip: Largest norm of a gradient; a longer one is scaled down to it.
     """
 
-    def __init__(self, policy: Policy, config: SFTConfig, accelerator: Accelerator, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        config: SFTConfig,
+        accelerator: Accelerator,
+        ranks: Ranks = ALONE,
+        *,
+        weight_decay: float = 0.0,
+        grad_clip: float = GRAD_CLIP,
+    ) -> None:
         self.policy = policy
+        self._grad_clip = grad_clip
         self.skipped: list[SkippedUpdate] = []
         """The latest step, if it was not taken."""
         self._ranks = ranks
@@ -47,6 +59,7 @@ class SFTLearner:
             learning_rate=config.learning_rate,
             muon_learning_rate=config.muon_learning_rate if config.optimizer == "muon" else None,
             betas=config.betas,
+            weight_decay=weight_decay,
             scaler=accelerator.scaler,
             ranks=ranks,
             offload=policy.offload_optimizer,
@@ -85,7 +98,7 @@ class SFTLearner:
                 self._optimizer.backward(loss if counts else loss * 0.0)
                 total += loss.detach() * counts
             self._ranks.sum_([total])
-            norm, applied = self._optimizer.step(total, GRAD_CLIP)
+            norm, applied = self._optimizer.step(total, self._grad_clip)
         overflow = self._accelerator.scaler is not None and math.isfinite(float(total))
         self.skipped = [] if applied else [SkippedUpdate(batch, every, float(total), norm, overflow)]
         return {

@@ -1,6 +1,6 @@
 """Embedders: texts in, vectors of length 1 out, so that a dot product is a cosine.
 
-`hash` counts character n-grams; `sentence-transformers` runs a model; `openai` asks the endpoint `endpoints.embeddings`;
+`hash` counts character n-grams; `sentence-transformers` runs a model; `openai` asks the endpoint of the role `embeddings`;
 `module:attribute` is one of your own: a callable that takes `model` and `revision` and returns an `Embedder`. The vector of a text must
 not depend on the other texts of its batch, or a rebuilt index would hold other vectors than the one it replaces.
 

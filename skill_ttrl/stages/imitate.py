@@ -70,6 +70,7 @@ def fine_tune(
     config: SFTConfig,
     batch_of: Callable[[int], Sequence[EncodedDemonstration]],
     before: int = 0,
+    **options: float,
 ) -> None:
     """Take `config.steps` supervised steps, less those of the checkpoint of a resumed run.
 
@@ -80,6 +81,7 @@ def fine_tune(
         config: of the learner.
         batch_of: gives the demonstrations of a step.
         before: steps of the phase that come before the first of these.
+        options: of the learner (`SFTLearner`).
 
     Raises:
         TrainingError: see `training.state.skipped_too_often`; the run is saved.
@@ -87,7 +89,7 @@ def fine_tune(
     parts = run.components
     done = max(0, run.resumed.steps_done(phase) - before)
     if done < config.steps:
-        state = PhaseState(phase, before + done, learner := sft_learner(parts.driver, config))
+        state = PhaseState(phase, before + done, learner := sft_learner(parts.driver, config, **options))
         if done:
             load_learner(run)
         run.progress.start(shown, config.steps, "step", done)
@@ -393,8 +395,10 @@ def learn(run: Run) -> int:
     if not data:
         run.warn("No sample gave an answer, so there was nothing to imitate.")
         return 0
-    config = learner_config(run.config, len(data))
-    fine_tune(run, VOTE_SFT, LEARNING, config, batch_selector(data, config, run.config.seed), run.config.rl.steps)
+    config, rl = learner_config(run.config, len(data)), run.config.rl
+    batch_of = batch_selector(data, config, run.config.seed)
+    options = {"weight_decay": rl.weight_decay, "grad_clip": rl.grad_clip}
+    fine_tune(run, VOTE_SFT, LEARNING, config, batch_of, rl.steps, **options)
     return config.steps
 
 

@@ -74,9 +74,9 @@ class Replica:
         self.__dict__ = {"ranks": self.ranks}
 
     def make_learner(self, config: RLConfig | SFTConfig, /, **options: Any) -> None:
-        """Make the learner of a phase; `options` are those of `LocalLearner`."""
+        """Make the learner of a phase; `options` are those of `LocalLearner` or `SFTLearner`."""
         if isinstance(config, SFTConfig):
-            self.learner = SFTLearner(self.policy, config, self.accelerator, self.ranks)
+            self.learner = SFTLearner(self.policy, config, self.accelerator, self.ranks, **options)
             return
         if config.critic is not None and config.critic.model is not None:  # else its decoder is the policy's own
             options["critic_model"] = self.policy.copy() if config.critic.model == COPY else self.critic
@@ -234,9 +234,9 @@ def rl_learner(driver: Driver, config: RLConfig, **options: Any) -> LocalLearner
     return RanksLearner(driver) if driver.ranks.several else learner
 
 
-def sft_learner(driver: Driver, config: SFTConfig) -> SFTLearner | RanksLearner:
-    """The learner of a supervised phase, made on every rank."""
-    driver.run(Replica.make_learner, config)
+def sft_learner(driver: Driver, config: SFTConfig, **options: Any) -> SFTLearner | RanksLearner:
+    """The learner of a supervised phase, made on every rank; `options` are those of `SFTLearner`."""
+    driver.run(Replica.make_learner, config, **options)
     learner: SFTLearner = driver.replica.learner
     return RanksLearner(driver) if driver.ranks.several else learner
 

@@ -88,6 +88,17 @@ def test_a_child_does_not_outlive_its_worker(hasty: Pool) -> None:
     hasty.close()
 
 
+@pytest.mark.slow
+def test_a_worker_does_not_outlive_its_pool_in_the_middle_of_an_answer(hasty: Pool) -> None:
+    hasty.judge([EASY])
+    worker = hasty._worker
+    assert worker is not None and worker.stdin is not None and worker.stdout is not None
+    worker.stdin.write(json.dumps([0.1, parse(clean(SLOW))]).encode() + b"\n")
+    worker.stdin.close()  # as where the pool's process is killed
+    worker.stdout.close()
+    assert worker.wait(10) == 0
+
+
 def test_a_folder_called_sympy_is_not_sympy(tmp_path: Path) -> None:
     (tmp_path / "sympy").mkdir()
     (tmp_path / "sympy" / "__init__.py").write_text("raise SystemExit('the wrong one')")
