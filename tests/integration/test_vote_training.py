@@ -84,7 +84,7 @@ def test_a_strategy_trains_and_resumes_to_the_same_bytes(
     figures, votes = rows(tmp_path / "whole"), rows(tmp_path / "whole", "votes.jsonl")
     assert len(figures) == 6 and len(votes) == 18
     for row in figures:
-        assert {"majority_ratio", "label_accuracy", "pass@8", "collapse_warning"} <= row.keys()
+        assert {"majority_ratio", "label_accuracy", "pass@8"} <= row.keys()
     effect: dict[str, Callable[[dict[str, Any]], Any]] = {
         "harmonic": lambda vote: vote["answer"],
         "guard": lambda vote: vote["skipped"] or vote["weight"] < 1 or any(vote["bonus"]),
