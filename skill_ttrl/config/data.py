@@ -16,7 +16,7 @@ class SourceConfig(Section):
     """Where tasks or demonstrations come from. A path alone is written in its place."""
 
     path: Paths
-    """A JSON, JSONL, CSV or Parquet file, `hf:owner/name` (a Hugging Face data set) or `synthetic:name` (generated problems). A list of
+    """A JSON, JSONL or Parquet file, `hf:owner/name` (a Hugging Face data set) or `synthetic:name` (generated problems). A list of
     files is read as one, in this order."""
     split: str | None = None
     """Split of a data set or family; files have none."""

@@ -106,7 +106,6 @@ OWN = {
     "teacher": "Begin with: go to fridge, open fridge.",
     "optimizer": "test success 0.000 -> 0.500",
     "form": "['click[b09qqp3356]', 'search[mug red]', None]",
-    "format": "- Fermat: For a prime p, a^(p-1) = 1 mod p. | ['Fermat']",
 }
 """Examples of what one adds, at most 40 lines each, and a line that each prints."""
 
