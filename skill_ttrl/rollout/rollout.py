@@ -1,8 +1,8 @@
 """Single- and multi-turn rollouts: every task is played `group_size` times, by a model through one batching backend or by a scripted agent.
 
 `sync` advances all active rollouts together, one batched turn at a time; the same seed gives the same samples. `async` advances
-each rollout as soon as its environment responds, so a slow environment blocks no other. Rollouts that stand at the same prompt at
-the start of a group share one request with `n` samples, so the prompt is read once.
+each rollout as soon as its environment responds: once the environments of a task are reset, a slow one blocks no other. Rollouts
+that stand at the same prompt at the start of a group share one request with `n` samples, so the prompt is read once.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ class RolloutContext:
         last = episode.steps[-1]
         assert last.completion is not None
         later = self.backend.encode_next(self.agent.next_message(episode.scene), last.completion)
-        assert later is not None  # `check_grows`
+        assert later is not None  # `stages.setup.policy.build_policy`
         return (*last.prompt_ids, *last.completion.token_ids, *later)
 
     async def apply_completion(self, episode: ActiveRollout, generation: Generation, completion: Completion) -> None:

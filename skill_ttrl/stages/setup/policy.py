@@ -22,6 +22,7 @@ from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
 from skill_ttrl.data.tasks import tokenizer_corpus
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.prompts.templates import Templates
@@ -84,8 +85,14 @@ def build_policy(
     )
     backend = make_backend(context)
     try:
-        if config.agent.whole_episodes:  # the chat template may do more than append
-            backend.encode_next(Message("user", "next"))
+        if config.agent.whole_episodes:
+            # What a function of the user's makes is known only here, and whether a chat template only appends.
+            encode_next = getattr(backend, "encode_next", None)
+            if encode_next is None or encode_next(Message("user", "next")) is None:
+                raise ConfigError(
+                    "agent.context_mode=episode needs a backend with encode_next (skill_ttrl.llm.backend.Backend); "
+                    f"rollout.backend={config.rollout.backend} has none. Add it, or set agent.context_mode=conversation."
+                )
         return PolicyBundle(context, backend, make_agent(config, backend))
     except BaseException:
         backend.close()
