@@ -261,7 +261,7 @@ def _of_phases(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
     if config.agent.whole_episodes and config.imitates and shown.rationale == "openai":
         yield ConfigError(
             "demonstrations.rationale=openai needs single steps, but agent.context_mode=episode imitates whole episodes. Set "
-            "demonstrations.rationale to none, skill or aim, or agent.context_mode=conversation."
+            "demonstrations.rationale to none, skill or next_subgoal, or agent.context_mode=conversation."
         )
     if "collect" in phases:
         yield from _failing(partial(training_selection, config))
