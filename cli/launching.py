@@ -118,8 +118,8 @@ def _launch(found: Launch, config: SkillTTRLConfig) -> int:
     from skill_ttrl.runs.checkpoint import what_is_saved
     from skill_ttrl.stages.setup.rules import check_run
 
-    check_run(config, asks_ranks=found.asks_ranks)
     folder = found.folder(config)
+    check_run(config, asks_ranks=found.asks_ranks, begun=(folder / "checkpoints").is_dir())
     return launch(this_command(), config.runtime.nproc or 1, notice=notice, saved=lambda: what_is_saved(folder))
 
 
