@@ -105,7 +105,7 @@ class BackendFacts:
     is_learner: bool = False
     """Samples with the learner's own model object: no second copy of the weights, and log-probs that need no correction."""
     is_copy: bool = False
-    """Samples with a copy of the learner's model in this process, while the learner goes on (`rl.max_staleness`)."""
+    """Samples with a copy of the learner's model in this process, while the learner trains (`rl.max_staleness`)."""
     trainable: bool = True
     """Can follow the learner's weights."""
     blocking: bool = False
@@ -129,13 +129,13 @@ class Backend(Protocol):
     One that has something to start before it can sample has `start()`: a rollout calls it before the time of its episodes counts.
     One that can hold on to what it computed for a request has `keeping()`, a context manager: a rollout whose prompts extend what was
     sampled enters it, and a later request that begins as an earlier one and its completion computes the rest alone.
-    One that sees completions end while others of the same call go on has `counting(on_ended)`, a context manager (`counting`).
+    One that sees completions end while others of the same call continue has `counting(on_ended)`, a context manager (`counting`).
     With `rl.max_staleness` several threads ask, each from an event loop of its own; one that is `blocking` is never asked twice at a time, and none
     is asked during `update_weights` (`llm.hand_over`).
     """
 
     is_learner: bool
-    """See `BackendFacts`; a class attribute, as the next two. False where a backend of the user's own leaves it out."""
+    """Samples with the learner's own model. A class attribute, like the next two; False if a custom backend leaves it out."""
     trainable: bool
     """True where it is left out."""
     blocking: bool

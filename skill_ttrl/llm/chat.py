@@ -1,8 +1,8 @@
 """Conversations as tokens, in which control tokens are the chat template's alone.
 
 A question that spells `<|im_end|>` must stay text and end no turn. transformers can do this itself from 5.20 on
-(`sanitize_control_tokens`), older versions hand the unknown argument to the template and say nothing; vLLM holds the older
-ones fast, so it is done here, the same way, for all of them.
+(`sanitize_control_tokens`), older versions silently pass the unknown argument to the template. vLLM pins an older
+version, so this module does it, the same way for all versions.
 """
 
 from __future__ import annotations
@@ -504,7 +504,7 @@ class TokenizerMixin:
         return encode_chat(self.tokenizer, messages)
 
     def encode_next(self, message: Message, after: Completion | None = None) -> tuple[int, ...]:
-        """See `Backend.encode_next`."""
+        """Tokens between an answer and the next one; begins with the end token that `after` lacks, if any."""
         found = encode_next(self.tokenizer, message)
         return found if after is None else (*missing_end(self.tokenizer, after), *found)
 
@@ -513,9 +513,9 @@ class TokenizerMixin:
         return encode_plain(self.tokenizer, text)
 
     def count(self, messages: Sequence[Message]) -> int:
-        """See `Backend.count`."""
+        """Count the tokens of a prompt, as `encode` encodes it."""
         return len(self.encode(messages))
 
     def count_text(self, text: str) -> int:
-        """See `Backend.count_text`."""
+        """Count the tokens of a text, as `encode_text` encodes it."""
         return len(self.encode_text(text))

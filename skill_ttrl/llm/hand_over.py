@@ -43,7 +43,7 @@ def refuse_abandoned() -> None:
 class HandOver:
     """Another backend, for rollouts of several threads; everything that is not here is that backend's.
 
-    Turns go on at the same time, or one after the other where the backend is `blocking`, then by `PLACE`. A hand-over waits for those that
+    Turns run at the same time, or one after the other if the backend is `blocking`, then by `PLACE`. A hand-over waits for those that
     have begun; those that come meanwhile wait for it.
     """
 
@@ -59,7 +59,7 @@ class HandOver:
         return getattr(self.source, name)
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
-        """See `Backend.generate`.
+        """Sample from the source backend, after any weight update and earlier turns that must finish first.
 
         Raises:
             AbandonedError: the run has left.
@@ -81,7 +81,7 @@ class HandOver:
                 self._changed.notify_all()
 
     def update_weights(self, policy_version: int) -> None:
-        """See `Backend.update_weights`; between two turns."""
+        """Update the source backend's weights between two turns: waits for running turns and holds new ones."""
         with self._changed:
             self._handing_over = True
         try:
@@ -92,7 +92,7 @@ class HandOver:
             self._handing_over = False
 
     def sleep(self) -> None:
-        """Nothing to give back: rollouts go on while the learner learns."""
+        """Keep the memory: rollouts continue while the learner trains."""
 
     def _begin(self, place: int) -> bool:
         """Begin a turn, if now is the time for one of this place."""

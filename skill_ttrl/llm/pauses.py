@@ -57,7 +57,7 @@ class _Draft:
     idle: int = 0
     """Pauses so far, by whether a question was asked."""
     unscored: bool = False
-    """True if a piece came without log-probs: those of the others say nothing of the whole."""
+    """True if a piece came without log-probs; a completion without token ids then has none."""
 
     def add(self, piece: Completion) -> None:
         self.text += piece.text

@@ -233,7 +233,7 @@ def pack(groups: Sequence[Group], *, invalid_action_penalty_coef: float = 0.0, j
 
 
 def _runs(trajectory: Trajectory, join: bool) -> list[list[tuple[int, Step, Completion]]]:
-    """The steps of each item; with `join` a step goes with the one before it where its prompt goes on from there."""
+    """Steps of each item; with `join` a step joins the previous one if its prompt extends that one's tokens."""
     runs: list[list[tuple[int, Step, Completion]]] = []
     before: tuple[int, ...] = ()
     for at, step, done in _items(trajectory):

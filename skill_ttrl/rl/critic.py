@@ -256,7 +256,7 @@ class ValueHead(nn.Module):
     """V = w (h - centre) + intercept, in float32; w, and with it every value, begins at 0.
 
     Hidden states have a large common part. Without the centre w would learn the mean return through it, and values would differ by how
-    far each state goes along that part, which says nothing of its return. So only w is left to gradient descent.
+    far each state goes along that part, which carries no information about its return. So only w is left to gradient descent.
 
     Args:
         width: Of the hidden states.

@@ -100,7 +100,7 @@ class UpdateRule:
     Args:
         config: Algorithm, correction and KL penalty.
         sampler_is_learner: The learner's own model samples, so its log-probs need no correction by default.
-        join: Learn from each episode as one sequence, as far as its prompts go on from one another; see `pack`.
+        join: Learn from each episode as one sequence, as far as each prompt extends the previous one; see `pack`.
 
     Raises:
         ConfigError: there is no such algorithm or correction, or an option is wrong.

@@ -134,7 +134,7 @@ def measure_policy(
 ) -> tuple[Evaluation, ...]:
     """Evaluate a policy on every task of a split of `env`, whatever it was trained in.
 
-    A task counts as right where the environment says `won` in its `info`, or, where it says nothing, its return is above 0. What
+    A task counts as right where the environment says `won` in its `info`, or, without that entry, its return is above 0. What
     the policy's config does not state, prompts, parser and turns, is as the environment has it (`with_env_defaults`).
 
     Args:
@@ -179,7 +179,7 @@ def measure_policy(
 
 
 def _source(env: str, kwargs: Mapping[str, Any], task: Task) -> str:
-    """Where the environment says that its tasks come from (`info["source"]`); empty where it says nothing."""
+    """Source of the environment's tasks (`info["source"]`); empty if the environment does not state one."""
     with closing(make_env(env, **kwargs)) as game:
         check_text_env(game, task)
         _, info = game.reset(seed=task.seed, options=dict(task.options))

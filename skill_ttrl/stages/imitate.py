@@ -222,7 +222,7 @@ class Chunk:
 
 
 def chunks_of_round(config: SkillTTRLConfig, tasks: Sequence[Task], number: int) -> Iterator[Chunk]:
-    """The chunks of a round. Each pass over the tasks is one order drawn from the run's seed; rounds go on where the last one ended."""
+    """The chunks of a round. Each pass over the tasks is one order drawn from the run's seed; a round continues where the last one ended."""
     count = config.dagger.episodes
     start = number * count
     drawn: list[Task] = []

@@ -33,7 +33,7 @@ def run_seeds(
         config: what to do; its own seed is not looked at.
         output: folder of the runs; new, or one of the same seeds with `resume`.
         seeds: which, each once.
-        resume: "auto" goes on: seeds that have ended under these very settings are left as they are. See `stages.train.run`.
+        resume: "auto" continues: seeds that have finished with exactly these settings are skipped. See `stages.train.run`.
         progress: makes the progress of each run, from its folder.
         source: text of the config file, kept with each run.
 

@@ -70,7 +70,7 @@ def run(
     Args:
         config: what to do.
         output: run folder; new, or one of the same config with `resume`.
-        resume: "auto" goes on from the newest checkpoint or starts fresh, "last-good" passes over damaged ones; None
+        resume: "auto" continues from the newest checkpoint or starts fresh, "last-good" passes over damaged ones; None
             refuses a folder that holds a run.
         progress: reports the state of the run.
         source: text of the config file as the user wrote it, stored next to the resolved config.

@@ -1,6 +1,6 @@
 """Decoding where samples with the same text so far are one row of the model: a prefix tree that grows by a token a step.
 
-A slot is a row of the model's batch. Samples share a slot until they draw different tokens; then the first goes on in it and
+A slot is a row of the model's batch. Samples share a slot until they draw different tokens; then the first stays in it and
 the others copy its keys and values to free slots. Slots of samples that are done are given to others, so the model never
 computes a row that nobody needs.
 """

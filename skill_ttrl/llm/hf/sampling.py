@@ -190,7 +190,7 @@ class Walk:
         return tuple(sorted(ids.union(token for token, then in moves if then.rest <= most)))
 
     def take(self, token: int) -> None:
-        """Go on with a token that was allowed."""
+        """Advance by an allowed token."""
         depth = self._depth
         self._fixed = tuple([choice for choice in self._fixed if choice[depth] == token])
         if self._open:

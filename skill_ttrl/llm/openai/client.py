@@ -428,8 +428,9 @@ def _fitting(schema: type[M], left: int, answer: Mapping[str, Any]) -> tuple[tup
 
 
 def _spoken(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """The conversation without turns that say nothing, which servers refuse. What stood on both sides of one is one message, since
-    servers also refuse two of one role in a row.
+    """The conversation without empty turns, which servers refuse.
+
+    Messages of one role around an empty turn are merged, since servers also refuse two of one role in a row.
     """
     said: list[dict[str, str]] = []
     gap = False

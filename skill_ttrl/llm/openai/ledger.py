@@ -33,7 +33,7 @@ SAME = "Run the same command again to continue."
 """Message on leaving a command early, if the same command continues by itself."""
 RAISE = "Raise the budget (endpoints.max_total_tokens, endpoints.max_cost or endpoints.max_requests)"
 AGAIN = f"{RAISE}, then run the same command again: it continues."
-"""The same, where a command goes on without `--resume`."""
+"""The same, for a command that continues without `--resume`."""
 DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
 """Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
 PROGRAM = "command"

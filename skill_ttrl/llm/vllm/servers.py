@@ -499,7 +499,7 @@ class ServerPool:
                     server.post(f"/sleep?level={1 if hands_adapters(self._context) else 2}&mode=wait")
 
     def close(self) -> None:
-        """Remove what was put into the folder; the servers go on."""
+        """Remove the files written to the folder; the servers keep running."""
         if self._adapters is not None:
             remove(self._adapters)
             self._adapters = None
@@ -688,7 +688,7 @@ class VLLMServerBackend(TokenizerMixin):
         self._pool.sleep()
 
     def close(self) -> None:
-        """Remove what was put into the folder; the servers go on."""
+        """Remove the files written to the folder; the servers keep running."""
         self._asking.close()
         self._pool.close()
         self._client.close()

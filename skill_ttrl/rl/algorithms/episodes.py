@@ -185,7 +185,7 @@ class GraphGPO(BuiltIn):
     requires = frozenset({"episodes", "states"})
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """One for each step. Where no rollout of a group succeeded, its graph says nothing, and A_graph is 0."""
+        """Compute one advantage per step. A_graph is 0 in a group without a successful rollout."""
         options = self.options
         rows = iter(samples.states)
         values: list[float] = []

@@ -249,27 +249,27 @@ class RanksLearner:
 
     @property
     def skipped(self) -> list[SkippedUpdate]:
-        """See `LocalLearner.skipped`; every rank has the whole batch, so the driver's are all."""
+        """Skipped updates of the last step, from the driver's replica: every rank has the whole batch."""
         found: list[SkippedUpdate] = self._driver.replica.learner.skipped
         return found
 
     @property
     def gradients(self) -> TurnGradients | None:
-        """See `LocalLearner.gradients`; the ranks' are added up."""
+        """Gradients of the last update by turn, summed over the ranks (`TurnGradients`)."""
         found: TurnGradients | None = self._driver.replica.learner.gradients
         return found
 
     def score(self, batch: RolloutBatch, **options: Any) -> RolloutBatch:
-        """See `LocalLearner.score`."""
+        """Compute the batch's log-probs on all ranks; `options` are those of `LocalLearner.score`."""
         scored: RolloutBatch = self._driver.run(Replica.on_learner, LocalLearner.score, batch, **options)
         return scored
 
     def update(self, batch: RolloutBatch, **options: Any) -> dict[str, float]:
-        """See `LocalLearner.update`."""
+        """Learn from one batch on all ranks; `options` are those of `LocalLearner.update`."""
         return self._driver.run(Replica.on_learner, LocalLearner.update, batch, **options)
 
     def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:
-        """See `SFTLearner.step`."""
+        """Take one optimizer step on all ranks; returns the metrics of `SFTLearner.step`."""
         return self._driver.run(Replica.on_learner, SFTLearner.step, list(demonstrations), step, seed=seed)
 
 

@@ -191,7 +191,7 @@ class AtOnce(SilentProgress):
     """Leaves where work begins that takes long."""
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """See `Progress.start`."""
+        """Raise `TakesLongError` instead of starting the phase."""
         raise TakesLongError(f"{total:,} {unit}s would have to be read or made")
 
 

@@ -23,7 +23,7 @@ TRAIN, SELECTION, TEST = "train", "selection", "test"
 NEED_ANSWERS = (MATH_ENV_ID, QA_ENV_ID)
 """Environments that grade by a task's true answer alone."""
 HELD_OUT = 0.25
-"""Share of the training tasks that decide on candidates, where the config says nothing of it."""
+"""Share of the training tasks that decide on candidates, if the config does not set it."""
 WAYS = (
     "Each task has one role: training tasks are shown to the optimizer, selection tasks decide, test tasks report. Use "
     "others, or remove them from one role."

@@ -22,7 +22,7 @@ from skill_ttrl.storage.jsonl import read_jsonl
 
 
 def summarise(run: Run, *, failed: str | None = None) -> Summary:
-    """Sum up a run from what it has written; `failed` is why a phase could not go on."""
+    """Sum up a run from what it has written; `failed` is the reason that a phase stopped early."""
     config, path = run.config, run.folder.path
     evaluations, bank = run.meter.evaluations, run.components.bank
     before, after, bank_off = (evaluations.get(label) for label in ("before", "after", NO_SKILLS))

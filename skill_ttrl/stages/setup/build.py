@@ -193,7 +193,7 @@ def build_for_eval(
     """Build the worker that evaluates a policy without training it; also returns the problems whose prompts fit.
 
     Args:
-        config: the whole config; its `data` says no more than how long a prompt may be.
+        config: the whole config; of its `data`, only the maximum prompt length is used.
         problems: tasks by source, each with at least one.
         progress: reports what was left out.
         weights: as for `build`.

@@ -289,7 +289,7 @@ def encode_demonstrations(
         folder: the run's.
         progress: shows the data that is imitated.
         warnings: gets lines for the summary on held-out tasks that are imitated.
-        resumed: the run goes on from a checkpoint.
+        resumed: the run continues from a checkpoint.
     """
     config, source = parts.config.sft, parts.config.demonstration_source
     if source is None:

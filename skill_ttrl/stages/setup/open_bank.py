@@ -2,7 +2,7 @@
 
 A run's bank lives in `bank/` of its folder. A checkpoint holds the bank's version; resuming cuts the log back to that version, so
 a resumed run sees and writes what one that was never stopped would. A shared bank (`skills.shared`) is where the config says, and is never
-cut back: a resumed run goes on with its newest version, and the updates that it made since the checkpoint count.
+cut back: a resumed run continues with its newest version, and the updates that it made since the checkpoint count.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def open_run_bank(
     Args:
         config: the run's skills section.
         folder: the run's folder, locked.
-        state: of the checkpoint that the run goes on from; None begins the bank anew.
+        state: of the checkpoint that the run resumes from; None starts a new bank.
         models: language models that may be asked; see `models_of`.
 
     Raises:
-        SkillBankError: what it is to begin with cannot be read, or the bank of a run that goes on is gone.
+        SkillBankError: what it is to begin with cannot be read, or the bank of a resumed run is missing.
     """
     if config is None:
         return NoBank()
@@ -103,7 +103,7 @@ def keep_edits(path: Path, version: int) -> list[str]:
 
     Args:
         path: the bank's folder in the run.
-        version: what the run goes on from; 0 begins the bank anew.
+        version: version that the run resumes from; 0 starts a new bank.
 
     Returns:
         What to say of it; empty where nothing is lost.

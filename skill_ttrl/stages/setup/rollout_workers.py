@@ -173,7 +173,7 @@ class RolloutSetup:
         return _Rolling(self.config, self._load(), self.tasks), None
 
     def check(self) -> None:
-        """See that a node has what the environment and the policy are made of: `scale.cluster.Check`.
+        """Check that a node can make the environment and has the base model of adapters (`scale.cluster.Check`).
 
         Raises:
             EnvError: the environment or its data are not there.
@@ -295,7 +295,7 @@ def _hosting_environments(components: TrainingComponents, meter: Meter, progress
 
 
 def check_environment(config: SkillTTRLConfig, tasks: tuple[Task, ...]) -> None:
-    """See that a node can make the environment and play a task: `scale.cluster.Check`.
+    """Check that a node can make the environment and play a task (`scale.cluster.Check`).
 
     Raises:
         EnvError: the environment or its data are not there.

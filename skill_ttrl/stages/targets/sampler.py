@@ -246,7 +246,7 @@ class ScriptedSetup:
         return lambda chunk: Sampled.of(sample(chunk, ignore)), _Facts()
 
     def check(self) -> None:
-        """See that environment and agent can be made here, and that one of the `tried` tasks can be played: `scale.cluster.Check`.
+        """Check that environment and agent can be made here, and that a `tried` task can be played (`scale.cluster.Check`).
 
         Raises:
             EnvError: they cannot, or its data are not there.
@@ -361,7 +361,7 @@ class PolicySetup:
         return work, _Facts(sampler.fitting, notices.notices)
 
     def check(self) -> None:
-        """See that a node has what the policy and its environment are loaded from: `scale.cluster.Check`.
+        """Check that a node has the policy files and can make the environment (`scale.cluster.Check`).
 
         Raises:
             RunFolderError: a folder that this policy is read from is not there.

@@ -120,7 +120,7 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
 
     `success`: share of the rollouts that the environment calls a success (`outcome.env_success`), those that failed included; with
     `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
-    the environment says so. Both are left out where it says nothing. `invalid_actions` and `repaired_actions`: shares of the
+    the environment reports it. Either is left out if the environment does not report it. `invalid_actions` and `repaired_actions`: shares of the
     steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
     that did not fail), `timeout_fraction` (share of rollouts) where there is a limit, and as `prompt_truncated/<what>` the share of steps whose
     prompt had no room for all of it.

@@ -367,7 +367,7 @@ def remaining_steps(run: Run, state: PhaseState) -> Iterator[int]:
 
 
 def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | None:
-    """Why `phase` cannot go on: its newest updates were all left out, `run.max_skipped_updates` of them or, where the phase has
+    """Why `phase` cannot continue: its newest updates were all left out, `run.max_skipped_updates` of them or, where the phase has
     `ended`, all that there were. None: it can.
     """
     rows = [row for row in run.log.rows(phase) if "skipped_updates" in row]
@@ -388,13 +388,13 @@ def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | N
 
 
 def watch_updates(run: Run, state: PhaseState, step: int) -> TrainingError | None:
-    """Record the updates of this step that were left out, and say whether the phase cannot go on after it.
+    """Record the skipped updates of this step, and return an error if the phase must stop after it.
 
     Their batch is dumped into the run's folder, and the first one is warned of. fp16's loss scaler leaves updates out while it finds
     its scale: these are counted alone.
 
     Returns:
-        The error to end with, see `skipped_too_often`; None: the phase goes on.
+        The error to end with, see `skipped_too_often`; None: the phase continues.
 
     Raises:
         RunFolderError: the dump cannot be written.

@@ -32,7 +32,7 @@ class VoteManager:
 
     Args:
         components: what generates the rollouts.
-        state: what `state_dict` gave, to go on; empty to begin.
+        state: result of `state_dict` to resume from; empty for a new run.
 
     Raises:
         ConfigError: the strategy needs paraphrases, and a task does not state its question.
