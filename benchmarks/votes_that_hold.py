@@ -192,7 +192,7 @@ def summary(runs: list[dict[str, Any]]) -> str:
     first = runs[0]["arm"] if runs else ""
     for arm in dict.fromkeys(row["arm"] for row in runs if row["arm"] != first):
         pairs = [gain[key] - gain[arm, *key[1:]] for key in gain if key[0] == first and (arm, *key[1:]) in gain]
-        if pairs:
+        if len(pairs) > 1:
             lines.append(f"\n`{first}` gains {_mean(pairs)} more than `{arm}`, paired over {len(pairs)} runs.")
     return "\n".join(lines) + "\n"
 
