@@ -131,7 +131,7 @@ class _Answer(io.RawIOBase):
         self._file = sock.makefile("rb", buffering=0)  # holds the socket open after the connection is closed
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """See `socket.makefile`."""
+        """Return a buffered reader of this answer, as `socket.makefile` does."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:

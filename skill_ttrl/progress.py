@@ -15,7 +15,7 @@ class Progress(Protocol):
     """A listener to a run; where it overrides nothing it says nothing."""
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """A phase of `total` units begins, or goes on after a resume with `done` of them behind it."""
+        """Start a phase of `total` units. After a resume, `done` of them are already finished."""
         return
 
     def enter(self, phase: str, part: str) -> None:

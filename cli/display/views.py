@@ -90,7 +90,7 @@ class RunView:
         return f"{len(self._at)} phases, total elapsed {timedelta(seconds=round(time.perf_counter() - self._began))}"
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """See `Progress.start`."""
+        """Add a bar for the phase, and show it live on a terminal; elsewhere, print one line."""
         if self._opening and not self._at:
             self.notice(self._opening, warning=True)
         bar = self._bars.add_task(phase, total=total, completed=done, speed="")
@@ -101,11 +101,11 @@ class RunView:
             self._console.print(f"{phase}: {total} {unit}{'s' if total != 1 else ''}", highlight=False)
 
     def enter(self, phase: str, part: str) -> None:
-        """See `Progress.enter`."""
+        """Show which part of the phase is running."""
         self._part = f"{phase}: {part}"
 
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
-        """See `Progress.advance`."""
+        """Update the phase's bar, its speed and the metrics; without a terminal, print a line now and then."""
         at = self._at[phase]
         rate = (done - at.before) / max(time.perf_counter() - at.began, 1e-9)
         speed = f"{rate:.1f} {at.unit}s/s" if rate >= 0.5 or not rate else f"{1 / rate:.0f} s/{at.unit}"
@@ -120,7 +120,7 @@ class RunView:
             self._console.print(line, highlight=False, markup=False)
 
     def finish(self, phase: str) -> None:
-        """See `Progress.finish`."""
+        """Fill the phase's bar and clear the name of the running part."""
         self._bars.update(self._at[phase].bar, completed=self._at[phase].total)
         self._part = ""
 

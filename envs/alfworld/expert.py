@@ -285,7 +285,7 @@ class ALFWorldExpert:
         self.start("", {}, 0)
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `ScriptedAgent.start`."""
+        """Read the goal, and the rule if there is one, and forget the previous episode."""
         self._rule = _Renamed.of(info.get("rule"), observation)
         self._goal = read_goal(observation) if self._rule is None else self._rule.goal
         self._room = Room()
@@ -296,7 +296,7 @@ class ALFWorldExpert:
         self._done: str | None = None
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `ScriptedAgent.act`."""
+        """Return the plan's next command, or the one given least often where the plan has none or is stuck."""
         listed = info.get("admissible_commands")
         commands = [text for text in listed if isinstance(text, str)] if isinstance(listed, list | tuple) else []
         games_own = {self._usual(command): command for command in commands}
@@ -315,10 +315,10 @@ class ALFWorldExpert:
         return games_own.get(command, command)
 
     def overruled(self, action: str) -> None:
-        """See `ScriptedAgent`: another command was given than the one it chose; one that is not possible changes nothing.
+        """Record the command that was executed instead of the chosen one. An impossible command changes nothing in the room.
 
-        A plan that was crossed is not stuck: its commands may be given again as often as at the start. Otherwise it would be lost
-        after another agent has gone to and fro.
+        An interrupted plan is not stuck, so the counts of given commands start again at zero. Without this, the detours of another
+        agent would use up the allowed repeats.
         """
         action = self._usual(action.strip())
         self._done = action if action in self._commands else None

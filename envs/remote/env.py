@@ -211,7 +211,8 @@ class RemoteEnv(TextEnv):
     name, defaults and scripted agents. `SkillTTRL/Remote-v0` is for one that only the server has.
 
     A lost request is repeated with its number, so that the server takes each step once. A server that stays away is an `EnvError`; the
-    next `reset` begins in a new session. A pickle holds the session: its copy goes on there, and the original must not be used then.
+    next `reset` begins in a new session. A pickle holds the session: the unpickled copy continues it, and the
+    original must not be used after that.
 
     Args:
         url: of the server, like `http://127.0.0.1:3000`.

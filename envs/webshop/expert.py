@@ -242,7 +242,7 @@ class WebShopExpert:
         self.steps = steps
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `ScriptedAgent.start`.
+        """Read the task and what it asks for, and forget the previous episode.
 
         Raises:
             EnvError: there is no `info["task"]`.
@@ -260,7 +260,7 @@ class WebShopExpert:
         self._done: str | None = None
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `ScriptedAgent.act`."""
+        """Choose the next action by the kind of page: search, browse results, judge an offer, or leave a page of details."""
         listed = info.get("admissible_commands", ())
         clicks = read_clicks(listed)
         self._possible = {*map(click, clicks), *listed}
@@ -285,9 +285,9 @@ class WebShopExpert:
         return action
 
     def overruled(self, action: str) -> None:
-        """See `ScriptedAgent`: something else was clicked or searched for; what it had set out to do is thought over.
+        """Record the action that was executed instead of the chosen one, and drop the current plan.
 
-        What is not possible on the page changes nothing.
+        An action that is not possible on the page counts as none.
         """
         searched = action.startswith("search[") and SEARCH_SLOT in self._possible
         self._done = action if searched or action in self._possible else None
@@ -388,7 +388,7 @@ class WebShopRule:
     """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `ScriptedAgent.start`.
+        """Prepare the search for the instruction.
 
         Raises:
             EnvError: there is no `info["task"]`.
@@ -396,7 +396,7 @@ class WebShopRule:
         self._search = search(read_task(info))
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `ScriptedAgent.act`; without results it searches again."""
+        """Buy on the page of a product, open the first product in a list of results, and search on any other page."""
         clicks = read_clicks(info.get("admissible_commands"))
         if BUY in clicks:
             return click(BUY)
@@ -412,7 +412,7 @@ class WebShopCareful(WebShopRule):
     """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `ScriptedAgent.start`.
+        """Prepare the search, and read which options the instruction wants.
 
         Raises:
             EnvError: there is no `info["task"]`.
@@ -423,7 +423,10 @@ class WebShopCareful(WebShopRule):
         self._last: list[str] = []
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `ScriptedAgent.act`; without results it searches again, and from a page about the product it goes back."""
+        """Choose the next wanted option on the page of a product, and buy when none is left.
+
+        From a page of details, it returns to the previous page. Elsewhere, it acts as `WebShopRule` does.
+        """
         clicks = read_clicks(info.get("admissible_commands"))
         listed = set(map(click, clicks))
         if click(BUY) in listed:
@@ -435,6 +438,6 @@ class WebShopCareful(WebShopRule):
         return click(PREVIOUS) if click(PREVIOUS) in listed else super().act(observation, info)
 
     def overruled(self, action: str) -> None:
-        """See `ScriptedAgent`: something else was done, so that the option is still to be chosen."""
+        """Mark the last option as not chosen, because another action replaced it, and mark that action as chosen."""
         self._chosen.difference_update(self._last)
         self._chosen.add(action)

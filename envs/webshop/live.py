@@ -79,7 +79,7 @@ class ServerGoals:
         return Goal(f"server-{number}", "", "", "", "", "", "", (), (), NO_CEILING)
 
     def find(self, goal_id: str) -> int:
-        """See `GoalList.find`."""
+        """Return a goal's number from its id, `server-0`, `server-1`, and so on."""
         match = _ID.fullmatch(goal_id)
         if match is None:
             raise EnvError(f"Goals of a running server are named server-0, server-1, …, found {goal_id[:60]!r}.")
@@ -90,7 +90,7 @@ class ServerGoals:
         return int(match[1])
 
     def split(self, name: str, by: str = "goal") -> NDArray[np.int64]:
-        """See `GoalList.split`."""
+        """Return the numbers of the goals of a split, in ascending order; a running server can only be split by goal."""
         check_split(name, by)
         if by == "product" or name == TRAIN_BOTH:
             raise EnvError(
@@ -106,7 +106,7 @@ class ServerGoals:
         return found
 
     def draw(self, chance: float, split: str, by: str = "goal") -> int:
-        """See `GoalList.draw`; all are equally likely, since a running server does not tell weights."""
+        """Draw a goal of the split. All goals are equally likely, because a running server does not report weights."""
         numbers = self.split(split, by)
         return int(numbers[int(chance * len(numbers))])
 

@@ -28,7 +28,7 @@ _lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    """See `pool`."""
+    """Replace the lock in a forked process, where no thread exists that could release it."""
     global _lock
     _lock = threading.Lock()
 

@@ -43,11 +43,11 @@ class Rationals:
     """Values that are fractions; everything else is `Hard`."""
 
     def value(self, tree: Tree) -> str:
-        """See `Algebra`."""
+        """Return the key of a value that exact fractions can compute."""
         return number_key(fold(tree))
 
     def equation(self, left: Tree, right: Tree, *, signed: bool) -> str:
-        """See `Algebra`."""
+        """Raise `Hard`: fractions cannot decide an equation."""
         raise Hard
 
 

@@ -60,7 +60,7 @@ _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|mathrm|mbox|mathbf|mathit|oper
 _BRACED = re.compile(r"([_^])\{(\w)\}")
 _AROUND = re.compile(r"\s*([^\w\s.])\s*")
 _FULL_STOP = re.compile(r"(?<![.,])[.,]$")
-"""One that ends a sentence, or a comma that goes on with it; of `0.333...` nothing is cut off."""
+"""A full stop or comma after the answer, from the sentence around it. The dots of `0.333...` do not match."""
 
 
 def clean(answer: str) -> str:

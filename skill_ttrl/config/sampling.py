@@ -95,7 +95,7 @@ class RolloutConfig(Section):
     max_new_tokens: int = Field(default=3072, ge=1)
     """Longest completion in tokens (TTRL: 3072)."""
     stop: list[Annotated[str | int, BeforeValidator(_stop)]] = Field(default_factory=list)
-    """Texts, and ids of tokens, that end a completion, as a line break does for a model that goes on with the next question. Ids need a
+    """Texts, and ids of tokens, that end a completion, as a line break does for a model that continues with the next question. Ids need a
     backend that works on tokens: `hf`, `vllm`, or `openai` with a vLLM server."""
     prompts_per_batch: int | None = Field(default=None, ge=1)
     """Prompts whose rollouts are sampled together, each batch with its own seed. Batches run one after another, or on the workers of a Ray

@@ -118,7 +118,7 @@ class ScriptedPlayer:
         return text_of(drawn or self._said, "The action")
 
     def follow(self, action: str) -> None:
-        """`action` is taken, whatever the agent said; it is told where that was another one (`ScriptedAgent.overruled`)."""
+        """Report an executed action to the agent, through `ScriptedAgent.overruled`, if the agent chose another one."""
         overruled = getattr(self.agent, "overruled", None)
         if action != self._said and callable(overruled):
             overruled(action)

@@ -87,7 +87,7 @@ def _connect(address: str) -> None:
 
 
 def _reach(address: str) -> None:
-    """Refuse an address where nothing listens: Ray itself goes on for minutes."""
+    """Refuse an address where nothing listens, because Ray itself retries for minutes."""
     from ray._private.services import canonicalize_bootstrap_address
 
     name, left = "scale.address", ""

@@ -109,7 +109,10 @@ class RayCrew:
             self._call(worker, False, actor.work.remote(item))
 
     def call(self, worker: str, item: Any) -> Future[tuple[Any, Exception | None]]:
-        """Have a worker work on an item beside others, of which `wait` does not report. A `RayError` says that it is gone."""
+        """Start work on an item in a worker, concurrently with its other items. `wait` does not report it.
+
+        The future raises a `RayError` if the worker is gone.
+        """
         found: Future[tuple[Any, Exception | None]] = self._actors[worker].work.remote(item).future()
         return found
 

@@ -365,8 +365,8 @@ class SkillBank:
             return self._write(BankUpdate(self.version + 1, changes, *why, origin=old.origin, back_to=version))
 
     def rewind(self, version: int) -> None:
-        """Forget every update after `version`, for good. Only for a run that goes on from an older checkpoint: what
-        it did since is done again. To undo something, use `rollback`.
+        """Delete every update after `version` permanently. Use it only when a run resumes from an older checkpoint and
+        repeats its later updates. To undo an update, use `rollback`.
 
         Raises:
             SkillBankError: there is no such version.

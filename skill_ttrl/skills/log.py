@@ -233,7 +233,7 @@ class FileLog:
             raise refusal("write", self.file, error) from error
 
     def close(self) -> None:
-        """Let go of the file and the lock. Reading goes on."""
+        """Release the file and the lock. The log stays readable."""
         self._closed = True
         self._release()
 
