@@ -6,8 +6,8 @@
     python benchmarks/votes_that_hold.py FOLDER3 --family plus_one --prompts 8 --arms majority,verify,random,labels
 
 A run that is there is not run again; its weights are deleted once it is measured. The arms of one seed share one evaluation before
-training. The tables: each arm's gain in avg@K (mean over its runs, 95 % interval over runs), runs below their base, true votes; then every
-run. K is `--samples`. `anchored` arms also sample `n_votes_per_prompt` answers of every prompt before training.
+training. The tables: each arm's gain in avg@K (mean over its runs, 95 % interval over runs), runs below their base, true votes; the gain of the first
+arm less that of each other one, paired; then every run. K is `--samples`. `anchored` arms also sample `n_votes_per_prompt` answers of every prompt before training.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Pool:
             self._stop()
 
     def _next(self, seconds: float) -> Judged:
-        """What the worker says next: a verdict, or that a new child is ready.
+        """Return the next message of the worker: a verdict, or that a new child is ready.
 
         Raises:
             TimeoutError: nothing in so many seconds.

@@ -30,7 +30,7 @@ class RuntimeConfig(Section):
     """How several ranks hold the policy. `ddp`: each rank has a full copy, and gradients are summed. `fsdp`: weights, gradients and
     optimizer state are sharded (torch's `fully_shard`). `auto`: `fsdp` on GPUs, `ddp` on a CPU."""
     offload: Literal["none", "optimizer", "all"] = "none"
-    """What lies in CPU memory. `optimizer`: the optimizer state, while the policy samples and while gradients are computed. `all`: weights,
+    """Tensors held in CPU memory. `optimizer`: the optimizer state, while the policy samples and while gradients are computed. `all`: weights,
     gradients and optimizer state, and the optimizer runs there; needs `fsdp`."""
 
     @model_validator(mode="after")

@@ -139,17 +139,17 @@ class SkillTTRLConfig(SeedSections, Section):
 
     @property
     def train_source(self) -> Source | None:
-        """What `data.train` names; None: the environment's own tasks."""
+        """The source that `data.train` names; None: the environment's own tasks."""
         return self.data.source(self.data.train)
 
     @property
     def eval_source(self) -> Source | None:
-        """What `data.eval` names."""
+        """The source that `data.eval` names."""
         return self.data.source(self.data.eval)
 
     @property
     def demonstration_source(self) -> Source | None:
-        """What `sft.data` names; None: episodes are imitated."""
+        """The source that `sft.data` names; None: episodes are imitated."""
         return self.data.source(self.sft.data)
 
     @property

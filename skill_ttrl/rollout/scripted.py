@@ -107,7 +107,7 @@ class ScriptedPlayer:
         self.agent.start(observation, info, derive_seed(self._seed, "player", task.id, *own))
 
     def advise(self, observation: str, info: Mapping[str, Any]) -> str | None:
-        """What the agent would do here, for the step's `info`; None where that is a guess, or nobody asked for it."""
+        """The action that the agent would take here, for the step's `info`; None where that is a guess, or nobody asked for it."""
         self._said = text_of(self.agent.act(observation, info), "The agent's action")
         asked = self._explore is None or self._explore.advises
         return self._said if asked and not getattr(self.agent, "guesses", False) else None

@@ -1,4 +1,4 @@
-"""What a generated game plays in and asks for: a goal, and a furnished room with it as a PDDL problem.
+"""The parts of a generated game: a goal, and a furnished room with it as a PDDL problem.
 
 The goals are all combinations that the ontology allows and that make sense by a few rules. No rule names a game; together they leave
 the kinds of objects and receptacles that the official games ask for too.

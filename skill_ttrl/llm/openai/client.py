@@ -226,7 +226,7 @@ class Client:
         return dict(sound({name: value for name, value in fields.items() if value is not None}))
 
     async def _request(self, path: str, body: dict[str, Any], marks: tuple[Any, ...], read: Read[T]) -> T:
-        """What `read` makes of the answer, which comes from the ledger's file where it is there.
+        """The result of `read` on the answer, which comes from the ledger's file where it is there.
 
         Args:
             path: of the interface.
