@@ -34,29 +34,12 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).resolve().parent.parent
 CLI = "from skill_ttrl.cli.entry import main; main()"
 
-NAMES: dict[str, str | None] = {
-    "extra": None,
-    "reward_kl_coef": None,
-    "by_verb": None,
-    "never_done": None,
-    "skills_followed": None,
-    "distinct_skill_blocks": None,
-}
+NAMES: dict[str, str | None] = {}
 """Old name → new name of a field (`accuracy`) or a file (`votes.jsonl`); None: one side alone has it. For a commit that only renames."""
 
 IGNORED = {"seconds", "created", "check", "digest", "config_digest", "timing", "source", "policy", "reused_from"}
-IGNORED |= {
-    "copied_winners",
-    "winners",
-    "collapse_warning",
-    "first_agreements",
-    "latest_flips",
-    "first_abstained",
-    "first_distinct",
-    "latest_distinct",
-}
-"""Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`; labels in words; and metrics that
-one side alone may have. Of `errors`, sentences for people, the number is compared."""
+"""Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`, and labels in words. Of `errors`,
+sentences for people, the number is compared."""
 
 SKIPPED = {"timings.jsonl", "equivalence_cache.jsonl", "usage.jsonl", "answers.jsonl"}
 """Line files of times, or of what was computed in which order."""
