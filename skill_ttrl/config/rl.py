@@ -164,7 +164,9 @@ class RLConfig(Section):
         return self.stop_rule == "collapse" and self.voted
 
     @model_validator(mode="after")
-    def _hand_over_keeps_pace(self) -> RLConfig:
+    def _fits_together(self) -> RLConfig:
+        if self.stop_options and self.stop_rule is None:
+            raise ValueError("stop_options has no effect without a stop_rule. Set stop_rule=collapse, or remove it")
         if self.max_staleness > 1 and not self.in_flight_updates:
             raise ValueError(
                 f"in_flight_updates=false needs a max_staleness of at most 1, found {self.max_staleness}. Set max_staleness to 1, or in_flight_updates to true"

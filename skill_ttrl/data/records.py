@@ -169,14 +169,25 @@ def content_id(row: Record) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+_KINDS = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
 def _checked(row: Record, name: str, kinds: tuple[type, ...], place: str) -> Any:
     if name not in row:
         raise DataError(f"{place}: this record has no {name!r}. It has: {', '.join(map(repr, row)) or 'nothing'}.")
     value = row[name]
     # bool is an int to isinstance, but `true` where a number is wanted is a mistake in the data
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise DataError(f"{place}: {name!r} must be {wanted}, found {type(value).__name__}: {_shown(value)}.")
+        wanted = " or ".join(_KINDS.get(kind, kind.__name__) for kind in kinds)
+        found = _KINDS.get(type(value), type(value).__name__)
+        raise DataError(f"{place}: {name!r} must be {wanted}, found {found}: {_shown(value)}.")
     if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
         raise DataError(f"{place}: {name!r} holds an unpaired surrogate, which is not valid Unicode: {_shown(value)}.")
     return value

@@ -236,7 +236,7 @@ def _from_messages(messages: Sequence[Any], place: str) -> list[Demonstration]:
         )
     said = [message.get("content") for message in messages]
     if not all(isinstance(each, str) for each in said):
-        raise DataError(f"{place}: the 'content' of each message must be str.")
+        raise DataError(f"{place}: the 'content' of each message must be a text.")
     turns = list(zip(said[::2], said[1::2], strict=True))
     return [Demonstration(*turn, before=tuple(turns[:number])) for number, turn in enumerate(turns)]
 

@@ -201,7 +201,7 @@ def leaked(config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: 
         return None
     own = "data.train" if config.data.train is not None else f"env.eval_split ({config.env.eval_split})"
     name = "data.eval" if config.data.eval is not None else own
-    return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {_named(shared[0])}."
+    return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {named(shared[0])}."
 
 
 def settle(config: SkillTTRLConfig, found: str | None) -> list[str]:
@@ -243,7 +243,7 @@ def _question(task: Task) -> str | None:
     return question if isinstance(question, str) else None
 
 
-def _named(task: Task) -> str:
+def named(task: Task) -> str:
     """The task by the beginning of what it states, since ids may be made up; by its id alone where it states nothing."""
     question = _question(task)
     if question is None:

@@ -42,7 +42,7 @@ from skill_ttrl.skills.mergers import make_merger
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval import check_packages
 from skill_ttrl.skills.teachers import make_teacher
-from skill_ttrl.stages.inputs.leak import run_of
+from skill_ttrl.stages.inputs.leak import named, run_of
 from skill_ttrl.stages.inputs.selection import training_selection
 from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, split_tasks
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
@@ -613,7 +613,7 @@ def check_training_tasks(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None
             except (KeyError, TypeError, ValueError) as error:
                 found = "has none" if isinstance(error, KeyError) else f"has one that cannot be read: {error}"
                 raise ConfigError(
-                    f"The reward verify needs a check for every training task; {task.id!r} {found}. Add the field `check`, for example "
+                    f"The reward verify needs a check for every training task; {named(task)} {found}. Add the field `check`, for example "
                     '"x + 7 = 25", or set rl.reward=majority.'
                 ) from None
     if config.rl.prompts_per_step > len(tasks):

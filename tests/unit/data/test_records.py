@@ -89,9 +89,9 @@ def test_columns_are_checked(tmp_path: Path) -> None:
     records = read_records(path)
     with pytest.raises(DataError, match=r"has no column 'questoin'\. Did you mean 'question'\? Known: n, question\."):
         column(records, "questoin")
-    with pytest.raises(DataError, match=r"data\.jsonl:2: 'question' must be str, found int: 2\."):
+    with pytest.raises(DataError, match=r"data\.jsonl:2: 'question' must be a text, found a whole number: 2\."):
         column(records, "question")
-    with pytest.raises(DataError, match=r"data\.jsonl:2: 'n' must be int or float, found bool: True"):
+    with pytest.raises(DataError, match=r"data\.jsonl:2: 'n' must be a whole number or a number, found bool: True"):
         column(records, "n", (int, float))
     with pytest.raises(DataError, match=r"data\.jsonl:3: this record has no 'question'\. It has: 'n'\."):
         column(Records("x", records.rows[2:] + records.rows[:1], records.places[2:] + records.places[:1]), "question")

@@ -43,7 +43,7 @@ def test_records_of_one_s_own(tmp_path: Path) -> None:
     [
         ({"responses": []}, "'responses' must be a list of at least one text"),
         ({"responses": [1]}, "'responses' must be a list of at least one text"),
-        ({"responses": "42"}, "'responses' must be list, found str"),
+        ({"responses": "42"}, "'responses' must be a list, found a text"),
         ({"logprobs": [-1]}, "'logprobs' must be a list of 2 numbers"),
         ({"logprobs": [-1, "x"]}, "log-probability"),
         ({"logprobs": [-1, float("nan")]}, "log-probability"),
@@ -56,8 +56,8 @@ def test_records_of_one_s_own(tmp_path: Path) -> None:
         ({"views": [0, 7]}, "view"),
         ({"views": [0.5, 1]}, "view"),
         ({"views": 3}, "'views' must be a list of 2 numbers"),
-        ({"problem": None}, "'problem' must be str, found NoneType"),
-        ({"answer": [1]}, "'answer' must be str or int"),
+        ({"problem": None}, "'problem' must be a text, found null"),
+        ({"answer": [1]}, "'answer' must be a text or a whole number"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
