@@ -36,8 +36,8 @@ from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.querying import LLMEndpoints
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import case_of
 from skill_ttrl.stages.distill import distill_into

@@ -34,7 +34,7 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).resolve().parent.parent
 CLI = "from skill_ttrl.cli.entry import main; main()"
 
-NAMES: dict[str, str | None] = {}
+NAMES: dict[str, str | None] = {"dropped": None}
 """Old name → new name of a field (`accuracy`) or a file (`votes.jsonl`); None: one side alone has it. For a commit that only renames."""
 
 IGNORED = {"seconds", "created", "check", "digest", "config_digest", "timing", "source", "policy", "reused_from"}

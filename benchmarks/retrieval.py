@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.chroma import ChromaIndex
 from skill_ttrl.skills.embedders import make_embedder
 from skill_ttrl.skills.retrieval import MemoryIndex, Retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 
 K = 6
@@ -85,7 +85,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     def opened() -> Retriever:
         embedder = make_embedder(options.embedder, options.model)
-        index = MemoryIndex() if options.only == "memory" else ChromaIndex(embedder.name, folder=folder)
+        index = MemoryIndex() if options.only == "memory" else ChromaIndex(embedder.name, folder)
         return Retriever(options.mode, embedder, index)
 
     started = time.perf_counter()

@@ -40,7 +40,6 @@ _SIMPLE = {
     "env.kwargs.url": "talk to the server {}",
     "vllm.servers": "talk to the server {}",
     "vllm.weight_transfer_dir": "write weights to the folder {}",
-    "skills.chroma_server": "send the vectors of skills to {}",
     "command.argv": "run the program {}",
     "command.env": "run a program with your environment variables {}",
     "command.cwd": "run a program in the folder {}",
@@ -119,8 +118,6 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"load the embedder {value}, whose files can name Python code to import"
         elif key == "scale.address" and value not in (None, "auto", "local"):
             found[key] = f"run as part of the Ray cluster {value}, whose nodes can run code in this process"
-        elif key == "skills.shared" and value and stated["skills"].get("bank"):
-            found[key] = f"write skills to the bank {stated['skills']['bank']}, outside of the run"
         elif key == "collect.agent" and str(value).startswith("openai:"):
             found[key] = f"send prompts to your default openai address, or that of endpoints, for the model {value[7:]}"
         elif key == "collect.agent" and str(value).startswith("command:"):

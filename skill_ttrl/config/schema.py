@@ -110,8 +110,6 @@ class SkillTTRLConfig(SeedSections, Section):
         notes = self.skills is not None and self.skills.episode_notes
         if notes and self.skills and (self.agent.max_turns < 2 or not self.skills.max_retrievals):
             yield "skills.episode_notes needs agent.max_turns above 1 and skills.max_retrievals above 0"
-        if self.skills is not None:
-            yield from self.skills.sharing_problems()
         document = None if self.agent.document_as != "bank" else self.agent.document
         if document is not None and self.skills is None:
             yield "agent.document_as=bank needs a skills section: the document is the bank that it describes"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -43,10 +42,7 @@ class SkillsConfig(Section):
 
     bank: str | None = None
     """Initial skills: a bank's folder, an exported JSON or JSONL file, `document:FILE` (a skill document), or `synthetic:operators`; None:
-    an empty bank. The run uses its own copy, unless the bank is `shared`."""
-    shared: bool = False
-    """True: `bank` is a folder that several runs read and write concurrently; the first of them creates it. Each step starts with the
-    newest version. Vectors then need `chroma_server`, or `index: memory`. See [scale.md](scale.md#shared-bank)."""
+    an empty bank. The run uses its own copy."""
     enabled: bool = True
     """False: prompts have no skills and queries get no answer. A control."""
     type_names: dict[str, str] = Field(default_factory=dict)
@@ -76,9 +72,8 @@ class SkillsConfig(Section):
     """Skills for a BM25 query (`keyword`, and queries of `template`) with no matching skill. `none`: nothing. `most_useful`: those of the
     task's type, by tier, with the highest success per use, as in the first Skill-TTRL."""
     index: Literal["chroma", "memory"] = "chroma"
-    """Where to store vectors. Both give the same results; `memory` computes the vectors again at each start."""
-    chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")
-    """`host:port` of a running Chroma server; None: an embedded Chroma in the bank's folder."""
+    """Where to store vectors: an embedded Chroma in the bank's folder, or nowhere. Both give the same results; `memory` computes the vectors
+    again at each start."""
     min_score: float | None = 0.0
     """SkillRL's delta (0.4 for its embedder; a cosine for `embedding`): skills of the tier `task` with a lower score are not retrieved.
     General skills and mistakes are not retrieved below 0, or below `min_score` if that is negative. None: no threshold."""
@@ -114,22 +109,6 @@ class SkillsConfig(Section):
     def embeds(self) -> bool:
         """True if skills are found by vectors, so that an embedder is needed."""
         return self.retrieval in ("embedding", "hybrid")
-
-    def sharing_problems(self) -> Iterator[str]:
-        """Settings that a shared bank cannot have, one sentence each; none where it is not shared."""
-        if not self.shared:
-            return
-        if self.bank is None or self.bank.startswith(("synthetic:", "document:")):
-            yield f"skills.shared needs skills.bank to name the folder that the runs share; it is {self.bank}"
-        if self.embeds and self.index == "chroma" and self.chroma_server is None:
-            yield (
-                "skills.shared needs skills.chroma_server (chroma run --path FOLDER --port PORT) or skills.index=memory: one process owns "
-                "an embedded Chroma"
-            )
-        if self.stale_after_steps is not None:
-            yield "skills.stale_after_steps counts the steps of one run, but skills.shared is for several: remove it"
-        if self.gate is not None:
-            yield "skills.gate tests a bank that one run changes, but skills.shared is for several: remove one of them"
 
     @model_validator(mode="after")
     def _notes_need_vectors(self) -> SkillsConfig:

@@ -330,7 +330,6 @@ NO_EFFECT_ON_RESULTS = (
     "sft.micro_batch_size",
     "rl.micro_batch_size",
     "rollout.max_batch_size",
-    "skills.chroma_server",
     "skills.index",
     "model.gradient_checkpointing",
     "model.packing",

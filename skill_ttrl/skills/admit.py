@@ -11,9 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from skill_ttrl.skills.changes import as_successor, flagged, normalize_skill, quote
+from skill_ttrl.skills.changes import Snapshot, as_successor, flagged, normalize_skill, quote
 from skill_ttrl.skills.similarity import Similarity, clusters, content_id, match_existing, normalized_tokens, sentences
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.types import Draft
 from skill_ttrl.types import Change, ChangeKind, Skill, SkillStats
 

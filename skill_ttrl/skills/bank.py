@@ -21,6 +21,7 @@ from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.changes import (
     EDITABLE,
     OnDuplicate,
+    Snapshot,
     as_successor,
     difference,
     evictions,
@@ -29,13 +30,10 @@ from skill_ttrl.skills.changes import (
     missing_error,
     new_ids,
     normalize_skill,
-    rebase,
     validate_changes,
     with_usage,
 )
-from skill_ttrl.skills.folder import BankSettings, check_settings_trusted
-from skill_ttrl.skills.log import FileLog, MemoryLog, replay
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.log import BankSettings, FileLog, MemoryLog, check_settings_trusted, replay
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
 
 if TYPE_CHECKING:
@@ -64,9 +62,7 @@ class SkillBank:
         path: the bank's folder, made when it is not there; None: in memory.
         settings: None: the defaults of `BankSettings`, for a bank in memory with `fallback="most_useful"`, as in the first Skill-TTRL.
         read_only: change nothing and take no lock: works while another process writes the bank.
-        writer: see `BankUpdate.writer`. On a shared bank, changes of a writer that do not fit the newest version are left out with
-            a reason (`BankUpdate.dropped`), and an update that it has made in that `round` for that `reason` is not made twice.
-            Without a writer such changes are refused.
+        writer: see `BankUpdate.writer`.
         **changed: fields of `BankSettings` in place of those of `settings`, such as `max_skills=50`.
 
     Raises:
@@ -91,7 +87,7 @@ class SkillBank:
         self._check_trusted: Callable[[], None] = lambda: None
         self._log: MemoryLog | FileLog = MemoryLog()
         if self.path is None or read_only:
-            self.settings = self.settings.in_memory()
+            self.settings = self.settings.changed(index="memory")
         if self.path is not None:
             # All that can be wrong is found before the folder is touched.
             remembered = None if read_only else self.settings.remembered()
@@ -99,8 +95,7 @@ class SkillBank:
                 from skill_ttrl.skills.embedders import EMBEDDERS
 
                 EMBEDDERS.get(self.settings.embedder)
-            shared = self.settings.shared and not read_only
-            self._log = FileLog(self.path, settings=remembered, read_only=read_only, shared=shared)
+            self._log = FileLog(self.path, settings=remembered, read_only=read_only)
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False, **changed: Any) -> SkillBank:
@@ -140,13 +135,8 @@ class SkillBank:
         return tuple(self._log.notices)
 
     def snapshot(self) -> Snapshot:
-        """The present version, frozen. The same object until the bank changes here, or is read anew (`refresh`)."""
+        """The present version, frozen. The same object until the bank changes."""
         return self._log.current
-
-    def refresh(self) -> Snapshot:
-        """The newest version: of a shared bank with what others have added since the last call or change."""
-        self._log.refresh()
-        return self.snapshot()
 
     def get(self, skill_id: str) -> Skill | None:
         """The skill of this id, or None."""
@@ -224,21 +214,13 @@ class SkillBank:
         Raises:
             SkillBankError: a change does not fit the present version, or cannot be written. Nothing is changed then.
         """
-        with self._log.writing():
-            if isinstance(changes, BankUpdate):
-                if changes.version != self.version + 1:
-                    raise SkillBankError(
-                        f"The update is for version {changes.version}, but the bank's next is {self.version + 1}. Create it again from the present version."
-                    )
-                return self._write(replace(changes, changes=self.plan(changes.changes).changes))
-            if (made := self._log.made(self.writer, why.get("round"), why.get("reason", ""))) is not None:
-                return made
-            changes = tuple(changes)
-            fitting, dropped = rebase(self.snapshot(), changes) if self.settings.shared else (changes, ())
-            if dropped and not self.writer:
-                validate_changes(self.snapshot(), changes)  # raises: it says what does not fit, and what to do
-            update = self.plan(fitting, **why)
-            return self._write(replace(update, origin=origin, samples=tuple(samples), dropped=dropped))
+        if isinstance(changes, BankUpdate):
+            if changes.version != self.version + 1:
+                raise SkillBankError(
+                    f"The update is for version {changes.version}, but the bank's next is {self.version + 1}. Create it again from the present version."
+                )
+            return self._write(replace(changes, changes=self.plan(changes.changes).changes))
+        return self._write(replace(self.plan(changes, **why), origin=origin, samples=tuple(samples)))
 
     def add(self, skill: Skill, **why: Unpack[UpdateMetadata]) -> Skill:
         """Add a new skill, evicting the least useful where the bank is full; the skill as it was stored.
@@ -359,10 +341,9 @@ class SkillBank:
         the log. Capacity is not looked at.
         """
         why = reason or f"rollback to {version}", tuple(evidence)
-        with self._log.writing():
-            old = self.at(version)
-            changes = difference(self.snapshot(), old)
-            return self._write(BankUpdate(self.version + 1, changes, *why, origin=old.origin, back_to=version))
+        old = self.at(version)
+        changes = difference(self.snapshot(), old)
+        return self._write(BankUpdate(self.version + 1, changes, *why, origin=old.origin, back_to=version))
 
     def rewind(self, version: int) -> None:
         """Delete every update after `version` permanently. Use it only when a run resumes from an older checkpoint and

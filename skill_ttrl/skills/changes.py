@@ -1,6 +1,6 @@
-"""Validates skill-bank changes. Pure functions: a snapshot and proposed changes in, validated changes out.
+"""A bank at one version, a frozen value, and what may change it: a snapshot and proposed changes in, validated changes out.
 
-Every change passes `validate_changes`; `eviction_key` is the order of eviction. Texts are data of unknown origin and are
+Retrieval, prompts and merging see a `Snapshot`, never a bank that changes. Every change passes `validate_changes`; `eviction_key` is the order of eviction. Texts are data of unknown origin and are
 stored unchanged, but an id, which models write and prompts show, must be a plain word.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, ChangeKind, Skill, SkillStats, Tier
 
 OnDuplicate = Literal["refuse", "skip", "replace", "rename"]
@@ -28,6 +28,55 @@ _ENDING = ("remove", "evict")
 """Kinds of changes after which the skill is gone."""
 EDITABLE = ("title", "text", "when_to_apply", "tier", "task_type", "source")
 """Fields that an edit may set; the others are the bank's own book-keeping."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All skills of one version, by id in sorted order."""
+
+    version: int = 0
+    skills: Mapping[str, Skill] = field(default_factory=lambda: MappingProxyType({}))
+    origin: str = ""
+    """Content of the imported file that the bank started from, besides its skills (their order, its metadata, its layout):
+    a JSON object as text, empty if there is none. Used only to write such a file again."""
+
+    @classmethod
+    def of(cls, version: int, skills: Iterable[Skill], origin: str = "") -> Snapshot:
+        """A snapshot of these skills; a later one of the same id counts."""
+        by_id = {skill.id: skill for skill in skills}
+        return cls(version, MappingProxyType({key: by_id[key] for key in sorted(by_id)}), origin)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a list of skills: the view that makes it frozen cannot be pickled."""
+        return Snapshot.of, (self.version, tuple(self), self.origin)
+
+    def __len__(self) -> int:
+        return len(self.skills)
+
+    def __iter__(self) -> Iterator[Skill]:
+        return iter(self.skills.values())
+
+    def __contains__(self, skill_id: object) -> bool:
+        return skill_id in self.skills
+
+    def get(self, skill_id: str) -> Skill | None:
+        """The skill of this id, or None."""
+        return self.skills.get(skill_id)
+
+    def changed(self, version: int, changes: Iterable[Change], origin: str | None = None) -> Snapshot:
+        """The snapshot after these changes; `origin` None leaves that as it was."""
+        skills = dict(self.skills)
+        for change in changes:
+            if change.before is not None:
+                skills.pop(change.before.id, None)
+            if change.after is not None:
+                skills[change.after.id] = change.after
+        return Snapshot.of(version, skills.values(), self.origin if origin is None else origin)
+
+
+def fits_type(skill: Skill, task_type: str | None) -> bool:
+    """True if a task of this type may be shown the skill: it is for the type, for any, or general. None or empty: any task."""
+    return not task_type or skill.tier == "general" or skill.task_type in ("", task_type)
 
 
 def new_ids(snapshot: Snapshot, count: int, *, taken: Collection[str] = ()) -> list[str]:
@@ -300,67 +349,3 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise SkillBankError(f"{where} is a list of texts, found {quote(value)}.")
     return tuple(_text(item, where) for item in value)
-
-
-# Rebasing.
-
-
-def rebase(snapshot: Snapshot, changes: Iterable[Change]) -> tuple[tuple[Change, ...], tuple[str, ...]]:
-    """Fit changes that were made from an older version of a shared bank to the newest one, in order.
-
-    Counts of uses add up. A change of a skill that is gone or has changed since, and a new skill whose id is taken, do not fit any more.
-
-    Args:
-        snapshot: the newest version.
-        changes: made from any version; a later one may build on an earlier one.
-
-    Returns:
-        The changes that fit, and why each of the others does not: "evict 'sk_004': it is not in the bank any more".
-    """
-    skills = dict(snapshot.skills)
-    fitting, dropped = list[Change](), list[str]()
-    for change in changes:
-        found = _fitted(skills, change)
-        if isinstance(found, str):
-            dropped.append(found)
-            continue
-        if found.before is not None:
-            del skills[found.before.id]
-        if found.after is not None:
-            skills[found.after.id] = normalize_skill(found.after)
-        fitting.append(found)
-    return tuple(fitting), tuple(dropped)
-
-
-def _fitted(skills: dict[str, Skill], change: Change) -> Change | str:
-    """The change as it fits, or why it does not."""
-    before, after, current = change.before, change.after, None
-    about = before or after
-    what = f"{change.kind} {quote(about and about.id)}"
-    if before is not None:
-        current = skills.get(before.id)
-        if current is None:
-            return f"{what}: it is not in the bank any more"
-        if without_stats(current) != without_stats(normalize_skill(before)):
-            return f"{what}: it has changed since"
-    if after is not None and after.id in skills and (before is None or after.id != before.id):
-        same = skills[after.id].text == after.text
-        return (
-            f"{what}: {'it is in the bank already' if same else f'the id {quote(after.id)} is taken by another skill'}"
-        )
-    if before is None or current is None:
-        return change
-    if after is not None:
-        after = replace(after, stats=_summed(current.stats, before.stats, after.stats))
-    return replace(change, before=current, after=after)
-
-
-def _summed(current: SkillStats, before: SkillStats, after: SkillStats) -> SkillStats:
-    """The current statistics and what a change adds to those that it was made from."""
-    used = [step for step in (current.last_used_step, after.last_used_step) if step is not None]
-    return replace(
-        current,
-        uses=max(0, current.uses + after.uses - before.uses),
-        successes=max(0, current.successes + after.successes - before.successes),
-        last_used_step=max(used, default=None),
-    )

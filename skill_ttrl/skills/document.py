@@ -32,8 +32,7 @@ from typing import Any, Literal
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.skills.changes import TIERS, as_successor, check_id, normalize_skill, quote
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.changes import TIERS, Snapshot, as_successor, check_id, normalize_skill, quote
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Change, Skill, SkillStats, Tier
 

@@ -27,7 +27,7 @@ from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import BATCH_TEXTS, Client
 from skill_ttrl.registry import Registry
-from skill_ttrl.skills.folder import DEFAULT_MODEL
+from skill_ttrl.skills.log import DEFAULT_MODEL
 
 Vectors = NDArray[np.float32]
 

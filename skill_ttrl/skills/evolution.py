@@ -15,9 +15,8 @@ from typing import Any
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit, fingerprint
-from skill_ttrl.skills.changes import last_active
+from skill_ttrl.skills.changes import Snapshot, last_active
 from skill_ttrl.skills.similarity import Similarity
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.types import Case, Draft, SeededSample, Teacher, TeacherResult, case_of, lean, round_robin
 from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Change, Group, Skill, Trajectory, derive_seed, from_json, to_json

@@ -39,10 +39,9 @@ from typing import Any
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.sanitize import escape, replace_surrogates
-from skill_ttrl.skills.changes import new_ids, normalize_skill, quote
+from skill_ttrl.skills.changes import Snapshot, new_ids, normalize_skill, quote
 from skill_ttrl.skills.document import document_of, order_as_origin, skills_of, slug
-from skill_ttrl.skills.folder import SCHEMA, is_bank, refusal
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.log import SCHEMA, is_bank, refusal
 from skill_ttrl.storage.files import write_atomic, write_folder
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Skill, SkillStats, Tier

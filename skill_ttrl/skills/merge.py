@@ -16,11 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
-from skill_ttrl.skills.changes import as_successor, flagged, normalize_skill, quote, with_usage
+from skill_ttrl.skills.changes import Snapshot, as_successor, flagged, normalize_skill, quote, with_usage
 from skill_ttrl.skills.mergers import Draft, HeuristicMerger, Merger, MergeReport, technique, titles
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Group, Skill, SkillOps, SkillStats, Task
 
 

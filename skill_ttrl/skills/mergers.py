@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.admit import text_problem
-from skill_ttrl.skills.changes import MAX_ID, quote
+from skill_ttrl.skills.changes import MAX_ID, Snapshot, quote
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import (
     OPENAI,
@@ -37,7 +37,6 @@ from skill_ttrl.skills.querying import (
     fenced,
 )
 from skill_ttrl.skills.similarity import Similarity, clusters, consensus_text, normalized_tokens, sentences
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Message, Skill, SkillOps
 
 

@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from skill_ttrl.config.skills import SkillsConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
+from skill_ttrl.skills.changes import Snapshot, fits_type
 from skill_ttrl.skills.chroma import ChromaIndex
 from skill_ttrl.skills.embedders import EMBED_CHARS, Embedder, Vectors, make_embedder, words_of
-from skill_ttrl.skills.folder import BankSettings, Fallback, Mode, Searched
-from skill_ttrl.skills.snapshot import Snapshot, fits_type
+from skill_ttrl.skills.log import BankSettings, Fallback, Mode, Searched
 from skill_ttrl.skills.types import round_robin
 from skill_ttrl.types import Skill, Tier
 
@@ -459,25 +459,19 @@ def make_retriever(settings: BankSettings, folder: Path | None = None) -> Retrie
         folder: the bank's folder, for an embedded Chroma.
 
     Raises:
-        ConfigError: a name that is not known, or Chroma without a folder or server.
+        ConfigError: there is no such embedder, or Chroma has no folder.
         SkillBankError: the index cannot be used (see `ChromaIndex`).
         ModelError: the embedder's model cannot be loaded.
         MissingDependencyError: a package of the extra `skills` is not installed.
     """
-    mode, index, server, least = settings.retrieval_mode, settings.index, settings.chroma_server, settings.min_score
+    mode, least = settings.retrieval_mode, settings.min_score
     if mode in ("keyword", "template"):
         return Retriever(mode, min_score=least, searched=settings.searched, fallback=settings.fallback)
-    if index not in ("memory", "chroma"):
-        raise ConfigError(f"Unknown index {index!r}. Known: chroma, memory.")
-    if index == "chroma" and folder is None and server is None:
-        raise ConfigError(
-            "index 'chroma' needs the bank's folder or a chroma_server. Use 'memory' for a bank in memory."
-        )
+    if settings.index == "chroma" and folder is None:
+        raise ConfigError("index 'chroma' needs the bank's folder. Use 'memory' for a bank in memory.")
     embedder = make_embedder(settings.embedder, settings.embedder_model, settings.embedder_revision)
-    if index == "memory":
-        return Retriever(mode, embedder, MemoryIndex(), min_score=least, searched=settings.searched)
-    chroma = ChromaIndex(embedder.name, folder=None if server else folder, server=server)
-    return Retriever(mode, embedder, chroma, min_score=least, searched=settings.searched)
+    index = MemoryIndex() if settings.index == "memory" or folder is None else ChromaIndex(embedder.name, folder)
+    return Retriever(mode, embedder, index, min_score=least, searched=settings.searched)
 
 
 def check_packages(skills: SkillsConfig) -> None:

@@ -22,7 +22,7 @@ from skill_ttrl.progress import NoticeCollector, Progress, SilentProgress
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import quote
-from skill_ttrl.skills.folder import BankSettings, is_bank
+from skill_ttrl.skills.log import BankSettings, is_bank
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints, bank_unchanged
 from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.teachers import make_teacher
@@ -100,7 +100,7 @@ def distill_into(
         raise ConfigError(
             f"The teacher {name!r} must return a TeacherResult, not {type(result).__name__} (distill.teacher)."
         )
-    admitted = admit(result.drafts, bank.refresh(), _rules(bank, config), step=round)
+    admitted = admit(result.drafts, bank.snapshot(), _rules(bank, config), step=round)
     notes += [*result.notes, *admitted.fusions]
     notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]
     new = [change.after for change in admitted.changes if change.after is not None]

@@ -17,7 +17,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import is_command, is_remote
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.runs.folder import NO_EFFECT_ON_RESULTS, RunFolder
-from skill_ttrl.skills.folder import is_bank
+from skill_ttrl.skills.log import is_bank
 from skill_ttrl.stages.setup.load import load_checked
 
 EPISODES = "trajectories.jsonl"

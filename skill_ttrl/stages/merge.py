@@ -22,13 +22,12 @@ from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.changes import content_changes
-from skill_ttrl.skills.folder import check_new, is_bank
+from skill_ttrl.skills.changes import Snapshot, content_changes
+from skill_ttrl.skills.log import check_new, is_bank
 from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups, merged_samples
 from skill_ttrl.skills.mergers import MergeReport, make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import bank_unchanged
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inputs.leak import foreign_splits, settle, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of

@@ -109,7 +109,7 @@ def change_bank(
     """Let a step change the bank, and return the metrics of it.
 
     Each change is an update of the bank, a line in its log: winners are merged, stale skills evicted, failures evolved, texts edited. With a gate
-    they are collected, and applied once it accepts them. A shared bank takes what still fits its newest version.
+    they are collected, and applied once it accepts them.
     """
     bank = run.components.bank
     if not bank:
@@ -118,8 +118,7 @@ def change_bank(
     metrics |= bank.learn(groups, step, run.warn, evolves=state.evolution is not None)
     metrics |= evolve(run, state.evolution, groups, step, metrics)
     metrics |= edit_text(run, text, groups, step)
-    metrics |= decide_changes(run, state.gate, state.evolution, step)
-    return metrics | bank.take_conflicts()
+    return metrics | decide_changes(run, state.gate, state.evolution, step)
 
 
 def step_metrics(

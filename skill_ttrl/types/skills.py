@@ -225,7 +225,4 @@ class BankUpdate:
     back_to: int | None = None
     """The version that a rollback brings back; None for every other update."""
     writer: str = ""
-    """`run` for a run's changes to its own bank, `NAME:ID` of a run for those to a shared one; empty for changes by hand, by commands
-    and by programs."""
-    dropped: tuple[str, ...] = ()
-    """Proposed changes of a run that did not fit a shared bank any more, each with its reason (`skills.changes.rebase`)."""
+    """`run` for a run's changes to its bank; empty for changes by hand, by commands and by programs."""

@@ -22,7 +22,7 @@ from skill_ttrl.rl.algorithms.contract import ALGORITHMS
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.embedders import EMBEDDERS
-from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.stages.optimizing.rollouts import skill_reader
 from skill_ttrl.trust import powers, trusting
 from skill_ttrl.voting.ballot import STRATEGIES

@@ -17,7 +17,7 @@ from skill_ttrl.registry import import_user_module
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.trust import SUFFIX, powers, trusting
 
@@ -67,8 +67,6 @@ POWERS = [
     ("model.trust_remote_code=true", "model.trust_remote_code", "run Python code that comes with the model"),
     ("model.attn_implementation=evil/kernel", "model.attn_implementation", "kernel evil/kernel"),
     ("skills.embedder_model=./here", "skills.embedder_model", "load the embedder ./here"),
-    ("skills.chroma_server=evil.example:80", "skills.chroma_server", "evil.example:80"),
-    ("skills={shared: true, bank: /home/me, index: memory}", "skills.shared", "write skills to the bank /home/me"),
     ("env.kwargs={data: 'HTTP://evil.example'}", "env.kwargs.data", "talk to the server"),
     *(
         (f"env.kwargs={{{key}: {json.dumps(address)}}}", f"env.kwargs.{key}", "talk to the server")

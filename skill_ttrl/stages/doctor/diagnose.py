@@ -45,7 +45,6 @@ WAIT = 5.0
 """Seconds in which a host must answer."""
 LONGEST_BODY = 1 << 20
 """Bytes of an answer that are read."""
-CHROMA = "chroma server"
 MOST_NAMES = 5
 """Models that are named where a host has many."""
 
@@ -132,7 +131,7 @@ def host_checks(config: SkillTTRLConfig) -> list[Check]:
         endpoint = config.endpoints.of(role)
         if endpoint is not None:  # one that is missing is found by `check_models`
             checks += tried(f"endpoint {role}", partial(_endpoint, endpoint, role))
-    return checks + tried(CHROMA, partial(_chroma, config))
+    return checks
 
 
 def _listed(
@@ -196,21 +195,6 @@ def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
         advice = f"Set endpoints.roles.{role}.model to a name that the server knows."
         return Check(name, "warn", f"{where} answers ({key}), but lists {found.scrubbed(_names(models))}", advice)
     return Check(name, "ok", f"{where} answers; {key}")
-
-
-def _chroma(config: SkillTTRLConfig) -> Check | None:
-    skills = config.skills
-    if skills is None or not skills.embeds or skills.index != "chroma" or skills.chroma_server is None:
-        return None
-    answer = ask(f"http://{skills.chroma_server}/api/v2/heartbeat")
-    if answer.status == 200 and isinstance(answer.body, dict) and "nanosecond heartbeat" in answer.body:
-        return Check(CHROMA, "ok", f"{skills.chroma_server} answers")
-    port = skills.chroma_server.rpartition(":")[2]
-    problem = answer.problem or f"HTTP {answer.status}: another program has the port {port}"
-    advice = (
-        f"Start it: chroma run --path FOLDER --host HOST --port {port}. Or use skills.index=memory, which needs none."
-    )
-    return Check(CHROMA, "fail", f"{skills.chroma_server} does not answer: {problem}", advice)
 
 
 LockName = Literal["cpu", "gpu"]

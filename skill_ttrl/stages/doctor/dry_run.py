@@ -11,12 +11,12 @@ from skill_ttrl.config import SkillTTRLConfig, Source
 from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import resolve_env
-from skill_ttrl.errors import ConfigError, EndpointError, SkillBankError, SkillTTRLError
+from skill_ttrl.errors import ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.load import load_model_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.data_phases import episode_leaks
-from skill_ttrl.stages.doctor.diagnose import CHROMA, host_checks
+from skill_ttrl.stages.doctor.diagnose import host_checks
 from skill_ttrl.stages.doctor.memory import PHASES, MemoryEstimate, estimate_here, gigabytes, memory_advice
 from skill_ttrl.stages.inputs.demonstrate import answer_note
 from skill_ttrl.stages.inputs.leak import (
@@ -106,8 +106,7 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool
             found.attempt(_add_memory, config, found)
         for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
-                kind = SkillBankError if check.name == CHROMA else EndpointError
-                found.refuse(kind(f"{check.name}: {check.found}. {check.advice}".rstrip()))
+                found.refuse(EndpointError(f"{check.name}: {check.found}. {check.advice}".rstrip()))
     found.phases = [_phase(name, config, found) for name in (*config.phases, "evaluate")]
     return found
 

@@ -20,11 +20,10 @@ from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.rollout.outcome import env_score, env_success
 from skill_ttrl.rollout.rollout import refuse_failure
-from skill_ttrl.skills.changes import normalize_skill
+from skill_ttrl.skills.changes import Snapshot, normalize_skill
 from skill_ttrl.skills.document import skills_of
-from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.run import RolloutWorker, schedule_of
 from skill_ttrl.types import Skill, Task, Trajectory, derive_seed
 
@@ -56,7 +55,7 @@ def as_bank(skills: SkillsConfig | None, to_skills: ToSkills) -> PlaceDocument:
         raise ConfigError(
             "optimize.place=bank needs a skills section in use: without it, prompts have no place for skills. Add one."
         )
-    settings = BankSettings.from_config(skills).in_memory()
+    settings = BankSettings.from_config(skills).changed(index="memory")
     retriever = make_retriever(settings)
 
     def place(worker: RolloutWorker, document: str) -> RolloutWorker:

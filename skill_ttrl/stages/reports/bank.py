@@ -11,18 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import load_config
 from skill_ttrl.data.operators import bank_family
-from skill_ttrl.errors import SkillBankError, SkillTTRLError
+from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.changes import TIERS
+from skill_ttrl.skills.changes import TIERS, Snapshot
 from skill_ttrl.skills.files import SkillFile, dump_skills, format_of_target, read_file, write_skills
-from skill_ttrl.skills.folder import LOG_FILE, is_bank
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.log import LOG_FILE, is_bank
 from skill_ttrl.stages.reports.summary_text import MAX_CELL, Inspection
-from skill_ttrl.stages.setup.open_bank import BANK, bank_path
+from skill_ttrl.stages.setup.open_bank import BANK
 from skill_ttrl.types import BankUpdate, Skill
 
 BANK_COLUMNS = ("id", "tier", "title", "successes/uses", "size", "version", "parents", "flags")
@@ -35,9 +33,7 @@ FALLBACK = "no skill shares a word with the query: these hits are the fallback, 
 def bank_folder(path: str | Path) -> Path:
     """The bank's folder, also where a run that has one is named."""
     path = Path(path)
-    if not RunFolder.exists(path):
-        return path
-    return path / BANK if is_bank(path / BANK) else _shared_bank(path) or path
+    return path / BANK if RunFolder.exists(path) and is_bank(path / BANK) else path
 
 
 def look(path: str | Path) -> SkillBank:
@@ -60,7 +56,6 @@ def inspect_bank(path: str | Path, *, limit: int = 10) -> Inspection:
     with look(path) as bank:
         now, folder = bank.snapshot(), bank_folder(path)
         facts = {"version": now.version, "capacity": bank.settings.max_skills, "retrieval": _retrieval(bank)}
-        facts |= {"shared": "yes, by several runs"} if bank.settings.shared else {}
         facts |= {"log": f"{(folder / LOG_FILE).stat().st_size:,} bytes"}
         return _listed("bank", folder, facts, list(now), limit, bank.notices)
 
@@ -101,21 +96,11 @@ def run_bank(run: Path) -> str | None:
     folder = bank_folder(run)
     if folder == run:
         return None
-    shared = f"shared, at {folder}: " if folder != run / BANK else ""
     try:
         with look(folder) as bank:
-            return f"{shared}{len(bank)} skills, version {bank.version}; see skillttrl inspect {folder}"
+            return f"{len(bank)} skills, version {bank.version}; see skillttrl inspect {folder}"
     except SkillBankError as error:
         return str(error)
-
-
-def _shared_bank(run: Path) -> Path | None:
-    """The folder of the bank that a run shares with others; None where it shares none, or its config cannot be read."""
-    try:
-        skills = load_config(run / "config.yaml", trust=True).skills
-    except SkillTTRLError:
-        return None
-    return bank_path(skills, run) if skills is not None and skills.shared else None
 
 
 def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
@@ -126,8 +111,6 @@ def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
         if len(updates) < bank.version:
             notes.append(f"showing the last {len(updates)} of {bank.version} updates; --rows {bank.version} shows all")
         facts = {"version": bank.version, "skills": len(bank)}
-    dropped = [f"version {update.version}: {_cell(each)}" for update in reversed(updates) for each in update.dropped]
-    notes += [f"no longer applied: {each}" for each in dropped[:5]]
     rows = [_history_row(update) for update in reversed(updates)]
     return Inspection("history", str(bank_folder(path)), facts, HISTORY_COLUMNS, rows, notes)
 
@@ -164,7 +147,6 @@ def _bank_row(skill: Skill) -> tuple[Any, ...]:
 def _history_row(update: BankUpdate) -> tuple[Any, ...]:
     kinds = Counter[str](change.kind for change in update.changes)
     ids = dict.fromkeys(skill.id for change in update.changes if (skill := change.after or change.before))
-    kinds.update(["did not fit"] * len(update.dropped))
     what = ", ".join(f"{kind} {count}" for kind, count in kinds.items()) or "nothing"
     evidence = _cell(", ".join(update.evidence)) or None
     return (

@@ -20,7 +20,7 @@ from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identi
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.files import holds_records
-from skill_ttrl.skills.folder import BANK_FILE, is_bank
+from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
 from skill_ttrl.stages.optimizing.summary import is_optimization, read_summary, summary_lines
 from skill_ttrl.stages.reports.bank import inspect_bank, inspect_skill_file, run_bank

@@ -19,7 +19,7 @@ from skill_ttrl.data.tasks import system_message
 from skill_ttrl.envs import SHORT_NAMES, env_defaults, resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.skills.folder import with_own_embedder
+from skill_ttrl.skills.log import with_own_embedder
 from skill_ttrl.stages.inputs.tasks import training_tasks
 
 MAX_TURNS = 50

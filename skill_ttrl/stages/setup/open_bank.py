@@ -1,8 +1,7 @@
 """Opening the skill bank of a run, and what it starts with.
 
 A run's bank lives in `bank/` of its folder. A checkpoint holds the bank's version; resuming cuts the log back to that version, so
-a resumed run sees and writes what one that was never stopped would. A shared bank (`skills.shared`) is where the config says, and is never
-cut back: a resumed run continues with its newest version, and the updates that it made since the checkpoint count.
+a resumed run sees and writes what one that was never stopped would.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Any
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import RunFolderError, SkillBankError
-from skill_ttrl.runs.folder import RunFolder, read_run_json
+from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.files import SkillFile, holds_skills, read_file
-from skill_ttrl.skills.folder import BANK_FILE, LOG_FILE, BankSettings, check_new, is_bank
+from skill_ttrl.skills.log import BANK_FILE, LOG_FILE, BankSettings, is_bank
 from skill_ttrl.skills.querying import LLMEndpoints
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.storage.files import write_folder
 from skill_ttrl.types import Skill
@@ -54,46 +53,27 @@ def open_run_bank(
     if config is None:
         return NoBank()
     version = None if state is None else bank_version(state)
-    path, name = bank_path(config, folder.path), "shared skill bank" if config.shared else "run's skill bank"
-    first = starting_file(config) if version is None and not config.shared else SkillFile([])
-    if not is_bank(path) and (version if config.shared else version is not None):
+    path = folder.path / BANK
+    first = starting_file(config) if version is None else SkillFile([])
+    if not is_bank(path) and version is not None:
         raise SkillBankError(
-            f"The {name} at {path} is missing; the run needs its version {version}. Restore the folder, or start a new run."
+            f"The run's skill bank at {path} is missing; the run needs its version {version}. Restore the folder, or start a new run."
         )
-    writer, notices = WRITER, list[str]()
-    if config.shared:
-        writer = f"{folder.path.resolve().name}:{read_run_json(folder.path).get('id', '')}"
-    else:
-        notices += keep_edits(path, version or 0)
-        if version is None:
-            discard_bank(folder)  # of a start that was killed before its first checkpoint
-    bank = SkillBank.from_config(config, path, writer=writer)
+    notices = keep_edits(path, version or 0)
+    if version is None:
+        discard_bank(folder)  # of a start that was killed before its first checkpoint
+    bank = SkillBank.from_config(config, path, writer=WRITER)
     try:
-        if config.shared and bank.version < (version or 0):
-            raise SkillBankError(
-                f"The shared skill bank at {path} is at version {bank.version}, but the run has seen version {version}: this is another "
-                "bank or an older copy. Restore the bank, or start a new run."
-            )
-        if version is not None and not config.shared:
+        if version is not None:
             bank.rewind(version)
         elif first.skills:
             bank.import_skills(first.skills, origin=first.origin, reason=f"import {config.bank}")
         _ = bank.retriever  # a wrong embedder must not cost the cold start
         notices += bank.notices
-        if config.shared and not len(bank):
-            notices.append(
-                f"The shared skill bank {path} is empty. Import skills (skillttrl skills import), or let a run add some: distill, "
-                "evolve, skills.extract_from_solutions, or a policy that writes them."
-            )
         return RunBank(config, bank, models or LLMEndpoints(), notices)
     except BaseException:
         bank.close()
         raise
-
-
-def bank_path(config: SkillsConfig | None, run: Path) -> Path:
-    """The folder of a run's bank: in the run's folder, or where `skills.bank` says if it is shared."""
-    return Path(config.bank) if config is not None and config.shared and config.bank else run / BANK
 
 
 def keep_edits(path: Path, version: int) -> list[str]:
@@ -140,7 +120,7 @@ def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -
     """Read the bank of a run at one version, to query and measure it. Nothing is written: vectors are made in memory."""
     if config is None:
         return NoBank()
-    with SkillBank.open(bank_path(config, run), read_only=True) as bank:
+    with SkillBank.open(run / BANK, read_only=True) as bank:
         snapshot = bank.snapshot() if version is None else bank.at(version)
     return RunBank(config, SkillBank.from_snapshot(snapshot, BankSettings.from_config(config)))
 
@@ -150,18 +130,6 @@ def bank_in_memory(config: SkillsConfig) -> RunBank:
     return RunBank(
         config, SkillBank.from_snapshot(Snapshot.of(0, starting_skills(config)), BankSettings.from_config(config))
     )
-
-
-def check_start(config: SkillsConfig) -> int:
-    """Number of skills that a run begins with.
-
-    Raises:
-        SkillBankError: they cannot be read; or a shared bank is to be made where other things are.
-    """
-    if config.shared and config.bank is not None and not is_bank(Path(config.bank)):
-        check_new(Path(config.bank))
-        return 0
-    return len(starting_skills(config))
 
 
 def starting_skills(config: SkillsConfig) -> list[Skill]:

@@ -26,9 +26,9 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.scale.cluster import open_hosts, open_pool
 from skill_ttrl.scale.crew import HostedEnv, fetch, share
-from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.changes import Snapshot
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, Retriever, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.build import make_envs
 from skill_ttrl.stages.setup.policy import build_policy, load_policy
 from skill_ttrl.stages.setup.rules import rolls_out_on_workers, shares_rollouts
@@ -225,7 +225,7 @@ class _Rolling:
     def _retriever(self) -> Retriever:
         """Searches any version of the bank. How vectors are kept changes no list, so here they are in memory."""
         assert self._skills is not None  # there is no bank without
-        return make_retriever(BankSettings.from_config(self._skills).in_memory())
+        return make_retriever(BankSettings.from_config(self._skills).changed(index="memory"))
 
     def _snapshot(self, handle: Any) -> Snapshot:
         if self._bank is None or self._bank[0] != handle:

@@ -46,7 +46,7 @@ from skill_ttrl.stages.inputs.leak import named, run_of
 from skill_ttrl.stages.inputs.selection import training_selection
 from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, split_tasks
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
-from skill_ttrl.stages.setup.open_bank import check_start
+from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_paraphrase, unstated
 from skill_ttrl.types import Task
@@ -378,7 +378,7 @@ def _of_skills(config: SkillTTRLConfig, begun: bool) -> Iterator[SkillTTRLError]
     """The bank to begin with, its packages, and the language models that are asked. Nothing is sent."""
     skills, used = config.skills, roles_used(config)
     if skills is not None and not begun:
-        yield from _failing(partial(check_start, skills))
+        yield from _failing(partial(starting_skills, skills))
     if skills is not None:
         yield from _failing(partial(check_packages, skills))
     edits = config.reinforces and config.optimize is not None and config.optimize.every is not None

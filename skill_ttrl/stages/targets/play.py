@@ -28,8 +28,8 @@ from skill_ttrl.rollout.rollout import RolloutSettings, refuse_failure, rollout,
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, model_card
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.folder import BankSettings
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.changes import Snapshot
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.stages.inputs.tasks import own_training_tasks, source_tasks, split_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.defaults import with_env_defaults

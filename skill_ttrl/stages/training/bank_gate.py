@@ -16,10 +16,9 @@ from skill_ttrl.errors import CheckpointError
 from skill_ttrl.optimize.paired import GateOutcome, PairedRule, gate_change
 from skill_ttrl.rollout.outcome import env_success
 from skill_ttrl.rollout.rollout import refuse_failure
-from skill_ttrl.skills.changes import content_changes
+from skill_ttrl.skills.changes import Snapshot, content_changes
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval import BankView
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.run import RolloutWorker, Run, TrainingComponents
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import BankUpdate, Change, Group, Task, derive_seed, from_json

@@ -26,11 +26,10 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog, eval_line
 from skill_ttrl.runs.stop_rules import COLLAPSE, stop_step
 from skill_ttrl.signals import RESUME, StopSignal
-from skill_ttrl.skills.changes import normalize_skill
+from skill_ttrl.skills.changes import Snapshot, normalize_skill
 from skill_ttrl.skills.document import skills_of
-from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.evaluation.measure import control_results, correctness, evaluation_draws, measure, play_controls
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.inputs.leak import Seen, demonstration_leaks
@@ -110,7 +109,7 @@ class RolloutWorker:
         snapshot = Snapshot.of(0, map(normalize_skill, skills_of(document)))
         if self.agent.bank is not None:
             return BankView(snapshot, self.agent.bank.retriever)
-        settings = BankSettings.from_config(self.config.skills).in_memory()
+        settings = BankSettings.from_config(self.config.skills).changed(index="memory")
         return BankView(snapshot, make_retriever(settings))
 
     def generate_rollouts(

@@ -13,13 +13,12 @@ from skill_ttrl.errors import BudgetError
 from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.changes import usage_changes
+from skill_ttrl.skills.changes import Snapshot, usage_changes
 from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups
 from skill_ttrl.skills.mergers import TROUBLE, Merger, MergeReport, make_merger
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, bank_unchanged
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.metrics import completions_of, trajectories_of
 from skill_ttrl.types import BankUpdate, Change, Group, Skill, Task, to_json
 
@@ -49,8 +48,6 @@ class RunBank:
     """Language models that may be asked."""
     notices: list[str] = field(default_factory=list)
     """Findings from opening the bank that the user should read."""
-    conflicts: int = 0
-    """Changes since `take_conflicts` that did not fit a shared bank any more."""
     draft: SkillBank | None = None
     """With a gate: a copy in memory with the changes that it has not decided on yet. Prompts never show it."""
 
@@ -77,7 +74,7 @@ class RunBank:
 
     def view(self) -> BankView | None:
         """The newest version of the bank, frozen; None where it is not used. A step sees it until it ends."""
-        return self.view_of(self.bank.refresh()) if self else None
+        return self.view_of(self.bank.snapshot()) if self else None
 
     def view_of(self, snapshot: Snapshot) -> BankView:
         """Another version, searched as this bank is."""
@@ -116,7 +113,6 @@ class RunBank:
         Raises:
             EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`.
         """
-        self.bank.refresh()
         figures = self._merge(groups, step, warn) if self.config.update == "merge" else {}
         if self.config.update == "none" and evolves:
             self._count_uses(groups, step)
@@ -126,14 +122,7 @@ class RunBank:
 
     def apply(self, changes: Iterable[Change], **why: Any) -> BankUpdate:
         """Change the bank, or its draft, by one update; see `SkillBank.apply`."""
-        update = self.target.apply(changes, **why)
-        self.conflicts += len(update.dropped)
-        return update
-
-    def take_conflicts(self) -> dict[str, float]:
-        """The metric of `conflicts`, counted anew from here on; none where no other run shares the bank."""
-        found, self.conflicts = self.conflicts, 0
-        return {"skills_conflicts": float(found)} if self.config.shared else {}
+        return self.target.apply(changes, **why)
 
     def _merge(self, groups: Sequence[Group], step: int, warn: Warn) -> dict[str, float]:
         report = MergeReport()
@@ -201,7 +190,7 @@ class RunBank:
         ]
         if uses:
             evidence = tuple(dict.fromkeys(group.task.id for group in groups))
-            self.conflicts += len(self.target.record_usages(uses, step, evidence=evidence).dropped)
+            self.target.record_usages(uses, step, evidence=evidence)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the bank for a checkpoint, JSON-able."""

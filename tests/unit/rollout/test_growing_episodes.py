@@ -17,9 +17,9 @@ from skill_ttrl.llm.chat import encode_chat, encode_next, missing_end, turn_end
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
-from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.changes import Snapshot
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Message, Skill, Task, Trajectory
 from tests.scripted_backend import ScriptedBackend
 

@@ -14,9 +14,9 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
-from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.changes import Snapshot
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Group, Skill, Task
 from tests.scripted_backend import RecordingBackend, ScriptedBackend
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from skill_ttrl.skills import evolution
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, fingerprint
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.evolution import least_useful_first
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.types import Draft
 from skill_ttrl.types import Skill, SkillStats
 

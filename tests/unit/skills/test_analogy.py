@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from skill_ttrl.config import EvolveConfig
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.evolution import Evolver, SuccessTracker
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import Case, Draft
 from skill_ttrl.types import Group, Skill, Step, Task, Trajectory

@@ -188,7 +188,7 @@ def test_save_and_load(bank: SkillBank, tmp_path: Path) -> None:
         small.load(tmp_path / "kept.json")
 
 
-@pytest.mark.parametrize("embedder", ["nope", "no.such:thing", "skill_ttrl.skills.snapshot:missing", 3, object()])
+@pytest.mark.parametrize("embedder", ["nope", "no.such:thing", "skill_ttrl.skills.changes:missing", 3, object()])
 def test_a_bank_that_cannot_be_opened_leaves_its_folder_alone(embedder: Any, tmp_path: Path) -> None:
     with SkillBank(tmp_path / "known") as bank:
         bank.add(Skill("a", "A", "text"))

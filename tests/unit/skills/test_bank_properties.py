@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.changes import difference, validate_changes
+from skill_ttrl.skills.changes import Snapshot, difference, validate_changes
 from skill_ttrl.skills.log import replay
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
 IDS = st.sampled_from([f"s{number}" for number in range(8)])

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.embedders import Vectors
 from skill_ttrl.skills.retrieval import BankView, MemoryIndex, Query, Retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats, Tier
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.chroma import ChromaIndex
 from skill_ttrl.skills.embedders import HashEmbedder, Vectors
-from skill_ttrl.skills.folder import BankSettings, Mode
+from skill_ttrl.skills.log import BankSettings, Mode
 from skill_ttrl.skills.retrieval import MemoryIndex, Retriever, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 from tests.preloaded import run_code
 

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.changes import normalize_skill
+from skill_ttrl.skills.changes import Snapshot, normalize_skill
 from skill_ttrl.skills.document import document_changes, document_of, skills_of
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 
 DOCUMENT = """# House rules

@@ -14,9 +14,9 @@ from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.evolution import Evolver, FailureSelection, SuccessTracker, evolved
 from skill_ttrl.skills.retrieval import BankView, Query
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Group, Skill, SkillStats, Step, Task, Trajectory
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.changes import normalize_skill
+from skill_ttrl.skills.changes import Snapshot, normalize_skill
 from skill_ttrl.skills.files import describe, dump_skills, holds_records, parts_of, read_file, skill_text, write_skills
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
 
 HOSTILE = st.one_of(

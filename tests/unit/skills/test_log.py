@@ -12,7 +12,7 @@ import pytest
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.types import Skill
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.merge import MergeRules, merge_groups, merged_samples
 from skill_ttrl.skills.mergers import (
     MERGERS,
@@ -24,7 +25,6 @@ from skill_ttrl.skills.mergers import (
 )
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import content_id
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Group, Skill, SkillStats, Step, Task, Trajectory
 
 parse = OutputParser().parse

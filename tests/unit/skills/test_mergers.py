@@ -17,10 +17,10 @@ from skill_ttrl import SkillMerger
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills import mergers
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.mergers import Draft, LLMMerger, Merged, make_merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, OnFailure
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 from tests.faulty_server import FaultyServer
 from tests.scripted_model import asked, models, scripted

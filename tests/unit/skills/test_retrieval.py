@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.embedders import EMBED_CHARS, HashEmbedder, words_of
-from skill_ttrl.skills.folder import BankSettings, Mode
+from skill_ttrl.skills.log import BankSettings, Mode
 from skill_ttrl.skills.retrieval import Hit, MemoryIndex, Retriever, make_retriever, skill_text
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
 EMBEDDER = HashEmbedder(24)  # small enough for collisions and negative scores

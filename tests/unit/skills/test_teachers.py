@@ -11,7 +11,7 @@ from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.teachers import QUESTION_TOKENS, TEACHERS, case_text, make_teacher, questions_of
 from skill_ttrl.skills.types import Case, TeacherResult
 from skill_ttrl.types import Skill, SkillStats, Step

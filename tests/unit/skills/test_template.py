@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.files import read_file
 from skill_ttrl.skills.retrieval import BankView, Query, Retriever, by_template
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
 
 

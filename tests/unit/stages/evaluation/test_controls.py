@@ -21,9 +21,9 @@ from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout, run_scripted_episode
-from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.changes import Snapshot
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.collect import run_as_configured
 from skill_ttrl.stages.evaluation.measure import control_results, play_controls
 from skill_ttrl.stages.evaluation.results import ProblemResult

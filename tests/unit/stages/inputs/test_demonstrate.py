@@ -12,9 +12,9 @@ from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import DemonstrationsConfig, SkillsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.skills.folder import BankSettings
+from skill_ttrl.skills.changes import Snapshot
+from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inputs.demonstrate import LeftOut, chosen_steps, coverage, demonstrate, follows
 from skill_ttrl.types import Skill, Step, Task, Trajectory
 
