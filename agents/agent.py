@@ -17,6 +17,7 @@ from skill_ttrl.agents.observations import Form, FormActions, read_form
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.ops import last_open_query
 from skill_ttrl.skills.retrieval import BankView, Query
 from skill_ttrl.types import Message, Skill, Step, Task
@@ -117,9 +118,9 @@ class Agent:
 
     def with_document(self, document: str) -> Agent:
         """The same agent with another skill document at the head of its prompts; empty: without one."""
-        slot = self.formatter.document.with_text(document)
-        window = None if self.window is None else replace(self.window, document=slot)
-        return replace(self, formatter=self.formatter.with_document(slot), window=window)
+        text = replace_surrogates(document)
+        window = None if self.window is None else replace(self.window, document=text)
+        return replace(self, formatter=self.formatter.with_document(text), window=window)
 
     def prompt(self, scene: AgentInput) -> Prompt:
         """The model's prompt in this scene, whose skills are those that `select_skills` gave at the start."""

@@ -8,58 +8,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from skill_ttrl.config import AgentConfig
 from skill_ttrl.errors import DocumentError
-from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.types import Message
 
 MAX_BYTES = 1 << 20
 """Largest file that is read as a document."""
 
 
-@dataclass(frozen=True)
-class DocumentSlot:
-    """Where prompts show a document, and the document that they show."""
+def with_document(messages: Sequence[Message], document: str) -> tuple[Message, ...]:
+    """The conversation with the document behind its system message, or as one; an empty document changes nothing."""
+    if not document.strip():
+        return tuple(messages)
+    first, *rest = messages
+    if first.role != "system":
+        return Message("system", document), *messages
+    return Message("system", f"{first.content}\n\n{document}"), *rest
 
-    templates: Templates
-    shown_as: Literal["system", "prompt", "bank"] = "system"
-    """`system`: behind the system message. `prompt`: before the task, in the first message of the user. `bank`: nowhere; its parts are
-    skills."""
-    text: str = ""
-    """Empty: prompts show none."""
 
-    @classmethod
-    def from_config(cls, config: AgentConfig, templates: Templates) -> DocumentSlot:
-        """The slot that a config describes, with its document.
+def document_of(config: AgentConfig) -> str:
+    """The document that a config names; empty where it names none.
 
-        Raises:
-            DocumentError: see `read_document`.
-        """
-        text = "" if config.document is None else read_document(config.document)
-        templates.get("document")
-        return cls(templates, config.document_as, text)
-
-    def with_text(self, text: str) -> DocumentSlot:
-        """The same place with another document."""
-        return replace(self, text=replace_surrogates(text))
-
-    def placed(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The conversation with the document at its head."""
-        if not self.text.strip() or self.shown_as == "bank":
-            return tuple(messages)
-        first, *rest = messages
-        if self.shown_as == "system":
-            if first.role != "system":
-                return Message("system", self.text), *messages
-            return Message("system", f"{first.content}\n\n{self.text}"), *rest
-        place = next(index for index, each in enumerate(messages) if each.role == "user")
-        shown = self.templates.render("document", document=self.text, question=messages[place].content)
-        return *messages[:place], Message("user", shown), *messages[place + 1 :]
+    Raises:
+        DocumentError: see `read_document`.
+    """
+    return "" if config.document is None else read_document(config.document)
 
 
 def read_document(path: str | Path) -> str:

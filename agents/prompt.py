@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from skill_ttrl.agents.document import DocumentSlot
+from skill_ttrl.agents.document import document_of, with_document
 from skill_ttrl.config import AgentConfig
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape
@@ -58,7 +58,7 @@ class PromptFormatter:
         self._template, self._system = template, system
         self._bank, self._task_type, self._max_skills = skill_bank, task_type, max_skills
         self.skill_tokens, self._count = skill_tokens, count
-        self.document = DocumentSlot(self.templates)
+        self.document = ""
 
     @classmethod
     def from_config(
@@ -66,9 +66,9 @@ class PromptFormatter:
     ) -> PromptFormatter:
         """The formatter that a run's config asks for; the agent hands it the skills."""
         made = cls(config.template, config.system, prompts=config.prompts, skill_tokens=skill_tokens, count=count)
-        return made.with_document(DocumentSlot.from_config(config, made.templates))
+        return made.with_document(document_of(config))
 
-    def with_document(self, document: DocumentSlot) -> PromptFormatter:
+    def with_document(self, document: str) -> PromptFormatter:
         """The same formatter with another document in its conversations."""
         other = copy.copy(self)
         other.document = document
@@ -118,7 +118,7 @@ class PromptFormatter:
         """The conversation that the model is to continue; see `format_prompt`."""
         system = (Message("system", self._system),) if self._system is not None else ()
         task = Message("user", self.format_prompt(question, skills=skills, bank_empty=bank_empty))
-        return self.document.placed((*system, task))
+        return with_document((*system, task), self.document)
 
     def fit(
         self, skills: Sequence[Skill], tokens: int | None = None, render: Callable[[Skill], str] | None = None

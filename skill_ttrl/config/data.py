@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,7 +12,7 @@ Paths = str | list[str]
 """A file, several that are read as one, `hf:owner/name` or `synthetic:name`."""
 
 
-class SourceConfig(Section):
+class NamedSource(Section):
     """Where tasks or demonstrations come from. A path alone is written in its place."""
 
     path: Paths
@@ -20,8 +20,6 @@ class SourceConfig(Section):
     files is read as one, in this order."""
     split: str | None = None
     """Split of a data set or family; files have none."""
-    limit: int | None = Field(default=None, ge=1)
-    """Use only this many, the first in file order or in a family's fixed order."""
 
     @model_validator(mode="before")
     @classmethod
@@ -35,6 +33,13 @@ class SourceConfig(Section):
         return path[0] if isinstance(path, list) and len(path) == 1 else path
 
 
+class SourceConfig(NamedSource):
+    """Where tasks or demonstrations come from, and how many are used. A path alone is written in its place."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Use only this many, the first in file order or in a family's fixed order."""
+
+
 class DemonstrationSource(SourceConfig):
     """Where demonstrations come from. A path alone is written in its place."""
 
@@ -46,7 +51,7 @@ class Source(Section):
     """All that is needed to read tasks or demonstrations: a section that names them, with `data`'s columns and revisions."""
 
     path: str
-    """As in `SourceConfig`; of several files the first."""
+    """As in `NamedSource`; of several files the first."""
     more: list[str] = Field(default_factory=list)
     """The other files: those after the first in a list given as `path`."""
     split: str | None = None
@@ -111,25 +116,22 @@ class DataConfig(Section):
     """Column with the true answer. If left at its default, `solution` is tried too. Without such a column nothing is measured against
     labels."""
     revisions: dict[str, str] = Field(default_factory=dict)
-    """Version of each source by its path: the commit of a Hugging Face data set; recorded when a run starts, of files and a skill document too."""
+    """Version of each source by its path: the commit of a Hugging Face data set, of a reward model or a critic; recorded when a run starts, of
+    files and a skill document too."""
     max_prompt_tokens: int = Field(default=1024, ge=1)
-    """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC)."""
-    overlong: Literal["filter", "truncate", "refuse"] = "filter"
-    """Treatment of a longer prompt: `filter` drops and counts it, `truncate` cuts it on the left, `refuse` stops the run."""
-    leak: Literal["refuse", "report"] = "refuse"
-    """What to do if the run would learn from held-out tasks: `refuse` stops it, `report` continues and reports it in the summary."""
+    """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC). Tasks with a longer one are left out and counted."""
 
     @overload
-    def source(self, given: SourceConfig | Paths) -> Source: ...
+    def source(self, given: NamedSource | Paths) -> Source: ...
 
     @overload
     def source(self, given: None) -> None: ...
 
-    def source(self, given: SourceConfig | Paths | None) -> Source | None:
+    def source(self, given: NamedSource | Paths | None) -> Source | None:
         """All that is needed to read what a setting names; None where it names nothing."""
         if given is None:
             return None
-        stated = given.model_dump() if isinstance(given, SourceConfig) else {"path": given}
+        stated = given.model_dump() if isinstance(given, NamedSource) else {"path": given}
         found = Source.model_validate({**stated, "prompt_field": self.prompt_field, "answer_field": self.answer_field})
         found.revision = self.revisions.get(found.name)
         return found

@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
-from skill_ttrl.config.data import SourceConfig
+from skill_ttrl.config.data import NamedSource
 from skill_ttrl.config.schema import SkillTTRLConfig
 from skill_ttrl.config.section import explain_problem, section_at
 from skill_ttrl.config.yaml_text import read_mapping, read_value
@@ -171,7 +171,7 @@ def _forget_other_kind(data: dict[str, Any], text: str) -> None:
     """Leave out split and options of the file's source, where an override names one of another kind (`data.train.path=mine.jsonl`)."""
     keys, value = parse_override(text)
     section = section_at(SkillTTRLConfig, keys[:-1])
-    if keys[-1] != "path" or section is None or not issubclass(section, SourceConfig):
+    if keys[-1] != "path" or section is None or not issubclass(section, NamedSource):
         return
     node: Any = data
     for key in keys[:-1]:

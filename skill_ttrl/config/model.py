@@ -13,11 +13,10 @@ BUILTIN = "builtin"
 
 
 class LoraConfig(Section):
-    """Low-rank adapters through peft."""
+    """Low-rank adapters of every linear layer but the head, through peft."""
 
     r: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
-    target_modules: list[str] | Literal["all-linear"] = "all-linear"
 
 
 class BuiltinConfig(Section):
@@ -75,8 +74,6 @@ class ModelConfig(Section):
     """If set, train adapters instead of all weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: about a third slower, far less memory."""
-    attn_implementation: str | None = None
-    """`sdpa`, `eager` or `flash_attention_2`; None: transformers decides."""
     packing: Literal["auto", "on", "off"] = "auto"
     """`on`: the learner computes sequences without padding, and a shared prefix (a prompt, the first words of its answers) once; this needs
     plain causal attention with `sdpa`. `off`: padded rows. `auto`: `on` if the model passes a test at the start, otherwise `off` with a

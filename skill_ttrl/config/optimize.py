@@ -54,7 +54,7 @@ class OptimizeConfig(Section):
     document: str | None = None
     """File with the first document; None: `agent.document`, otherwise an empty one."""
     place: Literal["prompt", "bank"] = "prompt"
-    """Where the policy reads the document. `prompt`: at the start of every prompt (`agent.document_as`). `bank`: its parts are the skills
+    """Where the policy reads the document. `prompt`: at the start of every prompt (`agent.document`). `bank`: its parts are the skills
     of the bank configured in `skills`."""
     granularity: str = "section"
     """Part of the document that becomes one skill if `place` is `bank`: a `section`, or `module:attribute`, a function from a document to

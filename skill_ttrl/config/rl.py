@@ -53,8 +53,6 @@ class CriticConfig(Section):
     """Decoder that the values are read from. None: the policy's own, with only a linear head to train. `policy`: a copy of the policy at
     the start of the phase. Otherwise a Hugging Face id or a folder. A separate model trains all its weights, or adapters if `model.lora` is
     set."""
-    revision: str | None = None
-    """Commit of a hub model; recorded when it is resolved."""
     learning_rate: float | None = Field(default=None, gt=0, le=10)
     """Constant AdamW rate of a separate model or a head; None: 1e-5 for a model (verl), 0.1 / hidden size for a head."""
 
@@ -68,8 +66,6 @@ class RLConfig(Section):
     extra_rewards: dict[str, Annotated[float, Field(gt=-1e15, lt=1e15)]] = Field(default_factory=dict)
     """Further rewards by name (as in `reward`, except `model:PATH`), each with its weight; `reward` itself has weight 1. The rollout earns
     their weighted sum; the algorithm `gdpo` normalizes each of them first."""
-    reward_revision: str | None = None
-    """Commit of a hub reward model, or digest of a folder's files; recorded when it is resolved."""
     steps: int = Field(default=80, ge=0)
     """Steps of `prompts_per_step` prompts each. TTRL counts passes over the data instead: 80 of AIME 2024, 30 of AMC, 10 of MATH-500; n
     passes over P problems are n * (P // `prompts_per_step`) steps. On resume it may be larger (docs/operations.md)."""

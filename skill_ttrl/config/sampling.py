@@ -24,11 +24,8 @@ class AgentConfig(Section):
     system: str | None = None
     """System message; None leaves it out."""
     document: str | None = None
-    """A Markdown file placed at the start of every prompt: a skill document. It counts toward `data.max_prompt_tokens`. None: no document."""
-    document_as: Literal["system", "prompt", "bank"] = "system"
-    """Where to put the document. `system`: after `system` in the system message. `prompt`: before the task in the user's message (template
-    `document`), for models whose chat template drops system messages. `bank`: each of its sections becomes a skill of the run's initial
-    bank (`skills.bank: document:FILE`), shown and retrieved like any other."""
+    """A Markdown file that ends the system message of every prompt: a skill document. (`skills.bank: document:FILE` makes skills of its
+    sections instead.) It counts toward `data.max_prompt_tokens`. None: no document."""
     max_turns: int = Field(default=1, ge=1)
     """Most turns of an episode."""
     context_mode: Literal["conversation", "episode", "none", "window"] = "conversation"

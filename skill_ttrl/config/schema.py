@@ -29,7 +29,7 @@ _NO_SETTINGS = ("name", "seed", "run", "scale", "verified", "requires")
 
 
 class RunConfig(Section):
-    """Tracking, checkpoints and stored samples of a run, and its reaction to updates that are not finite."""
+    """Tracking, checkpoints and stored samples of a run."""
 
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     save_total_limit: int | None = Field(default=3, ge=1)
@@ -41,9 +41,6 @@ class RunConfig(Section):
     """Write every trajectory with ids, log-probs and rewards. The phase vote_sft always does: it learns from them."""
     save_eval_samples: bool = False
     """Write every sample of every evaluation, with its text and score, to `eval_samples.jsonl` (verl: `validation_data_dir`)."""
-    max_skipped_updates: int | None = Field(default=20, ge=1)
-    """An update whose loss or gradient is not finite is skipped and counted, and its batch saved in the run's folder (`nonfinite/`). End a phase
-    with an error (exit code 8) after this many in a row; None: only if all of its updates were skipped."""
 
 
 class SkillTTRLConfig(SeedSections, Section):
@@ -99,9 +96,6 @@ class SkillTTRLConfig(SeedSections, Section):
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> SkillTTRLConfig:
-        agent, skills = self.agent, self.skills
-        if agent.document is not None and agent.document_as == "bank" and skills is not None and skills.bank is None:
-            skills.bank = f"document:{agent.document}"
         if problems := [*self._contradictions()]:
             raise ValueError("\n".join(problems))  # one line each: all of them are shown at once
         return self
@@ -110,11 +104,6 @@ class SkillTTRLConfig(SeedSections, Section):
         notes = self.skills is not None and self.skills.episode_notes
         if notes and self.skills and (self.agent.max_turns < 2 or not self.skills.max_retrievals):
             yield "skills.episode_notes needs agent.max_turns above 1 and skills.max_retrievals above 0"
-        document = None if self.agent.document_as != "bank" else self.agent.document
-        if document is not None and self.skills is None:
-            yield "agent.document_as=bank needs a skills section: the document is the bank that it describes"
-        elif document is not None and self.skills is not None and self.skills.bank != f"document:{document}":
-            yield f"agent.document_as=bank makes {document} the bank, and skills.bank names another one: {self.skills.bank}"
         if "distill" in self.phases and self.skills is None:
             yield "the phase distill needs a skills section to store skills in"
         if self.evolve is not None and self.skills is None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from skill_ttrl.config.data import SourceConfig
+from skill_ttrl.config.data import NamedSource
 from skill_ttrl.config.section import Section
 
 
@@ -16,7 +16,7 @@ class GateConfig(Section):
     tasks: int = Field(default=60, ge=1)
     """Number of tasks of the gate. They are drawn from the training tasks with the run's seed and are not trained on; with `data`, the most
     tasks to use from it."""
-    data: SourceConfig | None = None
+    data: NamedSource | None = None
     """Separate tasks for the gate. Environments such as `math`, where only true answers tell success, need their answers. None: training
     tasks."""
     rollouts_per_task: int = Field(default=4, ge=1, le=64)

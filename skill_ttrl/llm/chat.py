@@ -335,7 +335,7 @@ def template_warning(backend: Any, messages: Sequence[Message]) -> str:
         if _SAID in shown:
             merged = "The model's chat template refuses a system message: its text goes in front of the first user's message, with a blank line between them."
             return merged if _has_no_system(tokenizer) else ""
-        return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template, agent.document_as=prompt), or correct chat_template.jinja."
+        return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template), or correct chat_template.jinja."
     return (
         "The model's tokenizer has no chat template: prompts are the contents of the messages, joined by blank lines, without roles. "
         "A chat model was trained on another format; see docs/models.md."

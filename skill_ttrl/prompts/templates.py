@@ -23,7 +23,6 @@ PARTS: Mapping[str, str] = {
     "skills_empty": "question",
     "retrieved": "skills",
     "agent_task": "task",
-    "document": "document question",
     "history": "turns",
     "thought_request": "shown done",
     "numbered": "number action",

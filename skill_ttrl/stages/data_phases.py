@@ -18,7 +18,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, read_with_progress
-from skill_ttrl.stages.inputs.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
+from skill_ttrl.stages.inputs.leak import foreign_splits, leaked, refuse_leak, seen_tasks, training_splits
 from skill_ttrl.stages.inputs.tasks import evaluation_split, source_tasks
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 
@@ -37,9 +37,7 @@ def with_collected(config: SkillTTRLConfig, folder: RunFolder) -> SkillTTRLConfi
     return config.model_copy(update={"demonstrations": demonstrations})
 
 
-def gather(
-    config: SkillTTRLConfig, bank: RunBank | NoBank, ledger: Ledger, progress: Progress, warnings: list[str]
-) -> dict[str, float]:
+def gather(config: SkillTTRLConfig, bank: RunBank | NoBank, ledger: Ledger, progress: Progress) -> dict[str, float]:
     """Run the phases collect and distill of a run that has no checkpoint.
 
     Args:
@@ -47,7 +45,6 @@ def gather(
         bank: the run's skill bank; skills go there.
         ledger: records the cost of language models.
         progress: reports both phases.
-        warnings: gets lines for the summary on held-out episodes that skills come from.
 
     Returns:
         Wall time in seconds of each of the two phases that ran.
@@ -59,7 +56,7 @@ def gather(
     files = config.demonstrations.trajectories
     spent: dict[str, float] = {}
     if "distill" in config.phases and "collect" not in config.phases and files is not None:
-        warnings += episode_leaks(config, files)
+        refuse_episodes(config, files)
     if "collect" in config.phases:
         assert files is not None  # see `with_collected`
         began = time.perf_counter()
@@ -96,21 +93,17 @@ def _distill(files: Files, config: SkillTTRLConfig, bank: RunBank, progress: Pro
     progress.notice(f"Distilled {len(found.skills)} skills from {played:,} episodes ({found.teacher}).")
 
 
-def episode_leaks(config: SkillTTRLConfig, files: Files) -> list[str]:
-    """Lines to report where skills would come from episodes of held-out tasks.
-
-    Raises:
-        DataError: they would, and that is not to be reported but refused.
-    """
+def refuse_episodes(config: SkillTTRLConfig, files: Files) -> None:
+    """Raise `DataError` where skills would come from episodes of held-out tasks."""
     what = f"demonstrations.trajectories ({names_of(files)})"
-    found = settle(config, foreign_splits(read_episodes(files), training_splits(config), what))
+    refuse_leak(foreign_splits(read_episodes(files), training_splits(config), what))
     if config.data.eval is None and config.data.train is not None:  # it is measured on its training tasks
-        return found
+        return
     measured = source_tasks(
         config, resolve_env(config.env.id), config.eval_source, evaluation_split(config), config.env.eval_tasks
     )
     seen = seen_tasks(episode.task for episode in read_episodes(files))
-    return found + settle(config, leaked(config, measured, seen, what))
+    refuse_leak(leaked(config, measured, seen, what))
 
 
 def _collect(path: Path, config: SkillTTRLConfig, progress: Progress) -> None:

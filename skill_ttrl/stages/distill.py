@@ -27,7 +27,7 @@ from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints, bank_unchanged
 from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import SOURCE, Case, CaseCollector, TeacherResult
-from skill_ttrl.stages.inputs.leak import ForeignSplits, settle, training_splits
+from skill_ttrl.stages.inputs.leak import ForeignSplits, refuse_leak, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import remove_unfinished, unfinished, wrap_os_errors
@@ -224,7 +224,8 @@ def _collected(trajectories: Iterable[Trajectory], config: SkillTTRLConfig) -> t
     for trajectory in trajectories:
         foreign.take(trajectory)
         collector.add(trajectory)
-    return collector, [*settle(config, foreign.found("The distilled bank")), *collector.notes()]
+    refuse_leak(foreign.found("The distilled bank"))
+    return collector, collector.notes()
 
 
 def _rules(bank: SkillBank, config: SkillTTRLConfig) -> AdmissionRules:

@@ -28,7 +28,7 @@ from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups, merg
 from skill_ttrl.skills.mergers import MergeReport, make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import bank_unchanged
-from skill_ttrl.stages.inputs.leak import foreign_splits, settle, training_splits
+from skill_ttrl.stages.inputs.leak import foreign_splits, refuse_leak, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
@@ -197,7 +197,7 @@ def run(
     skills, notes = config.skills or SkillsConfig(), list[str]()
     rules = MergeRules.of(skills, make_merger(skills.merger, models=models_of(config)))
     samples = read_samples(Path(source), notes)
-    notes += _foreign_rollouts(samples, Path(source), config)
+    _refuse_foreign(samples, Path(source), config)
     path, new = Path(bank), not is_bank(Path(bank))
     check_new(path)
     with (
@@ -238,13 +238,13 @@ def run(
     )
 
 
-def _foreign_rollouts(samples: Sequence[Samples], source: Path, config: SkillTTRLConfig) -> list[str]:
-    """Notes on rollouts of splits that neither the config nor the run trains on."""
+def _refuse_foreign(samples: Sequence[Samples], source: Path, config: SkillTTRLConfig) -> None:
+    """Raise `DataError` where there are rollouts of splits that neither the config nor the run trains on."""
     splits = training_splits(config)
     if source.is_dir():  # the run's own config states what the run trains on
         splits |= training_splits(load_config(source / "config.yaml"))
     rollouts = (each for part in samples for group in part.groups for each in group.trajectories)
-    return settle(config, foreign_splits(rollouts, splits, str(source)))
+    refuse_leak(foreign_splits(rollouts, splits, str(source)))
 
 
 def _plan(

@@ -90,7 +90,6 @@ def _options(config: SkillTTRLConfig, *, planned_lengths: bool) -> dict[str, Any
     options = vllm.model_dump() | {"dtype": DTYPES.get(config.runtime.precision, "auto")}
     options["weight_transfer_dir"] = str(weight_transfer_dir(vllm.weight_transfer_dir))
     options["lora"] = None if lora is None else lora.r
-    options["lora_modules"] = [] if lora is None or isinstance(lora.target_modules, str) else [*lora.target_modules]
     if planned_lengths:
         positions = getattr(load_model_config(config.model), "max_position_embeddings", None)
         options["max_model_len"] = engine_length(config, positions)

@@ -275,7 +275,7 @@ def _build(
     if checkpoint is None:
         kept = f"Collected episodes are saved in {session.folder.path}. " if "collect" in config.phases else ""
         with annotate_budget_error(f"{kept}{GO_ON}"):
-            session.seconds.update(gather(config, bank, session.ledger, session.progress, session.warnings))
+            session.seconds.update(gather(config, bank, session.ledger, session.progress))
     components, meter = build(
         config,
         session.progress,

@@ -435,7 +435,7 @@ def test_a_language_model_edits_the_bank(both: Path, tmp_path: Path) -> None:
 
 
 def test_with_a_gate_the_edits_wait_for_its_decision(both: Path, tmp_path: Path) -> None:
-    gate = "skills.gate={data: {path: 'synthetic:operators', split: train, limit: 4}, tasks: 4, rollouts_per_task: 1, every: 4}"
+    gate = "skills.gate={data: {path: 'synthetic:operators', split: train}, tasks: 4, rollouts_per_task: 1, every: 4}"
     train.run(load_config(both, [gate, "rl.prompts_per_step=8"]), tmp_path / "run")
     with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
         assert len(bank) == 0, "a policy that never answers shows no gain"

@@ -77,7 +77,7 @@ def test_a_run_on_answers_has_the_same_bytes(
     "settings",
     [
         ["skills.retrieval=hybrid"],
-        ["skills.gate={data: {path: 'synthetic:operators', split: train, limit: 4}, tasks: 2, rollouts_per_task: 1}"],
+        ["skills.gate={data: {path: 'synthetic:operators', split: train}, tasks: 2, rollouts_per_task: 1}"],
     ],
     ids=["bank", "gate"],
 )

@@ -223,7 +223,7 @@ def test_data_that_cannot_be_read_are_refused_with_the_line(
     [
         (["rl.reward=label", "data.answer_field=truth"], 2, ["1 of 1"]),
         (["data.max_prompt_tokens=1"], 3, ["data.max_prompt_tokens=16"]),
-        (["data.overlong=refuse", "data.max_prompt_tokens=2"], 3, ["data.max_prompt_tokens=16"]),
+        (["data.max_prompt_tokens=2"], 3, ["data.max_prompt_tokens=16"]),
         (["rl.reward=model:nowhere", "phases=[rl]"], 5, ["reward model"]),
     ],
 )

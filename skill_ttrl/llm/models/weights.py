@@ -107,7 +107,7 @@ def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     adapted = has_adapters(model)
     if adapts_tied_head(model):
         raise ConfigError(
-            "model.lora.target_modules adapts the embedding or the head of a model in which both are one matrix, which a separate sampler cannot follow. Remove embed_tokens and lm_head, or set rollout.backend=hf."
+            "These adapters change the embedding or the head of a model in which both are one matrix, which a separate sampler cannot follow. Set rollout.backend=hf."
         )
     base = model.get_base_model() if adapted else model
     layers = {name: layer for name, layer in base.named_modules() if adapted and hasattr(layer, "get_delta_weight")}

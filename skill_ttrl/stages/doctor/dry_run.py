@@ -15,16 +15,16 @@ from skill_ttrl.errors import ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.load import load_model_config
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages.data_phases import episode_leaks
+from skill_ttrl.stages.data_phases import refuse_episodes
 from skill_ttrl.stages.doctor.diagnose import host_checks
 from skill_ttrl.stages.doctor.memory import PHASES, MemoryEstimate, estimate_here, gigabytes, memory_advice
 from skill_ttrl.stages.inputs.demonstrate import answer_note
 from skill_ttrl.stages.inputs.leak import (
     demonstration_leaks,
     foreign_splits,
+    refuse_leak,
     seen_prompts,
     seen_tasks,
-    settle,
     training_splits,
 )
 from skill_ttrl.stages.inputs.tasks import evaluation_split, is_held_out, leaks, other_family, source_tasks
@@ -198,7 +198,7 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
     """Lines the run would report on demonstrations of tasks that it is measured on."""
     data, notes = config.demonstration_source, list[str]()
     if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories:
-        notes += episode_leaks(config, config.demonstrations.trajectories)
+        refuse_episodes(config, config.demonstrations.trajectories)
     if not config.imitates or (data is not None and data.path.startswith("hf:")):
         return notes
     if data is not None:
@@ -212,6 +212,6 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
         if files is None:  # a rule
             return notes
         what = f"demonstrations.trajectories ({names_of(files)})"
-        notes += settle(config, foreign_splits(read_episodes(files), training_splits(config), what))
+        refuse_leak(foreign_splits(read_episodes(files), training_splits(config), what))
         seen = seen_tasks(episode.task for episode in read_episodes(files))
     return notes + demonstration_leaks(config, evaluated, seen, what, transductive=transductive)

@@ -1,8 +1,8 @@
 """One check that nothing is learned from what is measured on, for every command that learns.
 
 Tasks are compared by what they state, as plain text (`plain`): a trailing space, other case, full-width digits or invisible
-characters make no new task. Tasks of an environment that state nothing are compared by what it shows first. `data.leak` says what
-becomes of a leak: it is refused, or the run reports it.
+characters make no new task. Tasks of an environment that state nothing are compared by what it shows first. A leak
+is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from skill_ttrl.types import Task, Trajectory, derive_seed
 
 WAYS = (
     "Evaluation tasks must not be learned from. Use other data (without data.eval a run evaluates on its training tasks, "
-    "as TTRL does), or set data.leak=report to continue with a warning."
+    "as TTRL does)."
 )
 SHOWN = 60
 """Most characters of a prompt that a refusal shows."""
@@ -204,38 +204,32 @@ def leaked(config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: 
     return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {named(shared[0])}."
 
 
-def settle(config: SkillTTRLConfig, found: str | None) -> list[str]:
-    """Lines that report a leak: none where there is none.
-
-    Raises:
-        DataError: there is one, and `data.leak` does not say that it is reported.
-    """
-    if found is None:
-        return []
-    if config.data.leak == "refuse":
+def refuse_leak(found: str | None) -> None:
+    """Raise `DataError` where something says that there is a leak."""
+    if found is not None:
         raise DataError(f"{found} {WAYS}")
-    return [f"Leak: {found} The results are not on unseen tasks (data.leak=report)."]
 
 
 def demonstration_leaks(
     config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: str, *, transductive: bool
 ) -> list[str]:
-    """Lines that report imitated tasks among those that are measured on.
+    """Lines on training tasks that are imitated and measured on; held-out ones are refused.
 
     Args:
-        config: names the environment, and says what becomes of a leak.
+        config: names the environment.
         measured: tasks of the evaluation.
         seen: what is imitated.
         what: where `seen` is from, for the message.
         transductive: whether the run is measured on its training tasks: that they are imitated is then only said.
 
     Raises:
-        DataError: held-out tasks are imitated, and that is not to be reported but refused.
+        DataError: held-out tasks are imitated.
     """
     found = leaked(config, measured, seen, what)
     if found is not None and transductive:
         return [f"{found} They are training tasks, but their answers are learned, so this is not label-free."]
-    return settle(config, found)
+    refuse_leak(found)
+    return []
 
 
 def _question(task: Task) -> str | None:

@@ -6,9 +6,8 @@ import hashlib
 from pathlib import Path
 
 from skill_ttrl.agents.document import document_revision
-from skill_ttrl.config import BUILTIN, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, Source
+from skill_ttrl.config import BUILTIN, ModelConfig, SkillsConfig, SkillTTRLConfig, Source
 from skill_ttrl.config.rl import COPY
-from skill_ttrl.config.section import Section
 from skill_ttrl.data.records import FILE_HASH, read_source
 from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.llm.backends import backend_facts
@@ -28,13 +27,15 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
         DataError: a data set cannot be read, or a file's content is not the pinned one.
         ModelError: a hub model cannot be found, or a reward model is not the pinned one.
     """
-    pinned = pin_policy(config)
+    pinned, found = pin_policy(config), dict[str, str | None]()
     if config.reinforces and config.rl.reward.startswith(MODEL_REWARD):
-        pinned.rl.reward_revision = _reward_revision(config.rl)
+        name = config.rl.reward.removeprefix(MODEL_REWARD)
+        found[name] = _reward_revision(name, config.data.revisions.get(name))
     critic = pinned.rl.critic if config.reinforces else None
     if critic is not None and critic.model is not None and critic.model != COPY:
-        critic.revision = _model_revision(ModelConfig(path=critic.model, revision=critic.revision))
-    found = {source.name: data_revision(source) for source in _sources(config)}
+        asked = config.data.revisions.get(critic.model)
+        found[critic.model] = _model_revision(ModelConfig(path=critic.model, revision=asked))
+    found |= {source.name: data_revision(source) for source in _sources(config)}
     pinned.data.revisions |= {name: revision for name, revision in found.items() if revision is not None}
     return pinned
 
@@ -59,21 +60,11 @@ def pin_policy(config: SkillTTRLConfig, *, use_bank: bool = True) -> SkillTTRLCo
 def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRLConfig:
     """The config with the revisions that `saved`, the same config at the start of its run, has pinned."""
     taken = config.model_copy(deep=True)
-    for (mine, name), (theirs, _) in zip(_pinned(taken), _pinned(saved), strict=True):
-        if mine is not None and theirs is not None:
-            setattr(mine, name, getattr(theirs, name))
+    taken.model.revision = saved.model.revision
+    if taken.skills is not None and saved.skills is not None:
+        taken.skills.embedder_revision = saved.skills.embedder_revision
     taken.data.revisions = {**saved.data.revisions}
     return taken
-
-
-def _pinned(config: SkillTTRLConfig) -> list[tuple[Section | None, str]]:
-    """Each section that has a revision, and its field."""
-    return [
-        (config.model, "revision"),
-        (config.rl, "reward_revision"),
-        (config.rl.critic, "revision"),
-        (config.skills, "embedder_revision"),
-    ]
 
 
 def _sources(config: SkillTTRLConfig) -> list[Source]:
@@ -90,14 +81,13 @@ def _model_revision(model: ModelConfig) -> str | None:
     return hub_revision(model)
 
 
-def _reward_revision(rl: RLConfig) -> str | None:
+def _reward_revision(path: str, asked: str | None) -> str | None:
     """The exact version of a reward model: the commit of a hub's, a digest of a folder's files."""
-    path, asked = rl.reward.removeprefix(MODEL_REWARD), rl.reward_revision
     if not Path(path).is_dir():
         try:
             return _model_revision(ModelConfig(path=path, revision=asked))
         except ModelError as error:
-            raise ModelError(f"Cannot load the reward model of rl.reward={rl.reward}. {error}") from None
+            raise ModelError(f"Cannot load the reward model of rl.reward={MODEL_REWARD}{path}. {error}") from None
     found = f"{FOLDER_DIGEST}{folder_digest(Path(path))}"
     if asked is not None and asked != found:
         raise ModelError(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +14,7 @@ from skill_ttrl.envs import env_tasks, resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, SplitError, TrustError, annotate_error
 from skill_ttrl.llm.backend import Backend
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress
-from skill_ttrl.stages.inputs.leak import leaked, run_of, seen_by_run, seen_tasks, settle, task_content
+from skill_ttrl.stages.inputs.leak import leaked, refuse_leak, run_of, seen_by_run, seen_tasks, task_content
 from skill_ttrl.stages.inputs.pin import pinned_source
 from skill_ttrl.types import Task, derive_seed
 
@@ -126,37 +124,30 @@ def fit_prompts(
     agent: Agent,
     progress: Progress,
 ) -> list[Task]:
-    """Tasks whose prompt fits `max_prompt_tokens`; longer ones are left out, cut or refused as `overlong` says.
+    """Tasks whose prompt fits `max_prompt_tokens`; longer ones are left out.
 
     Only tasks that state their question can be looked at beforehand; others pass. Skills have a budget of their own and
     are not counted here.
     """
-
-    def length(question: str) -> int:
-        return backend.count(agent.prompt(AgentInput(question)).messages)
-
     fitting: list[Task] = []
-    long: dict[str, int] = {}
+    long: list[int] = []
     for task in tasks:
         question = task.options.get("question")
-        if not isinstance(question, str) or (tokens := length(question)) <= config.max_prompt_tokens:
+        if (
+            not isinstance(question, str)
+            or (tokens := backend.count(agent.prompt(AgentInput(question)).messages)) <= config.max_prompt_tokens
+        ):
             fitting.append(task)
             continue
-        long[task.id] = tokens
-        if config.overlong == "truncate":
-            # The longest end of the question that fits: a prompt's tokens grow with its characters.
-            start = bisect_left(
-                range(len(question)), True, key=lambda i: length(question[i:]) <= config.max_prompt_tokens
-            )
-            fitting.append(replace(task, options={**task.options, "question": question[start:]}))
+        long.append(tokens)
     if long:
-        least, most = min(long.values()), max(long.values())
+        least, most = min(long), max(long)
         lengths = f"{most}" if least == most else f"{least} to {most}"
-        found = f"{len(long)} of {len(tasks)} prompts are longer than {config.max_prompt_tokens} tokens (they have {lengths})"
-        if config.overlong == "refuse":
-            raise DataError(f"{found}. Set data.max_prompt_tokens={most} or data.overlong=filter.")
-        done = "left out" if config.overlong == "filter" else "cut at the left"
-        progress.notice(f"{found} and were {done} (data.overlong={config.overlong}).", warning=True)
+        progress.notice(
+            f"{len(long)} of {len(tasks)} prompts are longer than {config.max_prompt_tokens} tokens (they have {lengths}) and were "
+            "left out (data.max_prompt_tokens).",
+            warning=True,
+        )
     if not fitting:
         raise DataError(
             f"No prompt of {len(tasks)} fits data.max_prompt_tokens={config.max_prompt_tokens}: they have {lengths} tokens. Set "
@@ -166,21 +157,22 @@ def fit_prompts(
 
 
 def leaks(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:
-    """Lines that report held-out tasks that this run, or the run its weights come from, learns from.
+    """Refuse held-out tasks that this run, or the run its weights come from, learns from; lines on what cannot be told.
 
     Raises:
-        DataError: they are, and that is not to be reported but refused.
+        DataError: there are some.
     """
     where = "data.train" if config.data.train is not None else f"env.train_split ({config.env.train_split})"
-    found = settle(config, leaked(config, evaluated, seen_tasks(train), where))
+    refuse_leak(leaked(config, evaluated, seen_tasks(train), where))
     began = run_of(config.model.path)
     if began is None:
-        return found
+        return []
     try:
         seen = seen_by_run(load_config(began / "config.yaml"), own_training_tasks)
     except (DataError, EnvError, TrustError) as error:
-        return [*found, f"The training data of {config.model.path} can no longer be read ({error})."]
-    return [*found, *settle(config, leaked(config, evaluated, seen, f"what {began} was trained on (model.path)"))]
+        return [f"The training data of {config.model.path} can no longer be read ({error})."]
+    refuse_leak(leaked(config, evaluated, seen, f"what {began} was trained on (model.path)"))
+    return []
 
 
 def own_training_tasks(config: SkillTTRLConfig) -> list[Task]:
@@ -203,7 +195,6 @@ def hold_out(
     train: Sequence[Task],
     evaluated: Sequence[Task],
     progress: Progress,
-    warnings: list[str],
 ) -> tuple[list[Task], list[Task]]:
     """Split the tasks to train on from those of the gate; the latter are none where there is no gate.
 
@@ -212,7 +203,6 @@ def hold_out(
         train: all training tasks.
         evaluated: those of the evaluation.
         progress: shows how far reading is.
-        warnings: gets lines on tasks that the evaluation shares with `skills.gate.data`.
 
     Raises:
         ConfigError: too few tasks.
@@ -226,7 +216,7 @@ def hold_out(
     tasks = source_tasks(config, resolve_env(config.env.id), config.data.source(gate.data), "train", None, progress)[
         : gate.tasks
     ]
-    warnings += settle(config, leaked(config, evaluated, seen_tasks(tasks), "skills.gate.data"))
+    refuse_leak(leaked(config, evaluated, seen_tasks(tasks), "skills.gate.data"))
     held_out = {task_content(task) for task in tasks}
     return [task for task in train if task_content(task) not in held_out], tasks
 

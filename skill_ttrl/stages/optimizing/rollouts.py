@@ -1,6 +1,6 @@
 """Rollouts of a skill document: the `RollOutFn` of a policy in any environment, and how its agent reads the document.
 
-The agent reads the document at the head of its prompts (`agent.document_as`), or as a skill bank that prompts show and the policy
+The agent reads the document at the head of its prompts (`agent.document`), or as a skill bank that prompts show and the policy
 queries. A trajectory becomes a `RolloutResult`, which is what the analysts read.
 """
 

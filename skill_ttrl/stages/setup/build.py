@@ -136,7 +136,7 @@ def build(
         evaluated = train
         if held_out:
             evaluated = fit_prompts(tasks.evaluated, config.data, parts.backend, parts.agent, progress)
-        train, gate = hold_out(config, train, evaluated, progress, found)
+        train, gate = hold_out(config, train, evaluated, progress)
         if config.votes:
             check_training_tasks(config, train)  # without those that do not fit
         stack.pop_all()
@@ -289,7 +289,9 @@ def _load_critic(replica: Replica, config: SkillTTRLConfig, accelerator: Acceler
     """
     critic = config.rl.critic
     assert critic is not None
-    named = config.model.model_copy(update={"path": critic.model, "revision": critic.revision})
+    named = config.model.model_copy(
+        update={"path": critic.model, "revision": config.data.revisions.get(critic.model or "")}
+    )
     _, found = _load(replica, config.model_copy(update={"model": named}), accelerator, None)
     if found.tokenizer.get_vocab() != replica.policy.tokenizer.get_vocab():
         raise ModelError(
@@ -356,8 +358,10 @@ def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Rew
     if name.startswith(MODEL_REWARD):
         from skill_ttrl.llm.reward_model import RewardModel
 
-        pinned = config.rl.reward_revision or ""
-        commit = None if pinned.startswith(FOLDER_DIGEST) else pinned or None
-        scorer = RewardModel(name.removeprefix(MODEL_REWARD), revision=commit, device=str(components.policy.device))
+        path = name.removeprefix(MODEL_REWARD)
+        commit = config.data.revisions.get(path)
+        if commit is not None and commit.startswith(FOLDER_DIGEST):
+            commit = None
+        scorer = RewardModel(path, revision=commit, device=str(components.policy.device))
         return build_reward(name, {}, scorer)
     return build_reward(name, meter.references if name == "label" else {})

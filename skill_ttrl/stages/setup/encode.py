@@ -46,7 +46,7 @@ from skill_ttrl.stages.inputs.demonstrate import (
     demonstrate_episodes,
     scene_at,
 )
-from skill_ttrl.stages.inputs.leak import foreign_splits, seen_prompts, seen_tasks, settle, training_splits
+from skill_ttrl.stages.inputs.leak import foreign_splits, refuse_leak, seen_prompts, seen_tasks, training_splits
 from skill_ttrl.stages.training.run import Meter, TrainingComponents
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -340,7 +340,7 @@ def encode_episodes(
     episodes, agent = list(read_episodes(files, progress)), agent_of(parts)
     tagged = whole.agent.action_parser != "none"
     what = f"demonstrations.trajectories ({names_of(files)})"
-    warnings += settle(whole, foreign_splits(episodes, training_splits(whole), what))
+    refuse_leak(foreign_splits(episodes, training_splits(whole), what))
     warnings += meter.demonstration_leaks(whole, seen_tasks(episode.task for episode in episodes), what)
     if agent.memory == MEMORY:
         grown, shown, imitated, left_out = demonstrate_episodes(episodes, agent, config, whole.seed, tagged=tagged)

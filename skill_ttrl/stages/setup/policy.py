@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.agents.action_list import ActionList
 from skill_ttrl.agents.action_parser import projection
 from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
-from skill_ttrl.agents.document import DocumentSlot, read_document
+from skill_ttrl.agents.document import document_of, read_document
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
@@ -129,7 +129,7 @@ def make_window(config: SkillTTRLConfig, backend: Backend) -> TurnPromptBuilder:
         count_text=backend.count_text,
         numbered=config.agent.actions == "numbered",
         asks=config.skills is not None and config.skills.max_retrievals > 0,
-        document=DocumentSlot.from_config(config.agent, templates),
+        document=document_of(config.agent),
     )
 
 
@@ -218,7 +218,7 @@ def _around(agent: AgentConfig, skills: bool) -> Iterator[str]:
     for name in _OF_SKILLS if skills else ():
         yield _PLACE.sub(" ", templates.get(name).template)
     yield agent.system or ""
-    if agent.document is not None and agent.document_as != "bank":
+    if agent.document is not None:
         yield read_document(agent.document)
 
 

@@ -359,11 +359,8 @@ def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
         | asked
         | {
             "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
-            "data": {name: whole["data"][name] for name in ("max_prompt_tokens", "overlong")},
-            "model": {
-                name: whole["model"][name]
-                for name in ("revision", "trust_remote_code", "attn_implementation", "chat_template")
-            },
+            "data": {"max_prompt_tokens": whole["data"]["max_prompt_tokens"]},
+            "model": {name: whole["model"][name] for name in ("revision", "trust_remote_code", "chat_template")},
         }
     )
 

@@ -13,7 +13,7 @@ from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.scripted import ScriptedAgent
 from skill_ttrl.answers import correct, grade_answer
 from skill_ttrl.config import RLConfig, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, DocumentError
+from skill_ttrl.errors import DocumentError
 from skill_ttrl.llm.backend import Backend, Sampling, counting, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import Ledger
@@ -26,10 +26,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog, eval_line
 from skill_ttrl.runs.stop_rules import COLLAPSE, stop_step
 from skill_ttrl.signals import RESUME, StopSignal
-from skill_ttrl.skills.changes import Snapshot, normalize_skill
-from skill_ttrl.skills.document import skills_of
-from skill_ttrl.skills.log import BankSettings
-from skill_ttrl.skills.retrieval import BankView, make_retriever
+from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.stages.evaluation.measure import control_results, correctness, evaluation_draws, measure, play_controls
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.inputs.leak import Seen, demonstration_leaks
@@ -89,28 +86,14 @@ class RolloutWorker:
         return replace(self, agent=self.agent.with_bank(bank))
 
     def with_document(self, document: str) -> RolloutWorker:
-        """The same with another skill document at the head of its prompts, or as its bank (`agent.document_as`); empty: without one.
+        """The same with another skill document at the head of its prompts; empty: without one.
 
         Raises:
             DocumentError: it leaves a prompt no room for the task; says how long it may be.
         """
-        if self.config.agent.document_as == "bank":
-            return self.with_bank(self._as_bank(document))
         agent = self.agent.with_document(document)
         check_document(agent, self.backend, self.config.data.max_prompt_tokens)
         return replace(self, agent=agent, others=None)  # they do not know the document
-
-    def _as_bank(self, document: str) -> BankView:
-        """The skills of a document, searched as those of the present bank."""
-        if self.config.skills is None:
-            raise ConfigError(
-                "agent.document_as=bank needs a skills section, which says how the bank is searched and shown."
-            )
-        snapshot = Snapshot.of(0, map(normalize_skill, skills_of(document)))
-        if self.agent.bank is not None:
-            return BankView(snapshot, self.agent.bank.retriever)
-        settings = BankSettings.from_config(self.config.skills).changed(index="memory")
-        return BankView(snapshot, make_retriever(settings))
 
     def generate_rollouts(
         self,
@@ -233,7 +216,7 @@ def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> No
     Raises:
         DocumentError: it does not; says how long it may be.
     """
-    if not agent.formatter.document.text.strip():
+    if not agent.formatter.document.strip():
         return
     # Prompts that show next to nothing of a task.
     unbounded = agent if agent.window is None else replace(agent, window=replace(agent.window, max_tokens=None))

@@ -356,6 +356,8 @@ LEFT_OUT = "Updates were skipped because the loss or gradient was not finite"
 DUMPS = "nonfinite"
 """Folder of a run with the batches of updates that were left out."""
 KEPT_DUMPS = 5
+MAX_SKIPPED = 20
+"""Updates in a row that are not finite, after which a phase ends with an error."""
 """Newest ones of a phase that stay."""
 
 
@@ -367,7 +369,7 @@ def remaining_steps(run: Run, state: PhaseState) -> Iterator[int]:
 
 
 def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | None:
-    """Why `phase` cannot continue: its newest updates were all left out, `run.max_skipped_updates` of them or, where the phase has
+    """Why `phase` cannot continue: its newest updates were all left out, `MAX_SKIPPED` of them or, where the phase has
     `ended`, all that there were. None: it can.
     """
     rows = [row for row in run.log.rows(phase) if "skipped_updates" in row]
@@ -376,11 +378,10 @@ def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | N
         if row.get("updates", 1 - row["skipped_updates"]):
             break
         in_a_row += int(row["skipped_updates"])
-    limit = run.config.run.max_skipped_updates
     every = ended and in_a_row > 0 and in_a_row == sum(row["skipped_updates"] for row in rows)
-    if not every and (limit is None or in_a_row < limit):
+    if not every and in_a_row < MAX_SKIPPED:
         return None
-    found = "All updates" if every else f"The last {in_a_row} updates (run.max_skipped_updates={limit})"
+    found = "All updates" if every else f"The last {in_a_row} updates"
     return TrainingError(
         f"{found} of the phase {phase} were skipped because loss or gradient was not finite, so nothing is learned. Check the "
         f"loss, the learning rate and runtime.precision (docs/learner.md). Everything so far is saved in {run.folder.path}."

@@ -9,11 +9,10 @@ import pytest
 
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.document import document_revision, read_document
-from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import make_env
-from skill_ttrl.errors import ConfigError, DocumentError
+from skill_ttrl.errors import DocumentError
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.setup.policy import make_agent
 from skill_ttrl.stages.training.run import RolloutWorker
 from skill_ttrl.types import Message
@@ -47,24 +46,6 @@ def test_it_stands_behind_the_system_message_and_can_be_exchanged(tmp_path: Path
 
 
 @pytest.mark.parametrize("more", [{}, WINDOW])
-def test_it_stands_before_the_task_where_no_system_message_may(tmp_path: Path, more: dict[str, Any]) -> None:
-    bare = agent(tmp_path, document=None, **more).prompt(AgentInput("1+1?")).messages
-    shown = agent(tmp_path, document_as="prompt", **more).prompt(AgentInput("1+1?")).messages
-    assert shown == (Message("user", f"{RULES}\n\n{bare[0].content}"),)
-
-
-def test_its_template_is_replaceable(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "document.md").write_text("<rules>$document</rules>\n$question\n", encoding="utf-8")
-    section: dict[str, Any] = {"document_as": "prompt", "prompts": str(tmp_path / "own")}
-    made = agent(tmp_path, **section).with_document("No $names, no {braces}.")
-    assert made.prompt(AgentInput("1+1?")).messages[0].content == "<rules>No $names, no {braces}.</rules>\n1+1?"
-    (tmp_path / "own" / "document.md").write_text("$question\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"must hold \$document, \$question"):
-        agent(tmp_path, **section)
-
-
-@pytest.mark.parametrize("more", [{}, WINDOW])
 def test_one_that_is_too_long_says_how_long_it_may_be(tmp_path: Path, more: dict[str, Any]) -> None:
     made = config(tmp_path, tokens=600, **more)
     worker = RolloutWorker(
@@ -76,7 +57,7 @@ def test_one_that_is_too_long_says_how_long_it_may_be(tmp_path: Path, more: dict
     fitting = worker.with_document("x" * (room - 1))
     prompt = fitting.agent.prompt(AgentInput("?", task="?"))
     assert worker.backend.count(prompt.messages) == 600 and prompt.fits in (None, True)
-    assert worker.agent.formatter.document.text == RULES
+    assert worker.agent.formatter.document == RULES
     with pytest.raises(DocumentError):
         worker.with_document("x" * room)
 
@@ -96,22 +77,3 @@ def test_a_file_that_is_no_document_or_another_one_is_refused(tmp_path: Path) ->
     file.write_bytes(b"b\n")
     with pytest.raises(DocumentError, match="has changed"):
         document_revision(str(file), pinned)
-
-
-def test_it_can_be_the_bank(tmp_path: Path) -> None:
-    made = {**config(tmp_path).model_dump(), "skills": None}
-    made["agent"]["document_as"] = "bank"
-    with pytest.raises(ConfigError, match=r"agent\.document_as=bank needs a skills section"):
-        load_config(made)
-    made["skills"] = {"embedder": "hash", "bank": "synthetic:operators"}
-    with pytest.raises(ConfigError, match=r"skills\.bank names another one: synthetic:operators"):
-        load_config(made)
-    made["skills"]["bank"] = None
-    loaded = load_config(made)
-    assert loaded.skills is not None and loaded.skills.bank == f"document:{tmp_path}/rules.md"
-    assert [skill.id for skill in starting_skills(loaded.skills)] == ["document.preamble"]
-    backend = ScriptedBackend(["x"])
-    worker = RolloutWorker(loaded, backend, make_agent(loaded, backend), EnvPool(lambda: make_env("math")))
-    other = worker.with_document("## One\n\nx\n\n## Two\n\ny\n")
-    assert other.agent.bank is not None and list(other.agent.bank.snapshot.skills) == ["one", "two"]
-    assert "Rules" not in str(worker.agent.prompt(AgentInput("1+1?")).messages)

@@ -17,7 +17,6 @@ VALUES = """
 data.max_prompt_tokens: 1024
 rollout.max_new_tokens: 3072
 rl.prompts_per_step: 32
-data.overlong: filter
 model.gradient_checkpointing: true
 model.packing: auto
 rl.mini_batch_size: 1

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.llm.chat import encode_chat, template_warning
 from skill_ttrl.llm.hf.backend import HFBackend
-from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.types import Message
 
 WITHOUT_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m.content + '<|im_end|>' }}{% endfor %}"
@@ -42,7 +40,7 @@ def test_a_system_message_that_the_template_drops_is_said(
     tokenizer = copy.deepcopy(tiny_model[1])
     if template != "builtin":
         tokenizer.chat_template = template
-    formatter = PromptFormatter("plain", system).with_document(DocumentSlot(Templates(), "system", document))
+    formatter = PromptFormatter("plain", system).with_document(document)
     said = template_warning(SimpleNamespace(tokenizer=tokenizer), formatter.messages("?"))
     assert ("drops the system message" in said) == bool(dropped and (system or document))
     assert ("no chat template" in said) == (template is None)

@@ -62,7 +62,7 @@ def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
         rank = next((size for size in LORA_RANKS if size >= options.lora), options.lora)
         # Two, so that a new adapter is there before the old one goes.
         words += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "2"]
-        modules = options.lora_modules or (ADAPTED if on_cpu else ())
+        modules = ADAPTED if on_cpu else ()
         words += ["--lora-target-modules", *modules] if modules else []
     if (
         options.enable_sleep_mode and not on_cpu

@@ -20,7 +20,6 @@ from skill_ttrl.stages.inputs.leak import (
     plain,
     seen_prompts,
     seen_tasks,
-    settle,
     training_splits,
 )
 from skill_ttrl.types import Step, Task, Trajectory, to_json
@@ -65,13 +64,6 @@ def test_tasks_of_an_environment_are_known_by_what_it_shows_first() -> None:
     assert leaked(config, tasks, Seen(), "sft.data") is None
 
 
-def test_a_leak_is_refused_or_reported() -> None:
-    with pytest.raises(DataError, match=r"It leaks\. .*data\.leak=report"):
-        settle(load_config({}), "It leaks.")
-    (said,) = settle(load_config({}, ["data.leak=report"]), "It leaks.")
-    assert said.startswith("Leak: It leaks.") and settle(load_config({}), None) == []
-
-
 def test_a_leak_is_named_by_the_beginning_of_its_prompt() -> None:
     config = load_config({})
 
@@ -100,11 +92,9 @@ def test_episodes_of_other_splits_than_those_of_training_are_named() -> None:
 def test_merge_takes_no_trajectories_of_held_out_tasks(tmp_path: Path) -> None:
     source, bank = tmp_path / "trajectories.jsonl", tmp_path / "bank"
     source.write_text(f"{to_json(episode('test'))}\n")
-    with pytest.raises(DataError, match=r"1 of the split 'test'.*data\.leak=report"):
+    with pytest.raises(DataError, match="1 of the split 'test'"):
         merge.run(source, bank)
     assert not bank.exists()
-    found = merge.run(source, bank, config=load_config({}, ["data.leak=report"]))
-    assert any(note.startswith("Leak: ") for note in found.notes)
 
 
 def tiny(tiny_yaml: Path, *more: str) -> Any:
@@ -120,9 +110,6 @@ def test_the_evaluation_s_own_problems_are_no_demonstrations(tiny_yaml: Path, tm
     with pytest.raises(DataError, match=r"2 of the 3 tasks of data\.eval are also in sft\.data"):
         train.run(tiny(tiny_yaml, *settings), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    summary = train.run(tiny(tiny_yaml, *settings, "data.leak=report"), tmp_path / "run")
-    assert any(text.startswith("Leak: 2 of the 3 tasks of data.eval") for text in summary.warnings)
-    assert "Leak: 2 of the 3" in (tmp_path / "run" / "summary.md").read_text()
 
 
 def test_episodes_of_held_out_tasks_are_not_imitated(tiny_yaml: Path, tmp_path: Path) -> None:
