@@ -117,9 +117,6 @@ ARMS: dict[str, Arm] = {
     "grpo, 8 prompts x 64 votes": Arm(("rollout.n_votes_per_prompt=64", "rl.prompts_per_step=8"), (WEAK,)),
     "grpo, T 0.6": Arm(("rollout.temperature=0.6",), (WEAK,)),
     "grpo, votes by confidence": Arm(("vote.strategy=confidence",), (WEAK,)),
-    "grpo, guard": Arm(("vote.strategy=guard",), (WEAK,)),
-    "grpo, restrain": Arm(("vote.strategy=restrain",), (WEAK,)),
-    "grpo, gated": Arm(("vote.strategy=gated",), (WEAK,)),
 }
 """Arms in the order of the tables. GRPO first, whose cells the others are compared with. Losses are stated, so that one of a recipe's own
 never stands in their place. All arms draw as many samples as GRPO: of `remax` a thirty-second is the greedy rollout, and `dapo`, which

@@ -34,8 +34,17 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).resolve().parent.parent
 CLI = "from skill_ttrl.cli.entry import main; main()"
 
-NAMES: dict[str, str | None] = {"dropped": None}
-"""Old name → new name of a field (`accuracy`) or a file (`votes.jsonl`); None: one side alone has it. For a commit that only renames."""
+NAMES: dict[str, str | None] = {
+    "dropped": None,
+    "prompt_variant": None,
+    **dict.fromkeys(
+        f"votes.jsonl:{field}" for field in (
+            "rewards", "class_ids", "label_weights", "weight", "penalty", "bonus", "skipped", "flags",
+        )
+    ),
+}  # fmt: skip
+"""Old name → new name of a field (`accuracy`, or of one file alone `votes.jsonl:weight`) or a file (`votes.jsonl`); None: one side alone has
+it. For a commit that only renames."""
 
 IGNORED = {"seconds", "created", "check", "digest", "config_digest", "timing", "source", "policy", "reused_from"}
 """Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`, and labels in words. Of `errors`,
@@ -256,7 +265,7 @@ def _lines_differ(base: Path, head: Path, out: Path, other: Path) -> str | None:
     for number, (before, now) in enumerate(zip_longest(_lines(base, out), _lines(head, other)), start=1):
         if before is None or now is None:
             return f"line {number}: only {'the working tree' if before is None else 'the base'} has it"
-        if found := _first_difference(_mapped(before), _stripped(now)):
+        if found := _first_difference(_mapped(before, base.name), _stripped(now)):
             return f"line {number}: {found}"
     return None
 
@@ -279,12 +288,12 @@ def _stripped(value: Any) -> Any:
     return [_stripped(each) for each in value] if isinstance(value, list) else value
 
 
-def _mapped(value: Any) -> Any:
-    """A value of the base with the names of today."""
+def _mapped(value: Any, file: str) -> Any:
+    """A value of a file of the base with the names of today."""
     if isinstance(value, dict):
-        names = {key: NAMES.get(key, key) for key in value}
-        return _stripped({names[key]: _mapped(each) for key, each in value.items() if names[key] is not None})
-    return [_mapped(each) for each in value] if isinstance(value, list) else value
+        names = {key: NAMES.get(f"{file}:{key}", NAMES.get(key, key)) for key in value}
+        return _stripped({names[key]: _mapped(each, file) for key, each in value.items() if names[key] is not None})
+    return [_mapped(each, file) for each in value] if isinstance(value, list) else value
 
 
 def _first_difference(before: Any, now: Any, place: str = "") -> str | None:

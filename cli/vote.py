@@ -59,13 +59,7 @@ StrategyArg = Annotated[
     typer.Option(
         "--strategy-arg",
         metavar="ARG",
-        help="Argument of a strategy as NAME.KEY=VALUE, e.g. gated.threshold=0.6. Can be repeated.",
-    ),
-]
-Paraphrase = Annotated[
-    bool,
-    typer.Option(
-        "--paraphrase", help="Let half of the samples answer a paraphrase; vote.paraphrase names the paraphraser."
+        help="Argument of a strategy as NAME.KEY=VALUE, e.g. anchored.weight=0.6. Can be repeated.",
     ),
 ]
 Config = Annotated[str | None, config_option("Chat template, lengths and problems of a plain model.")]
@@ -87,7 +81,6 @@ def vote(
     data: Data = None,
     limit: Limit = None,
     samples: Samples = None,
-    paraphrase: Paraphrase = False,
     overrides: Overrides = None,
     config: Config = None,
     seed: Seed = None,
@@ -106,9 +99,7 @@ def vote(
 
     check_resume(resume, output)
     source = _source(stored, policy)
-    drawing = Drawing(
-        data or (), samples, config, batch_size, use_bank=not no_skills, both_wordings=paraphrase, limit=limit
-    )
+    drawing = Drawing(data or (), samples, config, batch_size, use_bank=not no_skills, limit=limit)
     with RunView(Console(stderr=True), f"vote {source}") as view:
         found = run(
             source,
@@ -143,7 +134,7 @@ def _source(stored: str | None, policy: str | None) -> str:
 
 
 def strategy_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Parse `gated.threshold=0.6` to {"gated": {"threshold": 0.6}}.
+    """Parse `anchored.weight=0.6` to {"anchored": {"weight": 0.6}}.
 
     Raises:
         ConfigError: an argument is not written so.
@@ -156,7 +147,7 @@ def strategy_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         name, dot, key = place.strip().rpartition(".")
         if not (equals and dot and name and key):
             raise ConfigError(
-                f"Cannot read --strategy-arg {word!r}. It is written NAME.KEY=VALUE, e.g. gated.threshold=0.6."
+                f"Cannot read --strategy-arg {word!r}. It is written NAME.KEY=VALUE, e.g. anchored.weight=0.6."
             )
         found.setdefault(name, {})[key] = read_value(value.strip())
     return found

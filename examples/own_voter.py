@@ -1,4 +1,4 @@
-"""A voting strategy of one's own: the majority, but only where it leads by two votes; other prompts are not learned from.
+"""A voting strategy of one's own: the majority, but only where it leads by two votes; else nobody wins.
 
 Run it: python examples/own_voter.py. A config names it: vote.strategy: own_voter:careful, vote.options: {lead: 2}.
 """
@@ -10,17 +10,17 @@ from skill_ttrl.voting import Ballot
 
 
 def careful(ballot: Ballot, *, lead: int = 2) -> VoteResult:
-    """Reward the most common answer if it is `lead` votes ahead of the second; else skip the prompt.
+    """Reward the most common answer if it is `lead` votes ahead of the second; else none, so that GRPO learns nothing.
 
     A strategy that reads log-probs says so: `careful.requires = ("logprobs",)`. Fields of a `Ballot` and of a `VoteResult`
     say what a vote may look at and decide.
     """
     tally = ballot.tally()
     first, second = [*tally.votes.values(), 0, 0][:2]
-    return tally.result() if first - second >= lead else tally.no_winner(skipped=True, flags=("close",))
+    return tally.result() if first - second >= lead else tally.no_winner()
 
 
 if __name__ == "__main__":
     for answers in (("1", "1.0", "2"), ("1", "1.0", "\\frac{2}{2}", "2")):
         result = careful(Ballot(answers))
-        print(answers, "->", result.answer, result.sample_rewards, "skipped" if result.skipped else "")
+        print(answers, "->", result.answer, result.sample_rewards)

@@ -94,8 +94,7 @@ class SkillTTRLTrainer:
     ) -> dict[str, Any]:
         """One step on responses that are there already: extract, vote, reward, advantages, merge. Needs no model.
 
-        Votes are held as the config's `vote` section says, where texts alone suffice for it; a prompt that is skipped has
-        advantages of 0.
+        Votes are held as the config's `vote` section says, where texts alone suffice for it.
 
         Where the config has skills (and `skills.update: merge`), the operations of the winners change `skill_bank`; texts
         are fused by their words alone, `skills.dedup_threshold` is for runs.
@@ -113,7 +112,7 @@ class SkillTTRLTrainer:
 
         Raises:
             ValueError: the two differ in length, or a problem has no response.
-            ConfigError: the voting strategy needs more than texts (log-probs, a history).
+            ConfigError: the voting strategy needs more than texts (log-probs).
         """
         if len(problems) != len(all_responses) or not all(all_responses):
             raise ValueError(
@@ -124,7 +123,7 @@ class SkillTTRLTrainer:
 
         config = self.config
         groups = [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
-        ballots = [ballot_of(group, seed=config.seed) for group in groups]
+        ballots = [ballot_of(group) for group in groups]
         votes = batch_vote(config.vote.strategy, ballots, config.vote.options)
         rewards = [list(vote.sample_rewards) for vote in votes]
         rewarded = [group.with_rewards(row) for group, row in zip(groups, rewards, strict=True)]
@@ -132,10 +131,7 @@ class SkillTTRLTrainer:
         given: Sequence[Any] = getattr(estimate, "advantages", estimate)
         # A response is one step; an algorithm gives a number for it, or one for each of its tokens.
         values = iter(float(each[0]) if isinstance(each, Sequence) else float(each) for each in given)
-        advantages = [
-            [0.0 if vote.skipped else value for value in islice(values, len(row))]
-            for vote, row in zip(votes, rewards, strict=True)
-        ]
+        advantages = [list(islice(values, len(row))) for row in rewards]
         found: dict[str, Any] = {
             "rewards": rewards,
             "advantages": advantages,

@@ -123,12 +123,9 @@ class VoteConfig(Section):
     """Voting strategy. It affects training if votes are rewarded (`rl.reward: majority`). See docs/voting.md."""
 
     strategy: str = "majority"
-    """`majority`, `confidence`, `soft`, `harmonic`, `restrain`, `guard`, `gated`, or `module:function` of your own."""
+    """`majority`, `confidence`, `anchored`, `sequential`, or `module:function` of your own."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the strategy, e.g. `threshold`."""
-    paraphrase: str = "policy"
-    """Source of the paraphrases that a strategy needs (`harmonic`): `policy`, decoded greedily with the template `paraphrase`, or
-    `module:function` of your own, from a text to a text."""
+    """Options of the strategy, e.g. `weight`."""
 
 
 class EvalConfig(Section):

@@ -16,14 +16,12 @@ def check_algorithm(
     vote_strategy: str,
     action_parser: str,
     multi_turn: bool,
-    vote_shapes: bool = False,
 ) -> None:
     """Check that the algorithm exists, and that the run can give the algorithm its inputs.
 
     Args:
         rl: The settings, with the algorithm's own defaults.
         vote_strategy: `vote.strategy`.
-        vote_shapes: That strategy does more than reward: it shapes the advantages of whole rollouts.
         action_parser: `agent.action_parser`; with `none` no action is ever invalid.
         multi_turn: Rollouts may have several steps.
 
@@ -36,7 +34,7 @@ def check_algorithm(
     penalty = f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}"
     problems = [
         *_missing_inputs(rl, algorithm, multi_turn),
-        *_vote_problems(rl, algorithm, vote_strategy, vote_shapes, level or "episode"),
+        *_vote_problems(rl, vote_strategy),
         *_reward_problems(rl, algorithm),
         *_settings_without_effect(rl),
         *_half_problems(rl),
@@ -79,7 +77,7 @@ def _missing_inputs(rl: RLConfig, algorithm: object, multi_turn: bool) -> Iterat
         )
 
 
-def _vote_problems(rl: RLConfig, algorithm: object, strategy: str, shapes: bool, level: str) -> Iterator[str]:
+def _vote_problems(rl: RLConfig, strategy: str) -> Iterator[str]:
     """A line where the algorithm cannot follow the voting strategy, or would ignore or lose part of the reward."""
     kind = ALGORITHMS.get(rl.algorithm["type"])
     known: frozenset[str] | None = getattr(kind, "vote_strategies", None)
@@ -87,17 +85,6 @@ def _vote_problems(rl: RLConfig, algorithm: object, strategy: str, shapes: bool,
         yield (
             f"{_named(rl)} cannot follow vote.strategy={strategy}. Set vote.strategy to one of {', '.join(sorted(known))}, or "
             "rl.algorithm=grpo, which follows all."
-        )
-    if rl.voted and shapes and not getattr(algorithm, "takes_shaped_votes", True):
-        yield (
-            f"vote.strategy={strategy} shapes the advantages of a group's rollouts, which {_named(rl)} does not allow: its advantages "
-            "depend on tokens, lengths or the rest of the batch. Set vote.strategy=majority, or rl.algorithm=grpo."
-        )
-    if rl.voted and shapes and (level == "step" or rl.invalid_action_penalty_coef):
-        yield (
-            f"vote.strategy={strategy} shapes the advantages of whole rollouts, but rl.algorithm.level={level} with "
-            f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g} gives each step its own. Set vote.strategy=majority, or "
-            "rl.algorithm.level=episode and rl.invalid_action_penalty_coef=0."
         )
     binary = getattr(kind, "binary_rewards", False)
     added = ["rl.extra_rewards"] if rl.extra_rewards else []

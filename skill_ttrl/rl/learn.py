@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.config.rl import naming_own
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import (
     AdvantageEstimate,
     TrainingSamples,
@@ -191,16 +190,7 @@ class UpdateRule:
         )
 
     def estimate(self, samples: TrainingSamples, batch: RolloutBatch) -> tuple[RolloutBatch, Mapping[str, float]]:
-        """Estimate the batch's advantages; gives the metrics of the algorithm too, and sets `record`.
-
-        Raises:
-            ConfigError: a vote shapes advantages, and those of this algorithm cannot be shaped.
-        """
-        if samples.votes_shape and not getattr(self.algorithm, "takes_shaped_votes", True):
-            raise ConfigError(
-                f"The vote shapes the advantages of rollouts, and those of rl.algorithm={self.config.algorithm['type']} cannot "
-                "be shaped. Use a strategy that only rewards, such as vote.strategy=majority, or rl.algorithm=grpo."
-            )
+        """Estimate the batch's advantages; gives the metrics of the algorithm too, and sets `record`."""
         with naming_own("algorithm", self.config.algorithm):
             found = self.algorithm.advantages(samples)
             if not isinstance(found, AdvantageEstimate):

@@ -48,8 +48,6 @@ class Sample:
     environment reports it (`env_success`). None: neither is known."""
     error: str | None = None
     """Error of a failed rollout."""
-    prompt_variant: int = 0
-    """Which wording of the problem it answered: 0 as given, 1 a paraphrase."""
     skills: Mapping[str, int] | None = None
     """Counts of its skill operations and of what it retrieved from the bank; None without a bank."""
     score: float | None = None
@@ -92,7 +90,6 @@ def sample_of(trajectory: Trajectory) -> Sample:
         truncated=any(completion.finish_reason == "length" for completion in done),
         is_correct=env_success(trajectory) if trajectory.task.ground_truth is None else None,
         error=trajectory.error,
-        prompt_variant=trajectory.prompt_variant,
         skills=_skill_counts(trajectory, done),
         score=env_score(trajectory) if trajectory.error is None else None,
         exploits=exploit_count(trajectory),

@@ -48,9 +48,6 @@ from skill_ttrl.stages.training.state import (
 from skill_ttrl.types import Group, VoteResult
 from skill_ttrl.voting.rewards import RewardSet
 
-ALL_SKIPPED = "Every prompt was skipped"
-"""Begins the warning of a step without a vote to learn from, which a run gives once."""
-
 
 def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, text: BankText | None = None) -> None:
     """Sample → vote → reward → advantages, update → skills → record → sync, until `rl.steps` or a stop rule; a resumed run continues."""
@@ -86,7 +83,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
                 saves, update = config.run.save_trajectories, state.rule.record
                 record_step(run, RL, step, groups, votes, metrics, trajectories=saves, update=update if saves else None)
                 run.progress.advance(shown(config), step + 1, metrics)
-                warn_of_votes(run, state, step, groups, votes)
+                warn_of_votes(run, step, groups)
             state.step, state.task_batches = step + 1, found.task_batches
             # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
             with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
@@ -194,18 +191,10 @@ def conclude(run: Run) -> None:
     run.progress.finish(shown(run.config))
 
 
-def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group], votes: Sequence[VoteResult]) -> None:
+def warn_of_votes(run: Run, step: int, groups: Sequence[Group]) -> None:
     """Warn of undecided answers, of weak votes where they are rewarded, and after `EARLY` steps of signs that training cannot work."""
     warn_of_undecided_answers(run.warn, f"step {step}", groups)
     if run.config.rl.voted:
-        if all(vote.skipped for vote in votes):
-            run.warn(
-                (
-                    f"{ALL_SKIPPED} in step {step}: vote.strategy={run.config.vote.strategy} rejected all {len(votes)} votes, so the step "
-                    "learned nothing. See vote_skipped in metrics.jsonl, and vote.options."
-                ),
-                once=ALL_SKIPPED,
-            )
         rl = run.config.rl
         _warn_of(run, collapse_signs(run.log.rows(RL), **rl.stop_options if rl.stops_collapse else {}))
     if step + 1 == EARLY:

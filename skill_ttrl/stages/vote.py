@@ -38,7 +38,6 @@ from skill_ttrl.voting import (
     STRATEGIES,
     Ballot,
     UndecidedAnswers,
-    VoteHistory,
     batch_vote,
     check_strategy,
     given_up,
@@ -154,14 +153,13 @@ class VoteLab:
 
 
 def replay(
-    visits: Visits, strategies: Mapping[str, Mapping[str, Any]], *, seed: int = 0
+    visits: Visits, strategies: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Replayed], dict[str, list[JudgedVote]]]:
     """Hold the votes of every strategy on the same samples.
 
     Args:
         visits: the samples.
         strategies: options by strategy; the majority is added, first, where it is not among them.
-        seed: of the random choices of strategies.
 
     Returns:
         One `Replayed` for each strategy, and the votes of those that could be held.
@@ -170,7 +168,7 @@ def replay(
         ConfigError: an option of a strategy is out of its range.
     """
     canonicals([answer for visit in visits for row in visit for answer in (*row.answers, row.task.ground_truth)])
-    ballots = ballots_of(visits, seed)
+    ballots = ballots_of(visits)
     found: list[Replayed] = []
     votes: dict[str, list[JudgedVote]] = {}
     base: Values = {}
@@ -187,48 +185,40 @@ def replay(
     return found, votes
 
 
-def ballots_of(visits: Visits, seed: int) -> list[list[Ballot]]:
+def ballots_of(visits: Visits) -> list[list[Ballot]]:
     """The ballots of each visit, with all that the samples say.
 
     The answers before training (`base_answers`) are those of a problem's first visit: samples of one policy are what its
-    training would begin with. Earlier votes differ from strategy to strategy; `hold` adds them.
+    training would begin with.
     """
     first: dict[Problem, tuple[str | None, ...]] = {}
 
-    def ballot(row: TaskSamples, step: int) -> Ballot:
-        views = tuple(sample.prompt_variant for sample in row.samples)
+    def ballot(row: TaskSamples) -> Ballot:
         return Ballot(
             answers=row.answers,
             prompt="/".join(_problem(row)),
             logprobs=_whole([sample.logprob for sample in row.samples]),
             lengths=_whole([sample.tokens for sample in row.samples]),
-            views=views if any(views) else None,
             base_answers=first.setdefault(_problem(row), row.answers),
-            seed=derive_seed(seed, "ballot", step),
             keys=tuple(canonicals(row.answers)),
         )
 
-    return [[ballot(row, step) for row in visit] for step, visit in enumerate(visits)]
+    return [[ballot(row) for row in visit] for visit in visits]
 
 
 def hold(
     visits: Visits, ballots: Sequence[Sequence[Ballot]], name: str, options: Mapping[str, Any]
 ) -> list[JudgedVote]:
-    """All votes of one strategy, visit by visit; where there are several, each knows the prompt's earlier ones.
+    """All votes of one strategy, visit by visit.
 
     Raises:
         ConfigError: an option is out of its range, or a ballot lacks what the strategy needs.
     """
-    history = VoteHistory() if len(visits) > 1 else None
-    found = []
-    for step, (visit, given) in enumerate(zip(visits, ballots, strict=True)):
-        if history is not None:
-            given = [replace(ballot, history=history.of(ballot.prompt)) for ballot in given]
-        held = batch_vote(name, given, options)
-        if history is not None:
-            history.record({ballot.prompt: vote for ballot, vote in zip(given, held, strict=True)})
-        found += [_judged(row, step, vote) for row, vote in zip(visit, held, strict=True)]
-    return found
+    return [
+        _judged(row, step, vote)
+        for step, (visit, given) in enumerate(zip(visits, ballots, strict=True))
+        for row, vote in zip(visit, batch_vote(name, given, options), strict=True)
+    ]
 
 
 def values_by_problem(votes: Sequence[JudgedVote]) -> Values:
@@ -240,7 +230,7 @@ def values_by_problem(votes: Sequence[JudgedVote]) -> Values:
     for held in votes:
         vote, problem = held.vote, held.problem
         found["majority_ratio"][problem].append(vote.majority_ratio)
-        found["abstained"][problem].append(float(vote.answer is None or vote.skipped))
+        found["abstained"][problem].append(float(vote.answer is None))
         if held.winner is not None:
             winners[problem].append(held.winner)
         if held.correct is None or held.reward_accuracy is None:
@@ -288,12 +278,8 @@ def _whole(values: Sequence[Any]) -> tuple[Any, ...] | None:
 
 def _lacking(name: str, options: Mapping[str, Any], ballots: Sequence[Sequence[Ballot]]) -> str | None:
     """Name the inputs that a strategy requires and the samples lack; None where it has all."""
-    given = {"history": len(ballots) > 1}
-    missing = [
-        wanted
-        for wanted in requires(name, options)
-        if not given.get(wanted, all(getattr(ballot, wanted) is not None for visit in ballots for ballot in visit))
-    ]
+    every = [ballot for visit in ballots for ballot in visit]
+    missing = [wanted for wanted in requires(name, options) if any(getattr(ballot, wanted) is None for ballot in every)]
     return "; ".join(f"{wanted}: {INPUT_SOURCES.get(wanted, wanted)}" for wanted in missing) or None
 
 
@@ -324,8 +310,6 @@ class Drawing:
     """As in `evaluate.run_all`."""
     use_bank: bool = True
     """False asks without the skill bank."""
-    both_wordings: bool = False
-    """Half of the samples answer a paraphrase of the question, made as `vote.paraphrase` of the config says."""
     limit: int | None = None
     """Problems of each file or data set; None: all."""
 
@@ -349,7 +333,7 @@ def run(
         source: stored samples (see `read_stored`), or a run, checkpoint or model that is sampled as its training would be.
         strategies: names in `voting.STRATEGIES` or `module:function`; `all` for every built-in one. The majority is always
             included for comparison.
-        options: of strategies, by name, e.g. `{"gated": {"threshold": 0.6}}`.
+        options: of strategies, by name, e.g. `{"anchored": {"weight": 0.6}}`.
         output: folder for `votes.jsonl` and `vote.json`; drawn samples are stored there too, and an interrupted vote resumes from them.
         overrides: changes to the config; `seed` holds for stored samples as well.
         drawing: how to sample a source that is not stored samples.
@@ -367,7 +351,7 @@ def run(
             if drawing != AS_IN_TRAINING:
                 raise ConfigError(
                     f"{source} holds stored samples, so nothing is sampled: options of sampling (--data, --samples, --limit, --config, "
-                    "--batch-size, --no-skills, --paraphrase) need a run or a model, named with --policy."
+                    "--batch-size, --no-skills) need a run or a model, named with --policy."
                 )
             config, found = load_checked({}, overrides), _stored(source, output, progress)
             if output is not None:
@@ -421,13 +405,10 @@ def _drawn(
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
     sampling = Sampling.of(how)
     count = how.n_votes_per_prompt if drawing.samples is None else drawing.samples
-    if drawing.both_wordings and count % 2:
-        raise ConfigError(f"Half of the samples answer a paraphrase, so their number must be even, found {count}.")
     problems = with_limit(subject.problems(drawing.data), drawing.limit)
     asked: dict[str, Any] = {"output": output, "chunk": drawing.chunk, "use_bank": drawing.use_bank}
     draws = [SamplingPass(SAMPLE, count, sampling, seed)]
-    asked |= {"both_wordings": drawing.both_wordings, "progress": progress}
-    drawn = stack.enter_context(draw_samples(subject, problems, draws, phase="vote", **asked))
+    drawn = stack.enter_context(draw_samples(subject, problems, draws, phase="vote", progress=progress, **asked))
     known = drawn.known
     trained_on = None if known is None else sum(known[row.source, row.task.id] for row in drawn.rows)
     return subject.config, SampleSet((drawn.rows,), trained_on=trained_on)
@@ -436,7 +417,7 @@ def _drawn(
 def _lab(
     source: str, config: SkillTTRLConfig, found: SampleSet, strategies: Mapping[str, Mapping[str, Any]]
 ) -> tuple[VoteLab, dict[str, list[JudgedVote]]]:
-    replayed, votes = replay(found.visits, strategies, seed=config.seed)
+    replayed, votes = replay(found.visits, strategies)
     problems = {(row.source, row.task.id): row.task.ground_truth is not None for visit in found.visits for row in visit}
     counts = [len(row.samples) for visit in found.visits for row in visit]
     lab = VoteLab(
@@ -483,8 +464,6 @@ def _write(output: Path, lab: VoteLab, votes: Mapping[str, Sequence[JudgedVote]]
 T = TypeVar("T")
 LARGEST = 10**12
 """Size above which a log-probability or a length is a slip: no sample has it, and not every sum could hold it."""
-VIEWS = (0, 1)
-"""The question as given, and its paraphrase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,7 +484,7 @@ def read_stored(source: str | Path) -> SampleSet:
     Args:
         source: the `--output` of `evaluate` or `vote` or its `samples.jsonl`; the `trajectories.jsonl` of a run, whose true
             answers are taken from the run's data; or records with `problem`, `responses` (a list of texts) and where they are
-            known `answer`, `logprobs`, `lengths`, `views` (lists of as many numbers).
+            known `answer`, `logprobs`, `lengths` (lists of as many numbers).
 
     Raises:
         DataError: it cannot be read, or holds no samples; names the line.
@@ -562,7 +541,7 @@ def _from_trajectories(path: Path) -> SampleSet:
     for tasks in rollouts.values():
         rows = []
         for name, group in tasks.items():
-            task = next((task for task, sample in group if sample.prompt_variant == 0), group[0][0])
+            task = group[0][0]
             task = replace(task, ground_truth=task.ground_truth or references.get(name))
             rows.append(TaskSamples("", SAMPLE, task, tuple(sample for _, sample in group)))
         visits.append(tuple(rows))
@@ -598,15 +577,15 @@ def _from_records(path: Path) -> SampleSet:
         if not responses or not all(isinstance(text, str) for text in responses):
             raise DataError(f"{where}: 'responses' must be a list of at least one text.")
         columns = []
-        for key in ("logprobs", "lengths", "views"):
+        for key in ("logprobs", "lengths"):
             given = row.get(key)
             if given is not None and (not isinstance(given, list) or len(given) != len(responses)):
                 raise DataError(f"{where}: {key!r} must be a list of {len(responses)} numbers, one for each response.")
             columns.append(given or [None] * len(responses))
         samples = []
-        for number, (text, logprob, length, view) in enumerate(zip(responses, *columns, strict=True)):
+        for number, (text, logprob, length) in enumerate(zip(responses, *columns, strict=True)):
             answer = OutputParser().parse(text).answer
-            sample = Sample(text, answer, logprob, length, prompt_variant=0 if view is None else view)
+            sample = Sample(text, answer, logprob, length)
             _refuse_unsound(sample, f"{where}, response {number}")
             samples.append(sample)
         rows.append(TaskSamples("", SAMPLE, task, tuple(samples)))
@@ -624,8 +603,6 @@ def _refuse_unsound(sample: Sample, where: str) -> None:
         raise DataError(f"{where}: its log-probability must be a number up to {LARGEST:g} in size.")
     if sample.tokens is not None and not (_is_number(sample.tokens) and 0 <= sample.tokens == int(sample.tokens)):
         raise DataError(f"{where}: its tokens must be a whole number from 0 to {LARGEST:g}.")
-    if sample.prompt_variant not in VIEWS:
-        raise DataError(f"{where}: its view must be 0 (answers the question) or 1 (answers its paraphrase).")
 
 
 def _parsed(kind: type[T], line: bytes, where: str) -> T:

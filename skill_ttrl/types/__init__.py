@@ -184,8 +184,6 @@ class Trajectory:
     """Digest of the state before the first step (`info["state"]` of `reset`); empty if not given."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Unweighted rewards by name if there are several (`rl.extra_rewards`); `reward` is their weighted sum."""
-    prompt_variant: int = 0
-    """Prompt variant: 0 for the original task, 1 for a paraphrase (then `task` holds the paraphrase)."""
 
     @property
     def env_return(self) -> float:
@@ -243,10 +241,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """Outcome of a vote over the answers of one group. Unpacks as `answer, majority_ratio, matches`.
-
-    The second half of the fields controls the vote's effect on training; the defaults are those of a plain majority.
-    """
+    """Outcome of a vote over the answers of one group. Unpacks as `answer, majority_ratio, matches`."""
 
     answer: str | None
     """The winning answer, in the words of its first voter; None when nobody won: no answers, or a strategy that abstains."""
@@ -263,23 +258,6 @@ class VoteResult:
     """True if another class scored equally well; the class that appeared first won."""
     scores: tuple[float, ...] = ()
     """Score that the strategy gave each class, in the order of `classes`; empty if votes alone decide."""
-    rewards: tuple[float, ...] = ()
-    """Reward of each sample; empty: 1 for each match, else 0 (see `sample_rewards`)."""
-    class_ids: tuple[int, ...] = ()
-    """Index of each sample's class in `classes`, -1 for a sample without an answer. Set if `label_weights` is."""
-    label_weights: tuple[float, ...] = ()
-    """Weight of each class as a pseudo-label, in the order of `classes`. The advantages are the weighted sum of those
-    that each label alone would give (RESTRAIN). Empty: the winner is the only label."""
-    weight: float = 1.0
-    """Factor of the prompt's advantages, at least 0."""
-    penalty: float = 0.0
-    """Subtracted from the advantage of every sample of the prompt, before `weight`."""
-    bonus: tuple[float, ...] = ()
-    """Added to each sample's advantage at the end, in units of the prompt's mean absolute advantage; empty: nothing."""
-    skipped: bool = False
-    """True if this prompt does not contribute to training in this step."""
-    flags: tuple[str, ...] = ()
-    """Flags that the strategy raised ("flip", "high_risk"); the metrics report their shares."""
 
     @property
     def agreement(self) -> float:
@@ -288,17 +266,12 @@ class VoteResult:
 
     @property
     def sample_rewards(self) -> tuple[float, ...]:
-        """Reward of each sample."""
-        return self.rewards or tuple(float(match) for match in self.matches)
+        """Reward of each sample: 1 for each match, else 0."""
+        return tuple(float(match) for match in self.matches)
 
     def select(self, indices: list[int]) -> VoteResult:
         """Return the vote restricted to the samples at these positions."""
-        chosen: dict[str, Any] = {
-            name: tuple(getattr(self, name)[place] for place in indices)
-            for name in ("matches", "rewards", "class_ids", "bonus")
-            if getattr(self, name)
-        }
-        return replace(self, **chosen)
+        return replace(self, matches=tuple(self.matches[place] for place in indices))
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.answer, self.majority_ratio, list(self.matches)))

@@ -8,11 +8,10 @@ from skill_ttrl.voting.ballot import (
     batch_vote,
     check_strategy,
     requires,
-    shapes_advantages,
     strategy,
     vote,
 )
-from skill_ttrl.voting.history import PromptHistory, VoteHistory
+from skill_ttrl.voting.history import VoteHistory
 from skill_ttrl.voting.metrics import (
     UndecidedAnswers,
     apply_original_gt,
@@ -32,7 +31,6 @@ __all__ = [
     "STRATEGIES",
     "Ballot",
     "UndecidedAnswers",
-    "PromptHistory",
     "Strategy",
     "VoteHistory",
     "apply_original_gt",
@@ -49,7 +47,6 @@ __all__ = [
     "label_metrics",
     "majority_vote",
     "requires",
-    "shapes_advantages",
     "restore_labels",
     "strategy",
     "trained_metrics",

@@ -21,7 +21,6 @@ from skill_ttrl.answers import canonicals
 from skill_ttrl.errors import ConfigError, ExtensionError, did_you_mean
 from skill_ttrl.registry import Registry, naming
 from skill_ttrl.types import Group, Trajectory, VoteResult
-from skill_ttrl.voting.history import PromptHistory
 from skill_ttrl.voting.tally import Tally, tally
 
 
@@ -36,18 +35,8 @@ class Ballot:
     """Log-probability (nats) of each whole sample under the policy that drew it: the sum over its tokens."""
     lengths: tuple[int, ...] | None = None
     """Sampled tokens of each sample."""
-    views: tuple[int, ...] | None = None
-    """Which wording each sample answered: 0 the question as given, 1 its paraphrase."""
-    history: PromptHistory | None = None
-    """Earlier votes of this prompt."""
     base_answers: tuple[str | None, ...] | None = None
     """What the policy before training answered to the same prompt, one entry for each of its samples."""
-    seed: int | None = None
-    """For random choices; each prompt draws its own from it."""
-    prompts: int = 1
-    """Prompts of the step that this one belongs to."""
-    skipped: int = 0
-    """Prompts of the step that were skipped before this one."""
     keys: tuple[str | None, ...] | None = None
     """Class of each answer (`answers.canonicals`), where it was looked up with those of other ballots."""
 
@@ -56,23 +45,17 @@ class Ballot:
         return tally(self.answers, self.keys)
 
 
-def ballot_of(group: Group, **known: Any) -> Ballot:
-    """Build the ballot of a group of rollouts.
-
-    Log-probabilities are set where every rollout with text has them, views where there are two of them. `known` are further
-    fields of the ballot: `history`, `base_answers`, `seed`.
-    """
+def ballot_of(group: Group, base_answers: Sequence[str | None] | None = None) -> Ballot:
+    """Build the ballot of a group of rollouts. Log-probabilities are set where every rollout with text has them."""
     rollouts = group.trajectories
     written = [_written(trajectory) for trajectory in rollouts]
     scored = any(tokens for _, tokens in written)
-    views = tuple(trajectory.prompt_variant for trajectory in rollouts)
     return Ballot(
         answers=tuple(group.answers),
         prompt=group.task.id,
         logprobs=tuple(logprob for logprob, _ in written) if scored else None,
         lengths=tuple(tokens for _, tokens in written) if scored else None,
-        views=views if any(views) else None,
-        **known,
+        base_answers=None if base_answers is None else tuple(base_answers),
     )
 
 
@@ -93,42 +76,30 @@ S = TypeVar("S", bound=Strategy)
 
 STRATEGIES: Registry[Strategy] = Registry("voting strategy")
 _REQUIRES: dict[str, dict[str, str]] = {}
-_SHAPING: set[str] = set()
 
 INPUT_SOURCES: Mapping[str, str] = {
     "logprobs": "samples whose tokens have log-probabilities (of a text file: a list `logprobs`)",
     "lengths": "samples whose tokens are known (of a text file: a list `lengths`)",
-    "views": "answers to the question (view 0) and to its paraphrase (view 1); a run makes them, see vote.paraphrase",
-    "history": "the prompt's earlier votes; a run keeps them (voting.VoteHistory.of)",
     "base_answers": "answers of the policy before training; a run samples them at its start",
-    "seed": "a seed for its random choices",
 }
 """Fields that a ballot may lack, and where each comes from."""
 
 
-def strategy(name: str, *requires: str, shaping: bool = False, **unless: str) -> Callable[[S], S]:
+def strategy(name: str, *requires: str, **unless: str) -> Callable[[S], S]:
     """Decorator: file a strategy under `name`.
 
     Args:
         name: What `vote.strategy` calls it.
         *requires: Fields of the ballot that it cannot do without.
-        shaping: Its votes shape the advantages of a prompt's samples, beyond rewarding them.
         **unless: Fields that it needs unless the option of this name is false.
     """
 
     def add(function: S) -> S:
         STRATEGIES.register(name)(function)
         _REQUIRES[name] = {**dict.fromkeys(requires, ""), **unless}
-        if shaping:
-            _SHAPING.add(name)
         return function
 
     return add
-
-
-def shapes_advantages(name: str) -> bool:
-    """True if a built-in strategy is `shaping`; what one of the user's own does is seen in its votes."""
-    return name in _SHAPING
 
 
 def requires(name: str, options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
@@ -164,7 +135,7 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     if missing:
         asked = "; ".join(f"{field}: {INPUT_SOURCES.get(field, field)}" for field in missing)
         raise ConfigError(f"The voting strategy {name!r} needs inputs that this ballot lacks. {asked}.")
-    for field in ("logprobs", "lengths", "views", "keys"):
+    for field in ("logprobs", "lengths", "keys"):
         given = getattr(ballot, field)
         if given is not None and len(given) != len(ballot.answers):
             raise ValueError(
@@ -206,29 +177,24 @@ def _function(name: str) -> Strategy:
 
 def _sound(found: VoteResult, samples: int) -> bool:
     """True if training can use the result: a strategy may be the user's."""
-    by_sample = (found.rewards, found.bonus, found.class_ids)
-    sizes = len(found.matches) == samples and all(len(entries) in (0, samples) for entries in by_sample)
-    labels = not found.label_weights or (
-        len(found.label_weights) == len(found.classes) and len(found.class_ids) == samples
-    )
-    numbers = (*found.rewards, *found.bonus, *found.label_weights, found.weight, found.penalty)
-    return sizes and labels and all(map(math.isfinite, numbers)) and found.weight >= 0
+    return len(found.matches) == samples and all(map(math.isfinite, (found.majority_ratio, *found.scores)))
 
 
 def batch_vote(name: str, ballots: Sequence[Ballot], options: Mapping[str, Any] | None = None) -> list[VoteResult]:
-    """Hold the votes of one step: all distinct answers are compared in one go, and each prompt knows of those before it.
+    """Hold the votes of one step: all distinct answers are compared in one go.
 
     Raises:
         ConfigError: as `vote`.
     """
     keys = iter(canonicals([answer for ballot in ballots if ballot.keys is None for answer in ballot.answers]))
-    votes: list[VoteResult] = []
-    skipped = 0
-    for ballot in ballots:
-        known = tuple(next(keys) for _ in ballot.answers) if ballot.keys is None else ballot.keys
-        votes.append(vote(name, replace(ballot, keys=known, prompts=len(ballots), skipped=skipped), options))
-        skipped += votes[-1].skipped
-    return votes
+    return [
+        vote(
+            name,
+            ballot if ballot.keys is not None else replace(ballot, keys=tuple(next(keys) for _ in ballot.answers)),
+            options,
+        )
+        for ballot in ballots
+    ]
 
 
 def check_strategy(name: str, options: Mapping[str, Any] | None = None) -> None:
@@ -242,10 +208,7 @@ def check_strategy(name: str, options: Mapping[str, Any] | None = None) -> None:
         prompt="check",
         logprobs=(-1.0, -2.0, -3.0, -4.0),
         lengths=(1, 2, 3, 4),
-        views=(0, 0, 1, 1),
-        history=PromptHistory(),
         base_answers=("1", "2"),
-        seed=0,
     )
     try:
         vote(name, ballot, options)

@@ -10,50 +10,17 @@ from skill_ttrl.answers import bare_key, canonical
 from skill_ttrl.types import VoteResult
 from skill_ttrl.voting.tally import mean, tally
 
-KEPT_RATIOS = 20
-"""Latest majority ratios stored for each prompt (TTRL-Guard: 20)."""
-STABLE = "stable"
-"""Flag of a vote in which TTRL-Guard's weight for prompts that never flipped fired; it fires a limited number of times."""
-
 
 @dataclass(frozen=True, slots=True)
-class PromptHistory:
-    """The votes of one prompt so far, as TTRL-Guard (arXiv 2605.19444) looks at them."""
+class _Course:
+    """The winners of one prompt so far."""
 
-    votes: int = 0
-    """Number of votes."""
     winner: str | None = None
     """Canonical form of the latest winner; None where there was none yet."""
-    ratios: tuple[float, ...] = ()
-    """Majority ratios of the latest votes, oldest first, at most `KEPT_RATIOS`."""
     returns: int = 0
     """Votes that had a winner to be compared with an earlier one."""
     flips: int = 0
     """Returns whose winner differed from the one before."""
-    quiet: int = 0
-    """Votes since the latest flip; of one that never flipped, all its votes."""
-    fired: int = 0
-    """Times that the weight for prompts that never flipped has fired (`STABLE`)."""
-
-    @property
-    def flip_rate(self) -> float | None:
-        """Flips over returns, in [0, 1]; None before the first return."""
-        return self.flips / self.returns if self.returns else None
-
-    def after(self, vote: VoteResult) -> PromptHistory:
-        """The history with one vote more. An empty vote leaves the winner as it was and flips nothing."""
-        winner = bare_key(canonical(vote.answer))
-        returned = winner is not None and self.winner is not None
-        flipped = returned and winner != self.winner
-        return PromptHistory(
-            votes=self.votes + 1,
-            winner=self.winner if winner is None else winner,
-            ratios=(*self.ratios, vote.majority_ratio)[-KEPT_RATIOS:],
-            returns=self.returns + returned,
-            flips=self.flips + flipped,
-            quiet=0 if flipped else self.quiet + 1,
-            fired=self.fired + (STABLE in vote.flags),
-        )
 
 
 @dataclass
@@ -62,12 +29,8 @@ class VoteHistory:
 
     base_answers: dict[str, list[str | None]] = field(default_factory=dict)
     """Answers of the policy before training to each prompt, where the strategy needs them."""
-    prompts: dict[str, PromptHistory] = field(default_factory=dict)
-    """The votes of each prompt."""
-
-    def of(self, prompt: str) -> PromptHistory:
-        """Return the history of one prompt."""
-        return self.prompts.get(prompt, PromptHistory())
+    prompts: dict[str, _Course] = field(default_factory=dict)
+    """The winners of each prompt."""
 
     def record(self, votes: Mapping[str, VoteResult]) -> dict[str, float]:
         """Take in one step's votes by prompt id; gives the step's label-free figures.
@@ -80,7 +43,8 @@ class VoteHistory:
         """
         keys = {prompt: bare_key(canonical(vote.answer)) for prompt, vote in votes.items()}
         won = {prompt: key for prompt, key in keys.items() if key is not None}
-        seen = [prompt for prompt in won if self.of(prompt).winner is not None]
+        old = {prompt: self.prompts.get(prompt, _Course()) for prompt in votes}
+        seen = [prompt for prompt in won if old[prompt].winner is not None]
         figures = {
             "majority_ratio": mean([vote.majority_ratio for vote in votes.values()]),
             "abstained": mean([vote.abstained / max(1, len(vote.matches)) for vote in votes.values()]),
@@ -89,11 +53,15 @@ class VoteHistory:
         if won:
             figures |= {"winners": float(len(won)), "distinct_winners": len(set(won.values())) / len(won)}
         if seen:
-            figures["flip_rate"] = mean([float(won[prompt] != self.of(prompt).winner) for prompt in seen])
+            figures["flip_rate"] = mean([float(won[prompt] != old[prompt].winner) for prompt in seen])
         if known := [prompt for prompt in votes if prompt in self.base_answers and votes[prompt].classes]:
             figures["left_base"] = mean([float(self._left_base(prompt, votes[prompt])) for prompt in known])
-        self.prompts.update({prompt: self.of(prompt).after(vote) for prompt, vote in votes.items()})
-        rates = [rate for prompt in votes if (rate := self.prompts[prompt].flip_rate) is not None]
+        for prompt, key in won.items():  # a vote without a winner leaves the one before, and flips nothing
+            before = old[prompt]
+            flipped = before.winner is not None and key != before.winner
+            self.prompts[prompt] = _Course(key, before.returns + (before.winner is not None), before.flips + flipped)
+        courses = [self.prompts[prompt] for prompt in votes if prompt in self.prompts]
+        rates = [course.flips / course.returns for course in courses if course.returns]
         if rates:
             figures["prompt_flip_rate"] = mean(rates)
         return figures
@@ -112,8 +80,5 @@ class VoteHistory:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> VoteHistory:
         """Restore what `state_dict` gave."""
-        prompts = {
-            prompt: PromptHistory(**{**saved, "ratios": tuple(saved["ratios"])})
-            for prompt, saved in state["prompts"].items()
-        }
+        prompts = {prompt: _Course(**saved) for prompt, saved in state["prompts"].items()}
         return cls(base_answers=state["base_answers"], prompts=prompts)

@@ -58,25 +58,9 @@ def trained_metrics(
     return {f"post_{name}": value for name, value in _sample_metrics(votes, right, samples).items()}
 
 
-def vote_metrics(votes: Sequence[VoteResult], *, shaping: bool = False) -> dict[str, float]:
-    """Effects of a step's votes on training, without labels, as means over prompts.
-
-    `majority_voting_reward` (TTRL): mean vote reward. With `shaping` also `vote_weight`, `vote_penalty`, `vote_bonus` (share of
-    samples that get one), `vote_skipped` (share of prompts), and as `vote_<flag>` the share of prompts with each flag that any
-    of them has: set it where the strategy may do more than reward its winner's class.
-    """
-    figures = {"majority_voting_reward": mean([mean(vote.sample_rewards) for vote in votes])}
-    if not shaping:
-        return figures
-    flags = sorted({flag for vote in votes for flag in vote.flags})
-    return {
-        **figures,
-        "vote_weight": mean([vote.weight for vote in votes]),
-        "vote_penalty": mean([vote.penalty for vote in votes]),
-        "vote_bonus": mean([mean([float(extra > 0) for extra in vote.bonus]) for vote in votes]),
-        "vote_skipped": mean([float(vote.skipped) for vote in votes]),
-        **{f"vote_{flag}": mean([float(flag in vote.flags) for vote in votes]) for flag in flags},
-    }
+def vote_metrics(votes: Sequence[VoteResult]) -> dict[str, float]:
+    """`majority_voting_reward` (TTRL): mean over prompts of the mean vote reward."""
+    return {"majority_voting_reward": mean([mean(vote.sample_rewards) for vote in votes])}
 
 
 @dataclass(frozen=True, slots=True)

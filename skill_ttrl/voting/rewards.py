@@ -40,7 +40,7 @@ OVERLONG = "overlong"
 
 @REWARDS.register("majority")
 def majority_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
-    """1 for agreeing with the group's majority, else 0 (TTRL, eq. 3), or what another `vote.strategy` gives."""
+    """1 for agreeing with the winner of the group's vote, else 0 (TTRL, eq. 3)."""
     return list(vote.sample_rewards)
 
 
@@ -182,7 +182,7 @@ def late_vote(vote: VoteResult, answers: Sequence[str | None], late: str | None)
     *classes, own = tally([*answers, late]).class_ids
     same = classes.index(own) if own >= 0 and own in classes else None
     if same is None:
-        return VoteResult(vote.answer, vote.majority_ratio, (False,), vote.classes, rewards=(0.0,))
+        return VoteResult(vote.answer, vote.majority_ratio, (False,), vote.classes)
     return vote.select([same])
 
 

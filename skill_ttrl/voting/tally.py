@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 from skill_ttrl.answers import canonicals, without_units
 from skill_ttrl.types import VoteResult
@@ -35,11 +34,10 @@ class Tally:
         places = {key: place for place, key in enumerate(self.votes)}
         return tuple(-1 if key is None else places[key] for key in self.keys)
 
-    def result(self, scores: Mapping[str, Score] | None = None, **fields: Any) -> VoteResult:
+    def result(self, scores: Mapping[str, Score] | None = None) -> VoteResult:
         """The vote that the class with the highest score wins; without scores the one with most votes.
 
         There is a score for each class; one of 0 wins nothing. Ties go to the class that appeared first and are reported.
-        `fields` are further ones of `VoteResult`.
         """
         ranking: Mapping[str, Score] = self.votes if scores is None else scores
         best = max(ranking.values(), default=0)
@@ -53,12 +51,11 @@ class Tally:
             abstained=sum(key is None for key in self.keys),
             tie=len(leading) > 1,
             scores=() if scores is None else tuple(float(scores[key]) for key in self.votes),
-            **fields,
         )
 
-    def no_winner(self, **fields: Any) -> VoteResult:
+    def no_winner(self) -> VoteResult:
         """The vote that nobody wins."""
-        return replace(self.result(dict.fromkeys(self.votes, 0.0)), scores=(), **fields)
+        return replace(self.result(dict.fromkeys(self.votes, 0.0)), scores=())
 
 
 def tally(answers: Sequence[str | None], keys: Sequence[str | None] | None = None) -> Tally:

@@ -129,7 +129,7 @@ def test_an_evaluation_and_a_vote_of_a_run_with_skills_have_the_same_samples(
 ) -> None:
     trained = tmp_path / "run"
     assert skillttrl("train", tiny_skills_yaml, "-o", trained).code == 0
-    for command in (["evaluate", trained, "-n", 2], ["vote", "--policy", trained, "-n", 4, "--paraphrase"]):
+    for command in (["evaluate", trained, "-n", 2], ["vote", "--policy", trained, "-n", 4]):
         written = []
         for name, more in (("here", []), ("there", of_scale(scale))):
             out = tmp_path / str(command[0]) / name

@@ -125,7 +125,6 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*CPUS, "rollout.backend=vllm"], 2, "vllm.mode=server"),
     ([*CPUS, "runtime.parallel=fsdp", "rollout.backend=own_refusals:Shares"], 2, "runtime.parallel=ddp"),
     ([*CPUS, "runtime.parallel=fsdp", "runtime.precision=fp16"], 2, "Use bf16"),
-    (["vote.strategy=harmonic", "rollout.n_votes_per_prompt=5"], 2, "Make it even"),
     (["env={id: alfworld, kwargs: {data: ./none}}", "data.train=null", "data.eval=null"], 3, "none"),
     (["data.eval={path: 'synthetic:add', split: train, limit: 4}"], 3, "data.eval"),
     (["data.eval={path: 'synthetic:add', split: demos, limit: 4}"], 3, "sft.data"),

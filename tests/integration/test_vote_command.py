@@ -42,9 +42,7 @@ def test_a_run_s_steps_are_replayed_with_its_true_answers(run: Path, tmp_path: P
     assert [found.json[name] for name in ("problems", "visits", "labelled", "trained_on")] == [3, 3, 3, 3]
     each = strategies(found.json)
     assert set(each) == set(STRATEGIES) and next(iter(each)) == "majority"
-    assert [name for name in each if each[name]["requires"]] == [
-        "harmonic"
-    ]  # a run has a history, and no paraphrase here
+    assert not any(each[name]["requires"] for name in each)
     # The majority of the laboratory is the run's own: winner by winner, and whether it was true.
     held = [(row["task_id"], row["answer"], row["majority_ratio"], row["correct"]) for row in lines(run)]
     mine = [row for row in lines(tmp_path / "lab") if row["strategy"] == "majority"]
@@ -57,7 +55,7 @@ def test_a_run_s_steps_are_replayed_with_its_true_answers(run: Path, tmp_path: P
         sum(one != two for one, two in pairwise(keys)) / (len(keys) - 1) for keys in winners.values() if len(keys) > 1
     ]
     assert flips and each["majority"]["figures"]["flip_rate"]["value"] == pytest.approx(sum(flips) / len(flips))
-    assert len(lines(tmp_path / "lab")) == 9 * (len(each) - 1)
+    assert len(lines(tmp_path / "lab")) == 9 * len(each)
 
 
 def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) -> None:
@@ -86,32 +84,18 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     )
     assert "strategy" in skillttrl("inspect", tmp_path / "lab" / "votes.jsonl", "--json").json["columns"]
     shown, full = (skillttrl("vote", tmp_path / "lab", *ALL, *more).out for more in ((), ("--full",)))
-    assert "guard needs history" in shown and "unclear" in shown and "verdict" in shown and "--full" in shown
-    assert "guard needs history" in full and "unclear" in full and "false consensus" in full
+    assert "unclear" in shown and "verdict" in shown and "--full" in shown
+    assert "unclear" in full and "false consensus" in full
     assert max(len(line) for line in (shown + full).splitlines()) <= 80
 
 
-def test_a_model_is_asked_in_two_wordings(
-    run: Path, tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_no_run(run: Path, tiny_yaml: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     assert skillttrl("export", run, "-o", model).code == 0
-    (tmp_path / "wordings.py").write_text("def again(question): return question.replace('Compute', 'Compute now')\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    asked = (
-        "vote", "--policy", model, "--config", tiny_yaml, "-n", 4, "--set", "vote.paraphrase=wordings:again",
-        "--paraphrase",
-    )  # fmt: skip
-    found = skillttrl(*asked, *ALL, "-o", "lab", "--json")
-    assert found.code == 0, found
-    assert found.json["trained_on"] is None and strategies(found.json)["harmonic"]["requires"] is None
-    rows = lines(tmp_path / "lab", "samples.jsonl")
-    assert all([sample["prompt_variant"] for sample in row["samples"]] == [0, 0, 1, 1] for row in rows)
-    assert all("now" not in row["task"]["options"]["question"] for row in rows)
-    refused(skillttrl(*asked, "-n", 3), 2, "must be even")
-    plain = tuple(word for word in asked if word != "--paraphrase")
-    refused(skillttrl(*plain, "-o", "lab"), 4, "paraphrase")
+    asked = ("vote", "--policy", model, "--config", tiny_yaml, "-n", 4, "-o", tmp_path / "lab")
+    found = skillttrl(*asked, *ALL, "--json")
+    assert found.code == 0 and found.json["trained_on"] is None, found
+    refused(skillttrl(*asked, "--no-skills"), 4, "skill_bank")
 
 
 HOSTILE = "[red]\x1b[2J</title><script>x</script>"
@@ -155,8 +139,8 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     file.write_text(json.dumps({"problem": "a", "responses": ["answer is 1"]}) + "\n")
     refused(skillttrl("vote", file, "--strategies", "majorty"), 2, "Did you mean 'majority'")
-    refused(skillttrl("vote", file, "--strategy-arg", "gated.threshold=0.6"), 2, "not among the chosen strategies")
-    refused(skillttrl("vote", file, *ALL, "--strategy-arg", "gated.threshold=7"), 2, "threshold")
+    refused(skillttrl("vote", file, "--strategy-arg", "anchored.weight=0.6"), 2, "not among the chosen strategies")
+    refused(skillttrl("vote", file, *ALL, "--strategy-arg", "anchored.weight=7"), 2, "weight")
     refused(skillttrl("vote", file, "-n", 4, "--data", file), 2, "nothing is sampled", "--policy")
     refused(skillttrl("vote", tmp_path / "none.jsonl"), 3, "No file")
     refused(skillttrl("vote"), 2)

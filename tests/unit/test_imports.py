@@ -17,7 +17,6 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError, EnvError, SkillBankError, TrustError
 from skill_ttrl.llm.backends import BACKENDS
 from skill_ttrl.optimize.engines import ENGINES
-from skill_ttrl.registry import import_attribute
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.skills.bank import SkillBank
@@ -42,7 +41,6 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "vote.strategy": STRATEGIES.get, "skills.embedder": EMBEDDERS.get, "optimize.engine": ENGINES.get,
     "optimize.granularity": skill_reader,
     "collect.agent": lambda name: make_scripted_agent(name, "x"),
-    "vote.paraphrase": lambda name: import_attribute(name, "paraphrase"),
 }  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from skill_ttrl.answers import compute_reward, extract
 from skill_ttrl.llm.openai.replies import read_reply
 from skill_ttrl.optimize.documents import extract_json
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages.training.votes import reworded
 from skill_ttrl.types.thoughts import split_thought, with_thought
 
 FINAL = "<|end|><|start|>assistant<|channel|>final<|message|>"
@@ -47,7 +46,7 @@ def test_nothing_in_a_thought_is_read(thought: str) -> None:
     parsed = OutputParser(last_number=True).parse(inside)
     assert (parsed.answer, parsed.solution, parsed.skill_ops.generate, parsed.text) == (None, None, (), "")
     assert parsed.skill_ops.retrieve == ("q",)  # it was answered while the model thought
-    assert extract(inside) is None and extract_json(inside) is None and reworded(inside) == ""
+    assert extract(inside) is None and extract_json(inside) is None
     assert compute_reward(inside, "5", last_number=True, format_weight=0.5)["score"] == 0
     assert projection("action")(inside, ["look"]).action == projection("none")(inside, ()).action == ""
 

@@ -45,7 +45,6 @@ POWERS = [
     ("env.id=evilmod:Evil-v0", "env.id", "import the Python code evilmod:Evil-v0"),
     ("rollout.backend=evilmod:make", "rollout.backend", "import"),
     ("vote.strategy=evil.mod:vote", "vote.strategy", "import"),
-    ("vote.paraphrase=hf:write", "vote.paraphrase", "import the Python code hf:write"),
     ("rl.reward=evilmod:reward", "rl.reward", "import"),
     ("rl.algorithm=evilmod:f", "rl.algorithm.type", "import"),
     ("rl.algorithm.type=evilmod:A", "rl.algorithm.type", "import"),

@@ -92,12 +92,6 @@ class TrainingSamples:
         return rows
 
     @property
-    def votes_shape(self) -> bool:
-        """True if a vote does more than reward: it weighs labels, scales or shifts advantages (`advantages.shaping`)."""
-        votes = self.votes or ()
-        return any(vote.label_weights or vote.weight != 1.0 or vote.penalty or vote.bonus for vote in votes)
-
-    @property
     def step_scores(self) -> list[list[float]]:
         """Sum of `token_level_scores` of each step of each trajectory: its reward, less `invalid_action_penalty_coef` for an invalid action."""
         return self._by_step(self.rewards)
@@ -167,8 +161,6 @@ class BuiltIn:
     requires: ClassVar[frozenset[Requirement]] = frozenset()
     whitens: ClassVar[bool] = False
     """A step's advantages are shifted and scaled to mean 0 and variance 1 over its tokens (verl does it in the estimator)."""
-    takes_shaped_votes: ClassVar[bool] = True
-    """Votes can shape the advantages (RESTRAIN, Guard): these are estimated for one group at a time."""
     distinguishes_steps: ClassVar[bool] = True
     """The steps of an episode can have rewards of their own, and yet each episode weighs the same."""
     own_rewards: ClassVar[bool] = False

@@ -1,6 +1,6 @@
 """GRPO and its kind: rollouts of a group against each other, from rewards to advantages (arXiv 2402.03300).
 
-Formulas first (`group_advantages` and what spreads it over steps, tokens and votes), then the algorithms: GRPO and its variants, GDPO over
+Formulas first (`group_advantages` and what spreads it over steps and tokens), then the algorithms: GRPO and its variants, GDPO over
 several rewards, and those with another baseline: RLOO, OPO, pass@k, GPG.
 """
 
@@ -29,7 +29,7 @@ from skill_ttrl.rl.algorithms.contract import (
     TrainingSamples,
 )
 from skill_ttrl.rl.batch import Advantages
-from skill_ttrl.types import VoteResult, equal_rewards
+from skill_ttrl.types import equal_rewards
 
 AdvantageEstimator = Callable[..., Tensor]
 """`f(rewards, groups, episodes=None)`: advantages (N,) of rewards (N,) of these groups (N,). With `episodes`, the episode of each reward, it
@@ -241,29 +241,6 @@ def _rows(values: Iterator[float], like: Sequence[Sequence[float]]) -> list[list
     return [list(islice(values, len(row))) for row in like]
 
 
-def shape_advantages(vote: VoteResult, advantages: Sequence[float], estimate: AdvantageEstimator) -> list[float]:
-    """Apply a vote to the advantages that its rewards alone would give.
-
-    A_i = weight (Σ_j w_j A_i^(j) - penalty), then + bonus_i mean|A|. A^(j) are the advantages of `estimate` over this prompt's
-    samples for the rewards 1[sample in class j]; where the winner is the only label the sum is `advantages`, which come from
-    the same estimator. There is one for each sample that is trained on, and the vote is as it bears on those (`VoteResult.select`).
-    """
-    values = list(advantages)
-    if vote.label_weights:
-        values = [0.0] * len(values)
-        for label, weight in enumerate(vote.label_weights):
-            rewards = [float(place == label) for place in vote.class_ids]
-            if any(rewards):
-                alone = estimate(rewards, [0] * len(rewards)).tolist()
-                values = [value + weight * each for value, each in zip(values, alone, strict=True)]
-    if vote.weight != 1.0 or vote.penalty:
-        values = [vote.weight * (value - vote.penalty) for value in values]
-    if vote.bonus:
-        scale = sum(map(abs, values)) / len(values) if values else 0.0
-        values = [value + extra * scale for value, extra in zip(values, vote.bonus, strict=True)]
-    return values
-
-
 class LevelOptions(Section):
     """Options of algorithms that distinguish the steps of an episode."""
 
@@ -276,7 +253,7 @@ class GroupRelative(BuiltIn):
     """An algorithm whose advantages come from rewards and groups alone; subclasses have `estimate`."""
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """One for each step where steps of an episode differ, else one for each trajectory, shaped by its vote."""
+        """One for each step where steps of an episode differ, else one for each trajectory, as the level says."""
         return AdvantageEstimate(relative_advantages(samples, self.estimate, getattr(self.options, "level", "episode")))
 
     def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
@@ -287,7 +264,7 @@ class GroupRelative(BuiltIn):
 def relative_advantages(
     samples: TrainingSamples, estimate: AdvantageEstimator, level: GroupLevel = "episode"
 ) -> Advantages:
-    """Estimate advantages from `token_level_rewards`, and let the votes shape them.
+    """Estimate advantages from `token_level_rewards`.
 
     Args:
         samples: Rollouts with rewards.
@@ -296,36 +273,22 @@ def relative_advantages(
 
     Returns:
         One for each trajectory, or where steps of an episode differ one for each step.
-
-    Raises:
-        ConfigError: steps differ, and a vote shapes the advantages of whole rollouts.
     """
     rows, owners = samples.step_rewards, samples.owners
     if level == "step" or not all(map(equal_rewards, rows)):
-        if samples.votes_shape:
-            raise ConfigError(
-                "The vote shapes the advantages of whole rollouts, but each step of an episode has its own advantage. Use "
-                "vote.strategy=majority, or rl.algorithm.level=episode and rewards that are the same at every step."
-            )
         return step_advantages(samples.rewards, rows, owners, estimate, level)
     rewards = [row[0] if row else reward for row, reward in zip(rows, samples.rewards, strict=True)]
-    values = estimate(rewards, owners).tolist() if rewards else []
-    if samples.votes is None:
-        return list(values)
-    given = iter(values)
-    by_group = [[next(given) for _ in group.trajectories] for group in samples.groups]
-    shaped = [shape_advantages(vote, row, estimate) for vote, row in zip(samples.votes, by_group, strict=True)]
-    return [value for row in shaped for value in row]
+    return list(estimate(rewards, owners).tolist()) if rewards else []
 
 
 def rescored(samples: TrainingSamples, scores: Sequence[float]) -> TrainingSamples:
-    """Put other scores in the place of the rewards (E), group after group; the votes that gave those do not shape what comes of them.
+    """Put other scores in the place of the rewards (E), group after group.
 
     A penalty on invalid actions and a KL penalty are taken off these as they were off the rewards.
     """
     given = iter(scores)
     groups = [group.with_rewards([next(given) for _ in group.trajectories]) for group in samples.groups]
-    return replace(samples, groups=groups, votes=None)
+    return replace(samples, groups=groups)
 
 
 def add_step_advantages(
@@ -435,7 +398,6 @@ class GDPO(BuiltIn):
 
     whitens = True
     requires = frozenset({"extra_rewards"})
-    takes_shaped_votes = False
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each trajectory.
@@ -528,7 +490,6 @@ def opo_advantages(
 class OPO(GroupRelative):
     """Reward minus the group's mean weighted by length: sum(l r) / sum(l)."""
 
-    takes_shaped_votes = False
     distinguishes_steps = False
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
@@ -584,7 +545,6 @@ class GPG(GroupRelative):
     this. A group of one keeps its reward, as in verl. A group whose rewards are all equal gets exactly 0.
     """
 
-    takes_shaped_votes = False
     distinguishes_steps = False
 
     def estimate(

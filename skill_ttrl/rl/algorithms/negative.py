@@ -140,7 +140,6 @@ class _Signed(BuiltIn):
     """Base of the three."""
 
     options_type: ClassVar[type[Section]] = HalfOptions
-    takes_shaped_votes = False
     half: ClassVar[Half]
 
     def __init__(self, options: Any) -> None:

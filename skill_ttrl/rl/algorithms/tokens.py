@@ -191,7 +191,6 @@ class ReinforcePlusPlus(BuiltIn):
 
     options_type = ReinforcePlusPlusOptions
     whitens = True
-    takes_shaped_votes = False
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each token."""
@@ -220,7 +219,6 @@ class ReMax(BuiltIn):
 
     options_type = TokenOptions
     requires = frozenset({"greedy"})
-    takes_shaped_votes = False
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each token.
@@ -268,7 +266,6 @@ class GAE(BuiltIn):
     options_type = GAEOptions
     whitens = True
     requires = frozenset({"critic"})
-    takes_shaped_votes = False
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each token, and the returns that the critic learns from.

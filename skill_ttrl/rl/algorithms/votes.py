@@ -22,9 +22,9 @@ from skill_ttrl.rl.algorithms.grpo import by_step, group_advantages, relative_ad
 from skill_ttrl.types import Group, Trajectory, VoteResult
 from skill_ttrl.voting import ballot_of
 
-COUNTING = frozenset({"majority", "gated"})
+COUNTING = frozenset({"majority"})
 """Voting strategies that algorithms follow which count the votes themselves."""
-REWARDING = COUNTING | {"confidence", "harmonic"}
+REWARDING = COUNTING | {"confidence"}
 """Those that only reward."""
 
 

@@ -48,9 +48,8 @@ from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, split_tasks
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
 from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.training.run_bank import models_of
-from skill_ttrl.stages.training.votes import check_paraphrase, unstated
 from skill_ttrl.types import Task
-from skill_ttrl.voting import check_strategy, requires, shapes_advantages
+from skill_ttrl.voting import check_strategy
 from skill_ttrl.voting.rewards import MODEL_REWARD, VERIFY, build_reward
 from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
 
@@ -202,14 +201,10 @@ def _lookups(config: SkillTTRLConfig, env_id: str | None, trains: bool) -> Itera
         gives_log_probs=facts.log_probs,
         truncates_sampling=rollout.top_p < 1 or rollout.top_k > 0,
     )
-    shapes = False
-    with suppress(SkillTTRLError):  # an unknown strategy is found by its lookup
-        shapes = shapes_advantages(config.vote.strategy)
     yield partial(
         check_algorithm,
         rl,
         vote_strategy=config.vote.strategy,
-        vote_shapes=shapes,
         action_parser=agent.action_parser,
         multi_turn=agent.max_turns > 1,
     )
@@ -353,13 +348,6 @@ def _of_votes(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
                 f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so "
                 "every advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
             )
-    if "views" in requires(config.vote.strategy, config.vote.options):
-        if votes % 2:
-            yield ConfigError(
-                f"vote.strategy={config.vote.strategy} asks each question in two wordings with half of the votes each, but "
-                f"rollout.n_votes_per_prompt is {votes}. Make it even."
-            )
-        yield from _failing(partial(check_paraphrase, config))
     if config.vote.strategy != SEQUENTIAL:
         return
     if (first := SequentialTest(**config.vote.options).first) >= votes:
@@ -551,11 +539,6 @@ def task_refusals(
         yield ConfigError(
             f"The reward label needs a true answer for every training task; {len(missing)} of {len(train)} have none, first "
             f"{missing[0]!r}. Use rl.reward=majority, or remove those tasks."
-        )
-    if "views" in requires(config.vote.strategy, config.vote.options) and (silent := unstated(train)):
-        yield ConfigError(
-            f"vote.strategy={config.vote.strategy} rephrases each question, but {len(silent)} of {len(train)} tasks have no question "
-            f"text, first {silent[0]!r}. Use another strategy."
         )
     gate = gate_of(config)
     if gate is not None and gate.data is None:

@@ -69,7 +69,6 @@ def draw_samples(
     chunk: int | None,
     use_bank: bool,
     progress: Progress,
-    both_wordings: bool = False,
     controls: bool = False,
 ) -> Iterator[DrawnSamples]:
     """Sample every problem under every way of sampling, apart from samples that the folder holds already. The folder stays locked,
@@ -84,7 +83,6 @@ def draw_samples(
         chunk: problems drawn together; 0: all. None: as many as the backend takes at once, or all without a folder.
         use_bank: False samples without the skill bank.
         progress: reports what is drawn, what is left out and what it cost.
-        both_wordings: half of the samples answer a paraphrase of the question (`vote.paraphrase` of the config).
         controls: True: scripted agents play the problems too (`eval.controls`); the folder stores their episodes.
 
     Raises:
@@ -98,7 +96,7 @@ def draw_samples(
         progress.notice(subject.note)
     with ExitStack() as stack:
         if output is not None:
-            made_with = _made_with(subject, problems, draws, chunk, use_bank, both_wordings)
+            made_with = _made_with(subject, problems, draws, chunk, use_bank)
             folder = stack.enter_context(SampleFolder(output, made_with))
             stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
         ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, config.endpoints))
@@ -117,7 +115,7 @@ def draw_samples(
                 progress.notice(
                     "All problems form one batch, which one worker samples. To divide them: --batch-size N."
                 )
-            setup = PolicySetup(subject, tasks, use_bank, both_wordings)
+            setup = PolicySetup(subject, tasks, use_bank)
             with open_sampler(setup, config.scale, progress, chunks=len(most)) as sampler:
                 plan = plan_samples(sampler.fitting, draws, size, config.rollout.max_batch_size)
                 rows = run_sampling_plan(plan, sampler.sample, folder, progress, _facts(known))
@@ -226,7 +224,6 @@ def _made_with(
     draws: Sequence[SamplingPass],
     chunk: int | None,
     use_bank: bool,
-    both_wordings: bool,
 ) -> dict[str, Any]:
     """All that the samples depend on."""
     return {
@@ -243,7 +240,6 @@ def _made_with(
         },
         "chunk": "as many as the backend takes at once" if chunk is None else chunk or "all",
         "skill_bank": use_bank and subject.config.skills is not None,
-        "paraphrase": subject.config.vote.paraphrase if both_wordings else None,
     }
 
 

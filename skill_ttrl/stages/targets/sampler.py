@@ -19,8 +19,8 @@ from typing import Any, cast
 from skill_ttrl.agents.scripted import ScriptedAgent, make_scripted_agent
 from skill_ttrl.config import AgentConfig, ScaleConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
-from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
-from skill_ttrl.llm.backend import Sampling, counting, wait_for
+from skill_ttrl.errors import EnvError, RunFolderError
+from skill_ttrl.llm.backend import counting, wait_for
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, when_spent
 from skill_ttrl.progress import NoticeCollector, Progress
 from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
@@ -36,7 +36,6 @@ from skill_ttrl.stages.setup.rules import check_shared_policy
 from skill_ttrl.stages.targets.resolve import EvalTarget
 from skill_ttrl.stages.training.run import OnRolloutEnd, ignore
 from skill_ttrl.stages.training.run_bank import NoBank
-from skill_ttrl.stages.training.votes import make_paraphraser, sample_both_variants, unstated
 from skill_ttrl.types import Group, Task, derive_seed
 from skill_ttrl.workers import Pool, ProcessCrew
 
@@ -287,8 +286,6 @@ class PolicySetup:
     target: EvalTarget
     problems: Problems
     use_bank: bool
-    both_wordings: bool = False
-    """Half of the samples answer a paraphrase of the question."""
     needs: tuple[Path, ...] = ()
     """Local paths that it is loaded from."""
 
@@ -307,33 +304,18 @@ class PolicySetup:
 
     @contextmanager
     def open(self, progress: Progress) -> Iterator[LocalSampler]:
-        """Load the policy in this process.
-
-        Raises:
-            ConfigError: paraphrases are wanted and a task does not state its question, or there is no such paraphrase.
-        """
+        """Load the policy in this process."""
         target = self.target
         with ExitStack() as stack:
             bank = target.bank() if self.use_bank else NoBank()
             stack.callback(bank.close)
             worker, fitting = build_for_eval(target.config, self.problems, progress, weights=target.weights, bank=bank)
             stack.callback(worker.close)
-            if self.both_wordings and (silent := unstated([task for own in fitting.values() for task in own])):
-                raise ConfigError(
-                    f"Paraphrases need the text of the question, which {len(silent)} tasks do not have, first {silent[0]!r}."
-                )
-            paraphrase = make_paraphraser(worker) if self.both_wordings else None
 
             def sample(chunk: Chunk, tell: OnRolloutEnd) -> list[Group]:
                 draw = chunk.draw
-
-                def roll_out(tasks: Sequence[Task], rollouts: int, sampling: Sampling) -> list[Group]:
-                    return worker.generate_rollouts(tasks, rollouts, sampling, chunk.seed, on_rollout_end=tell)
-
-                if paraphrase is None:
-                    return roll_out(chunk.tasks, draw.rollouts_per_task, draw.sampling)
-                half = partial(roll_out, rollouts=draw.rollouts_per_task // 2, sampling=draw.sampling)
-                return sample_both_variants(half, paraphrase, chunk.tasks)
+                how = (draw.rollouts_per_task, draw.sampling, chunk.seed)
+                return worker.generate_rollouts(chunk.tasks, *how, on_rollout_end=tell)
 
             def controls() -> Controls:
                 rows = (

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import torch
 
 
-PLAIN = "majority"
-"""The strategy that does no more than reward its winner's class."""
 BY_TYPE = "success/"
 """Begins the name of a metric that is the success of one type of task."""
 LEFT_OUT = ("turns", "observation_tokens", "actions")
@@ -97,8 +95,7 @@ def step_vote_metrics(
     """
     if config.rl.reward == "env" and all(answer is None for group in groups for answer in group.answers):
         return {}
-    shaping = config.vote.strategy != PLAIN
-    return {**visits, **vote_metrics(votes, shaping=shaping), **answer_metrics(groups, votes)}
+    return {**visits, **vote_metrics(votes), **answer_metrics(groups, votes)}
 
 
 def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:

@@ -83,7 +83,7 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
             env = groups[0].task.env_id
             run.warn(f"Some rollouts failed in {env}: metric failed_rollouts; trajectories.jsonl has each error.")
         with clock("vote"):
-            votes = state.votes.compute_votes(groups, step)
+            votes = state.votes.compute_votes(groups)
         with clock("reward"):
             seed = derive_seed(config.seed, "reward", *place)
             baselines = state.greedy.rewards(greedy, groups, votes, rewards, seed)
@@ -123,7 +123,6 @@ def roll_out(
 ) -> Rollouts:
     """Roll out these tasks by the weights that the sampler has; the samples follow from the run's seed and `place`, step and round."""
     began, seed_for = time.perf_counter(), partial(derive_seed, run.config.seed)
-    # Half of the rollouts answer a paraphrase where the voting strategy needs that.
     groups = state.votes.rollout(tasks, bank, seed_for("rollout", *place), on_rollout_end)
     greedy = state.greedy.rollout(tasks, bank, seed_for("greedy", *place))  # for ReMax alone
     return Rollouts(groups, greedy, time.perf_counter() - began)
@@ -198,23 +197,17 @@ def select_training_samples(
     """Select the rollouts to train on: `n_samples_per_prompt` a group, sampled with a fixed seed (TTRL).
 
     All rollouts vote; only these contribute to the loss. Excludes failed rollouts, and a rollout left alone because the rest of
-    its group failed. Where two wordings were sampled, half are of each. Where votes are rewarded, excludes prompts that the vote
-    skips.
+    its group failed.
     """
     rng = np.random.default_rng(derive_seed(config.seed, "subset", step))
     chosen = []
     for group, vote in zip(groups, votes, strict=True):
-        drawn: list[int] = []
-        views = sorted({trajectory.prompt_variant for trajectory in group.trajectories})
-        for view in views:
-            keep = (config.rollout.n_samples_per_prompt - len(drawn)) // (len(views) - views.index(view))
-            rollouts = enumerate(group.trajectories)
-            whole = [place for place, each in rollouts if each.error is None and each.prompt_variant == view]
-            drawn += whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
-        if len(drawn) == 1 < min(len(group.trajectories), config.rollout.n_samples_per_prompt):
+        whole = [place for place, each in enumerate(group.trajectories) if each.error is None]
+        keep = config.rollout.n_samples_per_prompt
+        drawn = whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
+        if len(drawn) == 1 < min(len(group.trajectories), keep):
             drawn = []
-        if not (vote.skipped and config.rl.voted):
-            chosen.append((group.select(drawn), vote.select(drawn)))
+        chosen.append((group.select(drawn), vote.select(drawn)))
     return chosen
 
 

@@ -23,10 +23,9 @@ from skill_ttrl.types import ActionStatus, Completion, Group, Step, Task, Trajec
 from tests.golden.field_values import cases
 from tests.sampled import per_item
 
-SHAPING: dict[str, Any] = {"vote_strategy": "guard", "vote_shapes": True}
 VOTES = [VoteResult(None, 0.0, (False,) * 4)] * 3
 PLAIN: dict[str, Any] = {
-    "vote_strategy": "majority", "vote_shapes": False, "action_parser": "action", "multi_turn": True,
+    "vote_strategy": "majority", "action_parser": "action", "multi_turn": True,
 }  # fmt: skip
 
 
@@ -79,12 +78,8 @@ OWN = f"{__name__}:Unaware"
     ("rl", "other", "words"),
     [
         ({"invalid_action_penalty_coef": 0.1, "algorithm": OWN}, {}, "cannot penalize single steps"),
-        ({"algorithm": {"level": "step"}, "reward": "majority"}, SHAPING, "whole rollouts"),
-        ({"algorithm": "opo", "reward": "majority"}, SHAPING, "does not allow"),
-        ({"algorithm": "remax", "reward": "majority"}, SHAPING, "does not allow"),
-        ({"algorithm": "psr", "reward": "majority"}, SHAPING, "does not allow"),
         ({"algorithm": "evol_rl"}, {}, "learns from votes, but rl.reward is 'env'"),
-        ({"algorithm": "scrl", "reward": "majority"}, {"vote_strategy": "restrain"}, "cannot follow"),
+        ({"algorithm": "scrl", "reward": "majority"}, {"vote_strategy": "anchored"}, "cannot follow"),
         ({"algorithm": "maxrl", "invalid_action_penalty_coef": 0.1}, {}, "divides by their mean"),
         ({"algorithm": "maxrl", "kl_in_reward": {"coef": 0.1}}, {}, "divides by their mean"),
         ({"algorithm": "gpg", "invalid_action_penalty_coef": 0.1}, {}, "cannot penalize single steps"),

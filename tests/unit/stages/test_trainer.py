@@ -29,10 +29,9 @@ def test_a_step_on_responses_that_are_there() -> None:
 
 def test_a_step_votes_as_the_config_says() -> None:
     texts = [[r"\boxed{4}", r"\boxed{4}", r"\boxed{5}"], [r"\boxed{1}", r"\boxed{2}", r"\boxed{3}"]]
-    gated = SkillTTRLTrainer(SkillTTRLConfig(vote=VoteConfig(strategy="gated"))).train_offline(["p", "q"], texts)
-    assert gated["majority_answers"] == ["4", None] and gated["advantages"][1] == [0.0] * 3
-    soft = SkillTTRLTrainer(SkillTTRLConfig(vote=VoteConfig(strategy="soft"))).train_offline(["p", "q"], texts)
-    assert soft["rewards"][0] == pytest.approx([2 / 3, 2 / 3, 1 / 3])
+    vote = VoteConfig(strategy="sequential", options={"first": 2, "error": 0.4})
+    found = SkillTTRLTrainer(SkillTTRLConfig(vote=vote)).train_offline(["p", "q"], texts)
+    assert found["majority_answers"] == ["4", "1"] and found["rewards"][0] == [1, 1, 0]
     with pytest.raises(ConfigError, match="needs inputs that this ballot lacks"):
         SkillTTRLTrainer(SkillTTRLConfig(vote=VoteConfig(strategy="confidence"))).train_offline(["p"], texts[:1])
 

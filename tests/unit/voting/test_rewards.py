@@ -157,10 +157,3 @@ def test_a_late_answer_is_rewarded_as_the_samples_that_gave_the_same(late: str |
     found = late_vote(vote("majority", Ballot(tuple(ANSWERS))), ANSWERS, late)
     assert isinstance(found, VoteResult) and found.matches == (match,) and found.sample_rewards == (float(match),)
     assert found.answer == "1/2"
-
-
-def test_a_late_answer_has_the_soft_reward_of_its_class() -> None:
-    held = vote("soft", Ballot(tuple(ANSWERS)))
-    assert late_vote(held, ANSWERS, "3").sample_rewards == held.sample_rewards[3:]
-    assert 0 < late_vote(held, ANSWERS, "3").sample_rewards[0] < late_vote(held, ANSWERS, "1/2").sample_rewards[0]
-    assert late_vote(held, ANSWERS, "7").sample_rewards == (0.0,)

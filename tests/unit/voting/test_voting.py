@@ -13,7 +13,6 @@ from skill_ttrl.voting import (
     majority_vote,
     restore_labels,
     trained_metrics,
-    vote_metrics,
 )
 
 
@@ -86,23 +85,6 @@ def test_trained_metrics_look_at_the_samples_that_were_kept() -> None:
         "post_pass@2": 1.0,
     }
     assert trained_metrics([], [], [], 2) == {}
-
-
-def test_what_votes_did_to_training() -> None:
-    plain = batch_majority_vote([["1", "1"], ["1", "2"]])
-    assert vote_metrics(plain) == {"majority_voting_reward": 0.75}
-    nothing = {"vote_weight": 1.0, "vote_penalty": 0.0, "vote_bonus": 0.0, "vote_skipped": 0.0}
-    assert vote_metrics(plain, shaping=True) == {"majority_voting_reward": 0.75, **nothing}
-    shaped = VoteResult("1", 0.5, (True, False), weight=0.5, bonus=(0.0, 0.1), flags=("flip",))
-    skipped = VoteResult(None, 0.25, (False, False), penalty=2.0, skipped=True)
-    assert vote_metrics([shaped, skipped], shaping=True) == {
-        "majority_voting_reward": 0.25,
-        "vote_weight": 0.75,
-        "vote_penalty": 1.0,
-        "vote_bonus": 0.25,
-        "vote_skipped": 0.5,
-        "vote_flip": 0.5,
-    }
 
 
 TASKS = [

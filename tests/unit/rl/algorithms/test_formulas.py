@@ -19,7 +19,6 @@ from skill_ttrl.rl.algorithms import (
     compute_grpo_nsr_outcome_advantage,
     group_advantages,
 )
-from skill_ttrl.rl.algorithms.grpo import shape_advantages
 from skill_ttrl.rl.algorithms.negative import reward_to_go
 from skill_ttrl.rl.algorithms.votes import (
     SCRLOptions,
@@ -31,8 +30,6 @@ from skill_ttrl.rl.algorithms.votes import (
     scrl_labels,
     scrl_reward,
 )
-from skill_ttrl.types import VoteResult
-from skill_ttrl.voting import Ballot, vote
 
 SAMPLES = st.lists(
     st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([0.0, 1.0]), st.integers(0, 2)),
@@ -196,33 +193,3 @@ def test_no_novelty_is_worth_more_than_agreement(sequences: list[list[int]], dat
     agrees = np.array(data.draw(flags, label="agrees")) & answered
     found = evol_rl_rewards(similarity, agrees, answered)
     assert all(found[agrees] >= 0.5) and all(found[~agrees] <= -0.5) and all(found[~answered] == -1)
-
-
-# Advantages shaped by votes.
-
-
-def test_weight_penalty_and_bonus_in_their_order() -> None:
-    """0.5 (1 - 0.2) = 0.4 and 0.5 (-1 - 0.2) = -0.6; mean |A| = 0.5, so a bonus of 0.3 adds 0.15."""
-    found = VoteResult("1", 0.5, (True, False), weight=0.5, penalty=0.2, bonus=(0.0, 0.3))
-    assert shape_advantages(found, [1.0, -1.0], group_advantages) == pytest.approx([0.4, -0.45])
-    plain = vote("majority", Ballot(("1", "2")))
-    assert shape_advantages(plain, [0.1, -0.3], group_advantages) == [0.1, -0.3]
-
-
-def test_restrain_adds_up_the_advantages_of_every_label() -> None:
-    """Three samples a, one b: for label a the rewards 1 1 1 0 have mean 3/4 and deviation 1/2, so A = 1/2 and -3/2; for b the
-    other way round. With w = (w_a, w_b): (w_a - w_b) / 2 for an a, -3 (w_a - w_b) / 2 for the b; all times u_x.
-    """
-    found = vote("restrain", Ballot(("a", "a", "b", "a"), base_answers=("a", "b")))
-    g = (math.exp(-0.125), math.exp(-1.125))  # shares 3/4 and 1/4
-    gap = (g[0] - g[1]) / sum(g)
-    u = math.exp(-0.5)
-    shaped = shape_advantages(found, [0.0] * 4, group_advantages)
-    assert shaped == pytest.approx([u * gap / 2, u * gap / 2, -3 * u * gap / 2, u * gap / 2], abs=1e-5)
-    # Labels of which no sample is trained on say nothing.
-    part = vote("restrain", Ballot(("a", "a", "b", "c"), base_answers=("a",))).select([0, 2])
-    gap = (part.label_weights[0] - part.label_weights[1]) / math.sqrt(2)
-    assert shape_advantages(part, [0.0] * 2, group_advantages) == pytest.approx([gap, -gap], abs=1e-5)
-    # A weak prompt has its penalty alone.
-    weak = vote("restrain", Ballot(("a", "b", "c", None), base_answers=("a", "b")), {"kappa": 0.5, "delta": 2})
-    assert shape_advantages(weak, [0.0] * 4, group_advantages) == pytest.approx([-2 * math.exp(-0.5)] * 4)

@@ -25,13 +25,13 @@ def records(tmp_path: Path, *rows: dict[str, Any]) -> Path:
 def test_records_of_one_s_own(tmp_path: Path) -> None:
     full = {
         "id": "a", "problem": "6 times 7?", "answer": 42, "task_type": "times",
-        "responses": [r"\boxed{42}", "no idea"], "logprobs": [-1.5, -2], "lengths": [5, 2], "views": [0, 1],
+        "responses": [r"\boxed{42}", "no idea"], "logprobs": [-1.5, -2], "lengths": [5, 2],
     }  # fmt: skip
     path = records(tmp_path, full, {"problem": "open", "answer": None, "responses": ["<answer>1</answer>"]})
     (visit,) = read_stored(path).visits
     first, second = visit
     assert (first.task.id, first.task.ground_truth, first.task.task_type) == ("a", "42", "times")
-    assert first.samples == (Sample(r"\boxed{42}", "42", -1.5, 5), Sample("no idea", None, -2, 2, prompt_variant=1))
+    assert first.samples == (Sample(r"\boxed{42}", "42", -1.5, 5), Sample("no idea", None, -2, 2))
     assert second.task.ground_truth is None and second.samples == (Sample("<answer>1</answer>", "1"),)
     as_list = tmp_path / "samples.json"
     as_list.write_text(json.dumps([full]))
@@ -53,9 +53,6 @@ def test_records_of_one_s_own(tmp_path: Path) -> None:
         ({"lengths": [1.5, 2]}, "tokens"),
         ({"lengths": [-1, 2]}, "tokens"),
         ({"lengths": [1, 10**400]}, "tokens"),
-        ({"views": [0, 7]}, "view"),
-        ({"views": [0.5, 1]}, "view"),
-        ({"views": 3}, "'views' must be a list of 2 numbers"),
         ({"problem": None}, "'problem' must be a text, found null"),
         ({"answer": [1]}, "'answer' must be a text or a whole number"),
     ],
@@ -98,7 +95,6 @@ def test_samples_of_an_evaluation(tmp_path: Path) -> None:
         (Sample("", "1", float("-inf"), 2), "its log-probability must be a number"),
         (Sample("", "1", -1.0, 10**400), "its tokens must be a whole number from 0"),
         (Sample("", "1", -1.0, -2), "its tokens must be a whole number from 0"),
-        (Sample("", "1", -1.0, 2, prompt_variant=7), "its view must be 0"),
     ],
 )
 def test_a_kept_sample_with_numbers_that_none_has(tmp_path: Path, sample: Sample, message: str) -> None:

@@ -19,8 +19,8 @@ LABELLED = ("label_accuracy", "decided_accuracy", "reward_accuracy", "false_cons
 def row(
     name: str, answers: Sequence[str | None], truth: str | None = None, kind: str = "", **known: Any
 ) -> TaskSamples:
-    """A problem and the answers to it; `logprobs`, `lengths` and `views` as lists."""
-    listed = {"logprob": "logprobs", "tokens": "lengths", "prompt_variant": "views"}
+    """A problem and the answers to it; `logprobs` and `lengths` as lists."""
+    listed = {"logprob": "logprobs", "tokens": "lengths"}
     samples = tuple(
         Sample("", answer, **{one: known[many][place] for one, many in listed.items() if many in known})
         for place, answer in enumerate(answers)
@@ -70,15 +70,15 @@ def test_a_strategy_is_compared_problem_by_problem() -> None:
     # Confidence follows the surer sample. On `close` it turns the majority's mistake around; on the others it agrees.
     close = [row(f"close {n}", ["3", "3", "5"], "5", logprobs=[-9.0, -9.0, -0.1], lengths=[1, 1, 1]) for n in range(12)]
     agreed = [row(f"agreed {n}", ["7", "7"], "7", logprobs=[-1.0, -1.0], lengths=[1, 1]) for n in range(12)]
-    found = by_name(replay([[*close, *agreed]], {"confidence": {}, "soft": {}})[0])
+    found = by_name(replay([[*close, *agreed]], {"confidence": {}, "sequential": {}})[0])
     gain = found["confidence"].differences["label_accuracy"]
     assert found["majority"].figures["label_accuracy"].value == 0.5
     assert found["confidence"].figures["label_accuracy"].value == 1.0
     assert gain.value == 0.5 and gain.interval[0] > 0.25 and gain.verdict == "better" and gain.problems == 24
     # A false consensus of 2/3 on half of the problems, and none with confidence.
     assert found["confidence"].differences["false_consensus"].value == -0.5
-    assert found["soft"].differences["label_accuracy"].verdict == "unclear"  # the same winners everywhere
-    low, high = found["soft"].differences["label_accuracy"].interval
+    assert found["sequential"].differences["label_accuracy"].verdict == "unclear"  # the same winners everywhere
+    low, high = found["sequential"].differences["label_accuracy"].interval
     assert low == pytest.approx(-high) and high > 0.1, "no change of 24 problems is no proof that nothing changes"
 
 

@@ -1,17 +1,12 @@
-"""Training samples in rounds and of two wordings, and how a paraphrase is read."""
+"""Training samples in rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
-from skill_ttrl.config import load_config
-from skill_ttrl.stages.training.sampling import select_training_samples
-from skill_ttrl.stages.training.votes import in_rounds, reworded
+from skill_ttrl.stages.training.votes import in_rounds
 from skill_ttrl.types import Group, Task, Trajectory
-from skill_ttrl.voting import Ballot, vote
 from skill_ttrl.voting.strategies import SequentialTest
 
 
@@ -39,31 +34,3 @@ def test_a_decided_prompt_is_not_sampled_further() -> None:
     ]
     assert len({seed for seed, _ in rounds} | {3}) == 4
     assert len({given for _, asked in rounds for given in asked}) == 3 and ("sure", 7) in rounds[0][1]
-
-
-@pytest.mark.parametrize(("samples", "of_each"), [(4, [2, 2]), (3, [1, 2]), (8, [4, 3])])
-def test_of_two_wordings_half_are_learned_from_each(samples: int, of_each: list[int]) -> None:
-    """Five tries at the question, three at its paraphrase; what one wording lacks the other does not make up for."""
-    task = Task("t", "Env-v0")
-    tries = tuple(Trajectory(task, (), str(place), "terminated", 1.0, prompt_variant=place // 5) for place in range(8))
-    config = load_config({"rollout": {"n_votes_per_prompt": 8, "n_samples_per_prompt": samples}})
-    held = vote("majority", Ballot(tuple(str(place) for place in range(8))))
-    ((kept, cast),) = select_training_samples([Group(task, tries)], [held], config, step=0)
-    views = [trajectory.prompt_variant for trajectory in kept.trajectories]
-    assert [views.count(0), views.count(1)] == of_each
-    assert list(cast.matches) == [answer == held.answer for answer in kept.answers]
-
-
-@pytest.mark.parametrize(
-    ("text", "question"),
-    [
-        ("<question> Find 1+1. </question>", "Find 1+1."),
-        ("Sure! <question>a</question> or <question>b</question> bye", "b"),
-        ("  Find 1+1.\n", "Find 1+1."),
-        ("<question>never closed", "<question>never closed"),
-        ("<question> </question>", ""),
-        ("", ""),
-    ],
-)
-def test_the_question_in_a_paraphrase(text: str, question: str) -> None:
-    assert reworded(text) == question

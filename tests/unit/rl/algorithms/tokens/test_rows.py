@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,20 +93,6 @@ def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens() -> None:
 def test_opo_counts_the_trained_tokens_of_all_steps() -> None:
     long, short = tried(1.0, step(2), step(3, [True, False, False])), tried(0.0, step(1))
     assert advantages("opo", [long, short]) == [[0.25, 0.25], [0.25, 0.0, 0.0], [-0.75]]
-
-
-def test_votes_that_shape_advantages_are_refused_where_nothing_could_be_shaped() -> None:
-    groups = [Group(TASK, (tried(1.0, step(2)), tried(0.0, step(2))))]
-    votes = [VoteResult("a", 0.5, (True, False), weight=0.5)]
-    batch = pack(groups)
-    rule = UpdateRule(RLConfig(algorithm={"type": "reinforce_plus_plus"}), sampler_is_learner=True)
-    with pytest.raises(ConfigError, match="cannot be shaped"):
-        rule.estimate(TrainingSamples(groups, votes, 0.0, batch), batch)
-    plain = [replace(votes[0], weight=1.0)]
-    assert bool(rule.estimate(TrainingSamples(groups, plain, 0.0, batch), batch)[0].advantages_F.any())
-    by_step = UpdateRule(RLConfig(algorithm={"type": "grpo", "level": "step"}), sampler_is_learner=True)
-    with pytest.raises(ConfigError, match="shapes the advantages of whole rollouts"):
-        by_step.estimate(TrainingSamples(groups, votes, 0.0, batch), batch)
 
 
 def test_maxrl_refuses_a_reward_below_0() -> None:
