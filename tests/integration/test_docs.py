@@ -102,7 +102,7 @@ def test_examples_on_skills(tmp_path: Path) -> None:
 OWN = {
     "environment": "I think of a number from 1 to 8. higher ('right', 1.0)",
     "backend": "[3, 3]",
-    "voter": "('1', '1.0', '2') -> None (0.0, 0.0, 0.0) skipped",
+    "voter": "('1', '1.0', '2') -> None (0.0, 0.0, 0.0)",
     "teacher": "Begin with: go to fridge, open fridge.",
     "optimizer": "test success 0.000 -> 0.500",
     "form": "['click[b09qqp3356]', 'search[mug red]', None]",

@@ -95,7 +95,7 @@ def test_a_model_that_is_no_run(run: Path, tiny_yaml: Path, tmp_path: Path) -> N
     asked = ("vote", "--policy", model, "--config", tiny_yaml, "-n", 4, "-o", tmp_path / "lab")
     found = skillttrl(*asked, *ALL, "--json")
     assert found.code == 0 and found.json["trained_on"] is None, found
-    refused(skillttrl(*asked, "--no-skills"), 4, "skill_bank")
+    refused(skillttrl(*asked, "--set", "rollout.temperature=0.5"), 4, "temperature")
 
 
 HOSTILE = "[red]\x1b[2J</title><script>x</script>"
