@@ -27,7 +27,6 @@ ARMS = {
     "one process": [],
     "Ray, 1 worker samples": [*RAY, "scale.workers=1"],
     "Ray, 2 workers sample": [*RAY, "scale.workers=2"],
-    "Ray, 2 workers hold the environments": [*RAY, "scale.workers=2", "scale.training=environments"],
 }
 """Name of an arm → its settings."""
 SETTINGS = [

@@ -20,7 +20,6 @@ ARMS = {
     "at the same time: a thread each": ["rollout.mode=async"],
     "the same, 1 step ahead": ["rollout.mode=async", "rl.max_staleness=1"],
     "the same, 2 steps ahead": ["rollout.mode=async", "rl.max_staleness=2"],
-    "Ray: 4 workers hold the environments": [*RAY, "rollout.mode=sync", "scale.training=environments"],
     "Ray: 4 workers sample 4 prompts each": [*RAY, "rollout.mode=async", "rollout.prompts_per_batch=4"],
     "the same, 1 step ahead, on Ray": [*RAY, "rollout.mode=async", "rollout.prompts_per_batch=4", "rl.max_staleness=1"],
 }

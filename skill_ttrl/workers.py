@@ -1,7 +1,7 @@
 """One pool of worker processes: an ordered map over workers that come and go.
 
 Results are yielded in the order of the items, each exactly once, to one caller, who writes them down: a worker that dies loses nothing and
-doubles nothing. A crew says what happens to the workers: `ProcessCrew` starts processes of this machine, `scale.crew.RayCrew` actors of a Ray
+doubles nothing. A crew says what happens to the workers: `ProcessCrew` starts processes of this machine, `scale.cluster.RayCrew` actors of a Ray
 cluster.
 
 Not `concurrent.futures`: its processes stay for ever when the one that started them is killed, and one that is killed itself takes all results

@@ -55,10 +55,6 @@ class ScaleConfig(Section):
     """CPUs that Ray reserves for a worker. They are also its policy's number of threads (at least 1) if `runtime.threads` is null."""
     gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
     """GPUs that Ray reserves for a worker, which sees no others; 0.5: two workers share one."""
-    training: Literal["auto", "rollouts", "environments"] = AUTO
-    """The work of Ray workers in the phases `rl`, `vote_sft` and `dagger`. `rollouts`: each samples whole batches (`rollout.prompts_per_batch`)
-    with `hf`, using its own policy, bank and environments. `environments`: each runs environments, and this process samples, with any
-    backend. `auto`: `rollouts` with `hf`, otherwise `environments`."""
 
     @field_validator("address")
     @classmethod
@@ -66,12 +62,6 @@ class ScaleConfig(Section):
         if address not in (None, AUTO, LOCAL) and not _ADDRESS.fullmatch(str(address)):
             raise ValueError("must be auto, local, HOST:PORT or ray://HOST:PORT")
         return address
-
-    @model_validator(mode="after")
-    def _training_needs_a_cluster(self) -> ScaleConfig:
-        if self.address is None and self.training != AUTO:
-            raise ValueError(f"training {self.training} needs a Ray cluster; set scale.address, such as auto or local")
-        return self
 
     @field_validator("workers")
     @classmethod

@@ -174,9 +174,7 @@ async def _play(
             episode.scripted = ScriptedPlayer(settings.adviser(), settings.seed, place % group_size)
     getattr(backend, "start", lambda: None)()  # an engine that starts only now takes nobody's time
     extends = run.agent.prompts_extend and settings.max_turns > 1
-    places = [found for _, env in placed if (found := getattr(env.unwrapped, "place", None)) is not None]
     try:
-        await _gather(threads.call(place) for place in places)  # making them takes no episode's time
         with getattr(backend, "keeping", nullcontext)() if extends else nullcontext():
             if settings.schedule == "sync":
                 await _run_lockstep(run, episodes, group_size, _gather if elsewhere else _one_by_one)

@@ -1,15 +1,21 @@
-"""A connection to a Ray cluster, or a cluster of this machine alone for as long as a command runs."""
+"""Ray as the second implementation of the pool of `skill_ttrl.workers`: its workers are actors of a cluster, or of this machine alone.
+
+They are placed by resources, replaced where they die, and more start where nodes join.
+"""
 
 from __future__ import annotations
 
 import os
-import pickle
+import queue
+import re
 import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -19,16 +25,44 @@ from skill_ttrl.config.runtime import AUTO, LOCAL
 from skill_ttrl.cores import cores
 from skill_ttrl.errors import MissingDependencyError, WorkerError
 from skill_ttrl.progress import Progress
-from skill_ttrl.scale.crew import THREADS, Hosts, MakeEnv, RayCrew, make_host, places
-from skill_ttrl.workers import Notice, Pool, Setup
+from skill_ttrl.workers import Event, Notice, Pool, Setup, Work, attempt
 
 CLIENT = "ray://"
 CONNECT_S = 5.0
 """Seconds in which a cluster's head must accept a connection."""
+LOOK_S = 2.0
+"""Seconds between two looks at the nodes."""
+PATIENCE_S = 30.0
+"""Seconds without any worker after which the user is informed."""
 START = (
     "Start one with `ray start --head` on one machine and `ray start --address=HEAD:6379` on the others, or use this machine alone: "
     "--set scale.address=local. A cluster that was started with RAY_AUTH_MODE=token needs it here too, and its token (~/.ray/auth_token)."
 )
+Check = Callable[[], None]
+"""Raises on a node that lacks something, with a message for the user."""
+
+
+@contextmanager
+def open_pool(setup: Setup, check: Check, settings: ScaleConfig, *, most: int, progress: Progress) -> Iterator[Pool]:
+    """Workers on the nodes of a Ray cluster; they end with the block.
+
+    Args:
+        setup: makes what a worker works with; called once in each.
+        check: called once on each node, before any worker starts; raises where the node lacks something.
+        settings: the cluster, and what a worker takes.
+        most: items that there will be at most.
+        progress: gets what becomes of the workers.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        WorkerError: there is no cluster, or its nodes are not ready; lists all that is wrong.
+    """
+    progress.notice(f"Ray: connecting (scale.address={settings.address}); then each node is checked.")
+    with connected(settings):
+        check_nodes(check, settings)
+        notice = partial(progress.notice, warning=True)
+        with closing(Pool(RayCrew(setup, settings, notice, max(1, most)), notice)) as pool:
+            yield pool
 
 
 @contextmanager
@@ -67,22 +101,13 @@ def _connect(address: str) -> None:
 
     if address != LOCAL:
         _reach(address)
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     own = {"num_cpus": cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address == LOCAL else {}
     try:
-        ray.init(address=address, **quiet, **own)
-    except ConnectionError as error:
-        raise WorkerError(
-            f"There is no Ray cluster at scale.address={address} ({_first_line(error)}). {START}"
-        ) from None
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:  # Ray raises the bare type where a node does not start in time
-        if "ersion mismatch" in str(error):
-            raise WorkerError(
-                f"The Ray cluster at scale.address={address} runs other versions than this process: "
-                f"{' '.join(str(error).split())} Install the same Ray and Python on every node and here."
-            ) from None
+        said = " ".join(str(error).split())[:400] or type(error).__name__
         raise WorkerError(
-            f"Cannot use the Ray cluster at scale.address={address}: {_first_line(error)}. {START}"
+            f"Cannot use the Ray cluster at scale.address={address}: {said.rstrip('.')}. {START}"
         ) from None
 
 
@@ -121,138 +146,204 @@ def _own_token(address: str) -> Iterator[None]:
         del os.environ["RAY_AUTH_TOKEN"]
 
 
-def _first_line(error: Exception) -> str:
-    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-# A look at every node before anything runs on it: versions, this package, and what the work needs there.
-
-
-Check = Callable[[], None]
-"""Raises on a node that lacks something, with a message for the user."""
-
-
-def check_nodes(check: Check, settings: ScaleConfig) -> tuple[int, int]:
+def check_nodes(check: Check, settings: ScaleConfig) -> None:
     """Run the check on every node that has room for a worker, in the cluster that this process is connected to.
 
-    Returns:
-        Number of these nodes, and of the workers that they have room for, `scale.workers` at most.
-
     Raises:
-        WorkerError: a node has other versions or lacks something, or none has room for a worker; it lists all that is wrong.
+        WorkerError: a node lacks something, or none has room for a worker; it lists all that is wrong.
     """
-    import ray
-
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    fitting = [node for node in nodes if places([node], settings)]
-    if not fitting:
-        most = {name: max((node["Resources"].get(name, 0.0) for node in nodes), default=0.0) for name in ("CPU", "GPU")}
-        raise WorkerError(
-            f"No node has room for a worker of scale.cpus_per_worker={settings.cpus_per_worker:g} and scale.gpus_per_worker="
-            f"{settings.gpus_per_worker:g}: the largest of {len(nodes)} has {most['CPU']:g} CPUs, and {most['GPU']:g} GPUs is the most."
-        )
-    if wrong := problems(_ask(fitting, check)):
-        lines = "\n".join(f"  {line}" for line in wrong)
-        raise WorkerError(f"Nothing was run because the nodes of the Ray cluster are not ready:\n{lines}")
-    room = places(fitting, settings)
-    return len(fitting), room if settings.workers == AUTO else min(room, int(settings.workers))
-
-
-def problems(lacks: Sequence[tuple[str, str]]) -> list[str]:
-    """Return what is wrong with each (node, what it lacks), one sentence each; nodes that lack the same share one."""
-    found: dict[str, list[str]] = {}
-    for name, lack in lacks:
-        if lack:
-            found.setdefault(lack, []).append(name)
-    return [f"{', '.join(names)}: {lack}" for lack, names in found.items()]
-
-
-def _ask(nodes: Sequence[Any], check: Check) -> list[tuple[str, str]]:
-    """(name, what it lacks) of each node. That Ray and Python are the same everywhere Ray sees to itself."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def look(packed: bytes, folder: str, version: str) -> str:
-        # Sent by value, with what it needs: this package may not be there.
-        import contextlib
-        import io
-        import os
-        import pickle
-
-        with contextlib.suppress(OSError):
-            os.chdir(folder)
+    fitting = [node for node in ray.nodes() if places([node], settings)]
+    if not fitting:
+        raise WorkerError(
+            f"No node of the Ray cluster has room for a worker of scale.cpus_per_worker={settings.cpus_per_worker:g} and "
+            f"scale.gpus_per_worker={settings.gpus_per_worker:g}."
+        )
+    task = ray.remote(num_cpus=0, max_retries=0)(_lack)
+    asked = [
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+            check, os.getcwd(), skill_ttrl.__version__
+        )
+        for node in fitting
+    ]
+    wrong = []
+    for node, reference in zip(fitting, asked, strict=True):
         try:
-            import skill_ttrl
-        except Exception as error:
-            return f"skill-ttrl cannot be imported ({type(error).__name__}: {error}). Install {version} on every node."
-        if skill_ttrl.__version__ != version:
-            return f"skill-ttrl is {skill_ttrl.__version__}, and {version} here. Install the same on every node."
-        said = io.StringIO()
-        try:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                pickle.loads(packed)()
-        except Exception as error:
-            return str(error) or type(error).__name__
-        return ""
-
-    task = ray.remote(num_cpus=0, max_retries=0)(look)
-    packed = pickle.dumps(check)
-    asked = {
-        f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, node {node['NodeID'][:8]})": task.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote(packed, os.getcwd(), skill_ttrl.__version__)
-        for node in nodes
-    }
-    found = []
-    for name, reference in asked.items():
-        try:
-            found.append((name, reference.future().result()))  # not `ray.get`, which a signal breaks
-        except ray.exceptions.RayError as error:
-            said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-            raise WorkerError(f"{name} does not answer: {said.strip()}") from None
-    return found
+            lack = reference.future().result()  # not `ray.get`, which a signal breaks
+        except ray.exceptions.RayError as error:  # this package is not there, or the node is gone
+            lack = f"{str(error).strip().splitlines()[-1]}. Skill-TTRL {skill_ttrl.__version__} must be installed on every node."
+        if lack:
+            wrong.append(f"  {node['NodeManagerHostname']} (node {node['NodeID'][:8]}): {lack}")
+    if wrong:
+        raise WorkerError("Nothing was run because the nodes of the Ray cluster are not ready:\n" + "\n".join(wrong))
 
 
-# From settings to workers: the cluster, a look at its nodes, and the pool or the hosts.
+def _lack(check: Check, folder: str, version: str) -> str:
+    """What the node on which this runs lacks; empty: nothing."""
+    with suppress(OSError):
+        os.chdir(folder)
+    if skill_ttrl.__version__ != version:
+        return f"skill-ttrl is {skill_ttrl.__version__}, and {version} here. Install the same on every node."
+    error = attempt(check)[1]
+    return "" if error is None else str(error) or type(error).__name__
 
 
-@contextmanager
-def open_pool(setup: Setup, check: Check, settings: ScaleConfig, *, most: int, progress: Progress) -> Iterator[Pool]:
-    """Workers on the nodes of a Ray cluster; they end with the block.
+class Worker:
+    """Works in a process of its own. What it prints is in Ray's logs.
 
     Args:
-        setup: makes what a worker works with; called once in each.
-        check: called once on each node, before any worker starts; raises where the node lacks something.
-        settings: the cluster, and what a worker takes.
-        most: items that there will be at most.
-        progress: gets what becomes of the workers.
-
-    Raises:
-        MissingDependencyError: Ray is not installed.
-        WorkerError: there is no cluster, or its nodes are not ready; lists all that is wrong.
+        folder: The caller's working directory, so that relative paths mean the same where this machine has it.
     """
-    with _ready_cluster(check, settings, progress) as notice:
-        crew = RayCrew(setup, settings, notice, most=max(1, most))
-        with closing(Pool(crew, notice)) as pool:
-            yield pool
+
+    def __init__(self, folder: str) -> None:
+        self._work: Work | None = None
+        with suppress(OSError):
+            os.chdir(folder)
+
+    def start(self, setup: Setup) -> tuple[Any, Exception | None]:
+        """Make what this worker works with; the facts of the setup, or what it raised."""
+
+        def make() -> Any:
+            self._work, facts = setup()
+            return facts
+
+        return attempt(make)
+
+    def work(self, item: Any) -> tuple[Any, Exception | None]:
+        """Work on one item; see `attempt`."""
+        assert self._work is not None  # a worker is given nothing before it is ready
+        return attempt(partial(self._work, item))
 
 
-@contextmanager
-def open_hosts(make: MakeEnv, check: Check, settings: ScaleConfig, progress: Progress) -> Iterator[Hosts]:
-    """Workers that hold environments, each made by `make`; they end with the block. Arguments and errors as for `open_pool`."""
-    with _ready_cluster(check, settings, progress) as notice:
-        crew = RayCrew(partial(make_host, make), settings, notice, threads=THREADS)
-        with closing(Hosts(crew, notice)) as hosts:
-            yield hosts
+class RayCrew:
+    """Actors of the Ray cluster that this process is connected to, as workers of a `Pool`.
 
+    Args:
+        setup: makes what one works with. It is stored once, and every actor takes it from there.
+        settings: how many, and what Ray sets aside for each.
+        notice: called with what a user should know.
+        most: there are never more.
+    """
 
-@contextmanager
-def _ready_cluster(check: Check, settings: ScaleConfig, progress: Progress) -> Iterator[Notice]:
-    """The cluster with all its nodes checked; gives what reports the workers' warnings."""
-    progress.notice(f"Ray: connecting (scale.address={settings.address}); then each node is checked.")
-    with connected(settings):
-        count, room = check_nodes(check, settings)
-        progress.notice(
-            f"Ray: {count} node{'s' * (count != 1)} with room for {room} worker{'s' * (room != 1)}; they load now."
+    advice = "See the logs of the Ray cluster (/tmp/ray/session_latest/logs on its nodes); often memory has run out."
+
+    def __init__(self, setup: Setup, settings: ScaleConfig, notice: Notice, most: int) -> None:
+        import ray
+
+        self._ray, self._settings, self._notice, self._most = ray, settings, notice, most
+        self._setup = ray.put(setup)
+        # Not Ray's own restarts: a restarted actor waits for room with its items, while other workers are idle.
+        self._make = ray.remote(Worker).options(
+            num_cpus=settings.cpus_per_worker,
+            num_gpus=settings.gpus_per_worker,
+            scheduling_strategy="SPREAD",
+            max_restarts=0,
+            max_task_retries=0,
         )
-        yield partial(progress.notice, warning=True)
+        self._actors: dict[str, Any] = {}
+        self._started = self._left_out = 0
+        # Ray calls back in a thread that its own calls wait for: what it says is queued there, and read elsewhere.
+        self._events: queue.SimpleQueue[tuple[str, bool, Future[Any]]] = queue.SimpleQueue()
+        self._look_at = 0.0
+        self._alone_since: float | None = time.monotonic()
+
+    def give(self, worker: str, item: Any) -> None:
+        """Have a ready worker without an item work on this one; nothing where it is gone, as `wait` will say."""
+        if worker in self._actors:
+            self._call(worker, False, self._actors[worker].work.remote(item))
+
+    def wait(self, seconds: float) -> Sequence[Event]:
+        """Wait for what happens next, for so long at most; start workers where there is room for more. One thread waits at a time."""
+        self._staff()
+        try:
+            found = [self._events.get(timeout=seconds)]
+        except queue.Empty:
+            return []
+        while not self._events.empty():
+            found.append(self._events.get())
+        return [self._event(*each) for each in found if each[0] in self._actors]
+
+    def close(self) -> None:
+        """Stop all workers; what they are at is lost."""
+        for worker in [*self._actors]:
+            self._end(worker)
+
+    def _staff(self) -> None:
+        """Start workers where there is room for more."""
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_S
+            if not self._actors:
+                self._left_out = 0
+            wanted = self._settings.workers
+            if wanted == AUTO:  # a number is asked for whatever room there is: a cluster that scales adds nodes for it
+                wanted = places(self._ray.nodes(), self._settings)
+            for _ in range(min(int(wanted), self._most) - self._left_out - len(self._actors)):
+                self._started += 1
+                name = f"Worker {self._started}"
+                self._actors[name] = actor = self._make.remote(os.getcwd())
+                self._call(name, True, actor.start.remote(self._setup))
+        if self._alone_since is not None and time.monotonic() - self._alone_since > PATIENCE_S:
+            self._alone_since = None
+            self._notice(
+                f"No worker is ready after {PATIENCE_S:g} s: loading is slow, or other work uses the CPUs and GPUs it needs."
+            )
+
+    def _call(self, worker: str, starts: bool, reference: Any) -> None:
+        reference.future().add_done_callback(lambda done: self._events.put((worker, starts, done)))
+
+    def _event(self, worker: str, starts: bool, call: Future[Any]) -> Event:
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            result, error = call.result()
+        except RayTaskError as raised:  # it could not even be unpacked there
+            result, error = None, WorkerError(f"{worker}: {type(raised.cause).__name__}: {raised.cause}")
+        except RayError as raised:
+            self._end(worker)
+            self._look_at = 0.0  # it is replaced at once
+            found = re.search(r"because (.+?)\.(?:\s|$)", str(raised))
+            return Event("lost", worker, why=found[1] if found else f"{raised}".splitlines()[0])
+        if not starts:
+            return Event("done", worker, result, error)
+        if error is not None:
+            self._end(worker)
+            self._left_out += 1  # no other is started in its place
+            return Event("refused", worker, error=error)
+        self._alone_since = None
+        return Event("ready", worker, result)
+
+    def _end(self, worker: str) -> None:
+        self._ray.kill(self._actors.pop(worker))  # where it can only not be reached, it must not go on
+        if not self._actors:
+            self._alone_since = time.monotonic()
+
+
+def places(nodes: Sequence[Mapping[str, Any]], settings: ScaleConfig) -> int:
+    """Workers that a cluster's nodes have room for, where nothing else runs.
+
+    Args:
+        nodes: as `ray.nodes()` gives them: `Alive`, and `Resources` by name.
+        settings: what Ray sets aside for each.
+    """
+    needs = {"CPU": settings.cpus_per_worker, "GPU": settings.gpus_per_worker}
+    return sum(
+        min(int(node["Resources"].get(name, 0.0) / need + 1e-9) for name, need in needs.items() if need)
+        for node in nodes
+        if node["Alive"]
+    )
+
+
+def share(value: Any) -> Any:
+    """A handle that many items can name in the place of the value, which is stored once in the cluster; see `fetch`."""
+    import ray
+
+    return ray.put(value)
+
+
+def fetch(handle: Any) -> Any:
+    """The value of a handle; a copy each time."""
+    import ray
+
+    return ray.get(handle)

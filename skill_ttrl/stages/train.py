@@ -288,7 +288,7 @@ def _build(
     )
     stack.callback(meter.close)
     stack.callback(components.close)
-    return stack.enter_context(on_cluster(components, meter, session.progress))
+    return stack.enter_context(on_cluster(components, meter, session.progress)), meter
 
 
 def _begin(stack: ExitStack, session: Session, components: TrainingComponents, meter: Meter) -> Run:

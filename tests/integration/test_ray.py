@@ -67,16 +67,6 @@ def test_a_node_that_dies_loses_no_episode_and_doubles_none(tmp_path: Path, clus
     assert any(" died: " in text and "is repeated" in text for text in heard.notices), heard.notices
 
 
-def test_a_node_that_joins_works_too(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:
-    joined: list[Any] = []
-    heard = Heard(6, lambda: joined.append(cluster.add_node(num_cpus=1)))
-    kwargs = {"pause": 0.3}
-    found = collected(tmp_path / "there.jsonl", agent="random", rollouts=2, scale=scale, progress=heard, kwargs=kwargs)
-    assert found.count(b"\n") == 60
-    assert any(text.startswith("Worker 4 joins, on ") for text in heard.notices), heard.notices
-    cluster.remove_node(joined[0])
-
-
 @pytest.mark.parametrize(("agent", "dies"), [("tests.mortal:MortalOpener", False), ("tests.doors:Opener", True)])
 def test_a_worker_that_dies_loses_no_episode(
     tmp_path: Path, scale: ScaleConfig, marks: Path, agent: str, dies: bool

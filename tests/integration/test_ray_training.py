@@ -41,7 +41,7 @@ class Heard(SilentProgress):
 
 
 def on(scale: ScaleConfig) -> list[str]:
-    return [f"scale.{name}={value}" for name, value in scale.model_dump().items() if name in ("address", "training")]
+    return [f"scale.address={scale.address}"]
 
 
 def content(run: Path) -> dict[str, bytes]:
@@ -89,26 +89,8 @@ def test_a_run_with_a_bank_has_the_same_bytes(
 
 
 @pytest.mark.parametrize("config", [EPISODES, DAGGER], ids=["episodes", "dagger"])
-@pytest.mark.parametrize("training", ["rollouts", "environments"])
-def test_a_run_in_an_environment_has_the_same_bytes(
-    tmp_path: Path, scale: ScaleConfig, config: Any, training: str
-) -> None:
-    scale = scale.model_copy(update={"training": training})
+def test_a_run_in_an_environment_has_the_same_bytes(tmp_path: Path, scale: ScaleConfig, config: Any) -> None:
     both(tmp_path, config, ["rollout.prompts_per_batch=2"], scale)
-
-
-def test_environments_on_workers_give_the_same_bytes_though_a_node_dies(
-    tmp_path: Path, cluster: Any, scale: ScaleConfig
-) -> None:
-    settings = ["rl.steps=6", "env.kwargs={pause: 0.05}"]
-    train.run(load_config(EPISODES, settings), tmp_path / "here")
-    doomed = cluster.add_node(num_cpus=1)
-    cluster.wait_for_nodes()
-    heard = Heard(lambda: cluster.remove_node(doomed, allow_graceful=False), at=3)
-    shared = [*settings, *on(scale), "scale.training=environments"]
-    train.run(load_config(EPISODES, shared), tmp_path / "there", progress=heard)
-    assert content(tmp_path / "here") == content(tmp_path / "there")
-    assert any("environments are recreated on other workers" in text for text in heard.notices), heard.notices
 
 
 def test_a_node_that_dies_in_a_step_changes_nothing(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:

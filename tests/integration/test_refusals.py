@@ -120,7 +120,7 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*RAY, "phases=[sft]", "rollout.prompts_per_batch=4"], 2, "distributes the phases collect, rl"),
     ([*RAY, "rl.prompts_per_step=3"], 2, "prompts_per_batch=null all 3 prompts"),
     ([*RAY, "rl.prompts_per_step=3", "rollout.prompts_per_batch=3"], 2, "prompts_per_batch=3 all 3 prompts"),
-    ([*RAY, *SERVER, "scale.training=rollouts", "rollout.prompts_per_batch=4"], 2, "scale.training=environments"),
+    ([*RAY, *SERVER, "rollout.prompts_per_batch=4"], 2, "vllm.servers"),
     ([*CPUS, "runtime.device=cuda:1"], 2, "a single device"),
     ([*CPUS, "rollout.backend=vllm"], 2, "vllm.mode=server"),
     ([*CPUS, "runtime.parallel=fsdp", "rollout.backend=own_refusals:Shares"], 2, "runtime.parallel=ddp"),

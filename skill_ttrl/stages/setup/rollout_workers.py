@@ -1,6 +1,4 @@
-"""Workers of a Ray cluster for a run that trains (`scale.training`): they sample its rollouts, or hold its environments.
-
-A worker that samples has the policy, its agent and environments of its own.
+"""Workers of a Ray cluster that sample the rollouts of a run that trains, each with the policy, its agent and environments of its own.
 
 A batch has its own seed (`rollout.prompts_per_batch`) and is sampled with the weights and the bank that it names, so it does not matter who
 samples it, or how often it was begun.
@@ -10,36 +8,31 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.answers.decide import EquivalenceResult
 from skill_ttrl.answers.equivalence import judged, take_over
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.hand_over import refuse_abandoned
 from skill_ttrl.progress import Progress
-from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.scale.cluster import open_hosts, open_pool
-from skill_ttrl.scale.crew import HostedEnv, fetch, share
+from skill_ttrl.scale.cluster import fetch, open_pool, share
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, Retriever, make_retriever
 from skill_ttrl.stages.setup.build import make_envs
 from skill_ttrl.stages.setup.policy import build_policy, load_policy
-from skill_ttrl.stages.setup.rules import rolls_out_on_workers, shares_rollouts
+from skill_ttrl.stages.setup.rules import rolls_out_on_workers
 from skill_ttrl.stages.training.run import Batch, Meter, OnRolloutEnd, RolloutWorker, TrainingComponents
 from skill_ttrl.types import Group, Task
 from skill_ttrl.workers import Pool
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.driver import Driver
-
-Parts = tuple[TrainingComponents, Meter]
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class _Order:
-    """A batch as it is sent to a worker, with handles (`scale.crew.share`) of what many batches are sampled with."""
+    """A batch as it is sent to a worker, with handles (`scale.cluster.share`) of what many batches are sampled with."""
 
     batch: Batch
     weights: Any
@@ -73,26 +66,25 @@ class _Order:
 
 
 @contextmanager
-def rolling_out_on_workers(
-    components: TrainingComponents, eval_tasks: Sequence[Task], progress: Progress
-) -> Iterator[TrainingComponents]:
-    """The components with workers of a Ray cluster that sample in their place, and end with the block.
+def on_cluster(components: TrainingComponents, meter: Meter, progress: Progress) -> Iterator[TrainingComponents]:
+    """The components, with workers of a Ray cluster that sample in their place where `scale.address` asks for them; they end with the block.
 
     Raises:
         WorkerError: there is no cluster, or its nodes are not ready.
-        ModelError: the policy cannot be sent.
+        SkillTTRLError: a worker cannot make the policy or the environment.
     """
     config = components.config
-    tasks = (components.train_tasks[0], eval_tasks[0])
-    setup = RolloutSetup(worker_config(config), _describe(components), tasks)
-    sampled = [config.rl.prompts_per_step * (config.rl.max_staleness + 1), len(eval_tasks)]
+    if config.scale.address is None or not rolls_out_on_workers(config):
+        yield components
+        return
+    setup = RolloutSetup(worker_config(config), _describe(components), (components.train_tasks[0], meter.eval_tasks[0]))
+    sampled = [config.rl.prompts_per_step * (config.rl.max_staleness + 1), len(meter.eval_tasks)]
     sampled += [len(components.gate.tasks)] if components.gate is not None else []
     sampled += [config.dagger.episodes] if "dagger" in config.phases else []
     most = -(-max(sampled) // (config.rollout.prompts_per_batch or 1))
     with open_pool(setup, setup.check, config.scale, most=most, progress=progress) as pool:
         pool.facts()
-        worker = replace(components.worker, others=RayWorkers(pool, components.driver))
-        yield replace(components, worker=worker)
+        yield replace(components, worker=replace(components.worker, others=RayWorkers(pool, components.driver)))
 
 
 def worker_config(config: SkillTTRLConfig) -> SkillTTRLConfig:
@@ -216,11 +208,6 @@ class _Rolling:
         worker = self._measuring if answered else self._worker
         return Sampled.of(worker.with_bank(bank).sample_batch(batch))
 
-    def close(self) -> None:
-        """Close the environments."""
-        self._measuring.envs.close()
-        self._worker.close()
-
     @cached_property
     def _retriever(self) -> Retriever:
         """Searches any version of the bank. How vectors are kept changes no list, so here they are in memory."""
@@ -254,50 +241,3 @@ def _describe(components: TrainingComponents) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="skillttrl-policy-") as folder:
         save_model(policy.model, policy.tokenizer, Path(folder), weights=adapters)
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-
-
-@contextmanager
-def on_cluster(components: TrainingComponents, meter: Meter, progress: Progress) -> Iterator[Parts]:
-    """The parts of a run with workers that end with the block, where `scale.address` asks for them; else as they are.
-
-    Raises:
-        WorkerError: there is no cluster, or its nodes are not ready.
-        SkillTTRLError: a worker cannot make the policy or the environment.
-    """
-    config = components.config
-    if config.scale.address is None or not rolls_out_on_workers(config):
-        yield components, meter
-    elif shares_rollouts(config):
-        with rolling_out_on_workers(components, meter.eval_tasks, progress) as sharing:
-            yield sharing, meter
-    else:
-        with _hosting_environments(components, meter, progress) as parts:
-            yield parts
-
-
-@contextmanager
-def _hosting_environments(components: TrainingComponents, meter: Meter, progress: Progress) -> Iterator[Parts]:
-    config = components.config
-    check = partial(check_environment, config, (components.train_tasks[0], meter.eval_tasks[0]))
-    make = partial(make_env, resolve_env(config.env.id), **config.env.kwargs)
-    expensive = bool(getattr(components.worker.envs.acquire(1)[0].unwrapped, "expensive", False))
-    with ExitStack() as stack:
-        hosts = stack.enter_context(open_hosts(make, check, config.scale, progress))
-
-        def pool() -> EnvPool:
-            found = EnvPool(lambda: HostedEnv(hosts, expensive))
-            stack.callback(found.close)
-            return found
-
-        gate = components.gate and replace(components.gate, envs=pool())
-        worker = replace(components.worker, envs=pool())
-        yield replace(components, worker=worker, gate=gate), replace(meter, envs=pool())
-
-
-def check_environment(config: SkillTTRLConfig, tasks: tuple[Task, ...]) -> None:
-    """Check that a node can make the environment and play a task (`scale.cluster.Check`).
-
-    Raises:
-        EnvError: the environment or its data are not there.
-    """
-    make_envs(config, tasks).close()

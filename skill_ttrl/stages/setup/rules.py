@@ -21,7 +21,6 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import check_adviser, find_scripted_agent, make_scripted_agent
 from skill_ttrl.answers import conditions
 from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig
-from skill_ttrl.config.runtime import AUTO
 from skill_ttrl.cores import free_memory
 from skill_ttrl.data.tasks import CHECK, find_family, longest_series
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
@@ -437,22 +436,21 @@ def _of_workers(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
             f"vote, but phases is {config.phases}. Leave it out. For several GPUs here: --nproc."
         )
         return
-    shares = rolls_out_on_workers(config) and shares_rollouts(config)
+    shares = rolls_out_on_workers(config)
     # False where nobody is asked, None where a policy is.
     asks_agent = "collect" in config.phases and find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
     if asks_agent is None or shares:
         yield from _failing(partial(check_shared_policy, config))
     if shares and rollout.backend != "hf":
         yield ConfigError(
-            f"scale.training=rollouts samples with hf on the workers, but rollout.backend is {rollout.backend}. Set "
-            "scale.training=environments, so that this process samples and workers hold the environments. vLLM has its own servers "
-            "(vllm.servers)."
+            f"scale.address={address} samples with hf on the workers, but rollout.backend is {rollout.backend}. Leave it out; vLLM "
+            "has its own servers (vllm.servers)."
         )
     elif shares and (rollout.prompts_per_batch is None or (1 < count <= rollout.prompts_per_batch and config.votes)):
         yield ConfigError(
             f"scale.address={address} gives each worker one batch of prompts, but with "
             f"rollout.prompts_per_batch={rollout.prompts_per_batch or 'null'} all {count} prompts of a step are one batch. Lower "
-            f"it, for example to {max(1, count // 8)} (it changes which samples a seed gives), or set scale.training=environments."
+            f"it, for example to {max(1, count // 8)} (it changes which samples a seed gives)."
         )
 
 
@@ -681,8 +679,3 @@ def uncorrected_staleness(config: SkillTTRLConfig) -> str | None:
 def rolls_out_on_workers(config: SkillTTRLConfig) -> bool:
     """True if a phase of training rolls out, so that workers can."""
     return any(phase in config.phases for phase in ROLLING)
-
-
-def shares_rollouts(config: SkillTTRLConfig) -> bool:
-    """True if workers sample the rollouts of training, and not only hold its environments."""
-    return config.scale.training == "rollouts" or (config.scale.training == AUTO and config.rollout.backend == "hf")

@@ -26,7 +26,6 @@ SERVERS = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=[http://h:1
         ["phases=[sft]", "rl.max_staleness=1", "runtime.nproc=2", "runtime.device=cpu"],  # nothing is rolled out
         ["phases=[rl]", "runtime.nproc=2", "runtime.device=cpu", *SERVERS],
         ["scale.address=auto", "rollout.prompts_per_batch=1"],
-        ["scale.address=auto", "scale.training=environments"],
     ],
 )
 def test_what_can_be_run_is_not_refused(tiny_yaml: Any, overrides: list[str]) -> None:
