@@ -19,10 +19,24 @@ from weakref import WeakKeyDictionary
 from skill_ttrl.config import RolloutConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.template import OURS, render_chats
 from skill_ttrl.types import Completion, Message
 from skill_ttrl.types.thoughts import HARMONY, MARKS, THINK, THINK_END, split_thought
 
+MESSAGES = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+"""Chat template of the built-in model with words."""
+ACTIONS = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{{ '<act> ' + message['content'] + ' <obs> ' }}"
+    "{% else %}{{ message['content'] + ' ' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<act> ' }}{% endif %}"
+)
+"""Of the built-in model with entities."""
 _OPEN, _CLOSE = "\ue000\ue001", "\ue001\ue000"
 """Private-use characters around a control token in a message; taken out of messages first, so they cannot be forged."""
 _MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
@@ -271,13 +285,10 @@ def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
 
 def _rendered(tokenizer: Any, talks: list[Any], options: dict[str, bool]) -> list[str] | Exception:
     """The conversations as texts, or why the template does not write them."""
-    from jinja2 import TemplateError
-
+    merged = list(map(_merge_system, talks)) if _has_no_system(tokenizer) else talks
     try:
-        return list(
-            render_chats(tokenizer, list(map(_merge_system, talks)) if _has_no_system(tokenizer) else talks, options)
-        )
-    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        return list(tokenizer.apply_chat_template(merged, tokenize=False, **options))
+    except Exception as error:  # a template is a program of others: whatever it raises
         return error
 
 
@@ -386,7 +397,7 @@ def answer_form(tokenizer: Any) -> Callable[[str], str]:
     Many write an empty thought before one without a thought, Mistral's a space, gpt-oss' the channel of its parts.
     """
     template = str(getattr(tokenizer, "chat_template", None) or "")
-    if not template or template in OURS:
+    if not template or template in (MESSAGES, ACTIONS):
         return str
     asked, fields = [{"role": "user", "content": _FIRST}], _thought_fields(template)
     begun = render(tokenizer, asked, add_generation_prompt=True)

@@ -16,8 +16,7 @@ import signal
 import subprocess
 import threading
 import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,15 +39,10 @@ PROGRAMS = 4
 """Most programs that run at once."""
 MOST_OUTPUT_BYTES = 1 << 20
 """Longest answer; a program that writes more is killed, and the rollout fails."""
-MARK = "SKILLTTRL_COMMAND_ID"
-"""Environment variable that tells the processes of one run from all others."""
 MOST_ERROR_BYTES = 64 << 20
 """Most that a program may write to stderr."""
 LOOK_S = 0.01
 """Pause between two looks at the clock and the program, in seconds."""
-QUIET_S = 0.01
-"""Pause between two looks for processes that are left, in seconds."""
-MOST_LOOKS = 100
 KEPT_ERROR_BYTES = 4096
 """Of stderr the end is kept."""
 MOST_BYTES = 64 << 20
@@ -72,32 +66,25 @@ def run_program(
     text: str,
     env: Mapping[str, str],
     cwd: str | Path,
-    config: CommandConfig,
-    stop: threading.Event,
+    timeout: float,
+    stopped: Callable[[], bool],
 ) -> Finished:
-    """Run a program to its end, its limits, or until `stop` is set. It blocks; call it in a thread.
+    """Run a program to its end, its limits, or until it is `stopped`; what is left of its process group is killed. It blocks.
 
     Raises:
         OSError: it cannot be started.
     """
-    mark, deadline = uuid.uuid4().hex, time.monotonic() + config.timeout
+    deadline, outcome = time.monotonic() + timeout, ""
     with TemporaryFile() as prompt, TemporaryFile() as output, TemporaryFile() as errors:
         prompt.write(text.encode("utf-8", "replace"))
         prompt.seek(0)
         process = subprocess.Popen(
-            [*argv],
-            stdin=prompt,
-            stdout=output,
-            stderr=errors,
-            env={**env, MARK: mark},
-            cwd=cwd,
-            start_new_session=True,
+            [*argv], stdin=prompt, stdout=output, stderr=errors, env={**env}, cwd=cwd, start_new_session=True
         )
-        outcome = ""
         try:
             while not outcome:
-                ended = _has_ended(process)
-                if stop.is_set():
+                ended = process.poll() is not None
+                if stopped():
                     outcome = "cancelled"
                 elif _size(output) > MOST_OUTPUT_BYTES or _size(errors) > MOST_ERROR_BYTES:
                     outcome = "too_long"
@@ -108,7 +95,8 @@ def run_program(
                 else:
                     time.sleep(LOOK_S)
         finally:
-            _kill(process, mark)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
         output.seek(0)
         errors.seek(max(0, _size(errors) - KEPT_ERROR_BYTES))
@@ -118,40 +106,6 @@ def run_program(
 
 def _size(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
-
-
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """True for a program that has ended. It is not reaped yet: until then nobody else gets the number of its group.
-
-    macOS cannot look without reaping.
-    """
-    if not hasattr(os, "waitid"):
-        return process.poll() is not None
-    try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
-def _kill(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill all that is left of the program and what it has started.
-
-    Processes that left its group are known by the mark in their environment, where the system shows environments (Linux). One that is
-    just starting another program shows none for a moment, so it is looked again until none is found twice.
-    """
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    wanted, quiet = f"{MARK}={mark}".encode(), 0
-    for _ in range(MOST_LOOKS):
-        quiet += 1
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                if wanted in entry.read_bytes().split(b"\0"):
-                    os.kill(int(entry.parent.name), signal.SIGKILL)
-                    quiet = 0
-        if quiet == 2:
-            return
-        time.sleep(QUIET_S)
 
 
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT")
@@ -206,45 +160,41 @@ class CommandBackend(TextBackend):
         return [Generation((), tuple(next(answers) for _ in range(request.n))) for request in requests]
 
     async def _answer(self, request: Request, sampling: Sampling, seed: int) -> Completion | BudgetError:
-        stop = _Stop(self._stop)
-        try:
-            async with counted_request(PROGRAM, self.config.argv[0], Usage(attempts=1)) as counted:
-                try:
-                    finished = await self._run(request, sampling, seed, stop)
-                    counted.outcome = finished.outcome
-                except OSError as error:
-                    raise EndpointError(
-                        f"Cannot start {self.name}: {error.strerror or error}.", "unreachable"
-                    ) from None
-                finally:
-                    # 0 where it was still in the queue when nobody waited for it any more.
-                    counted.attempts = int(stop.begun)
-        except BudgetError as error:
-            return error
-        return self._completion(finished, sampling)
-
-    async def _run(self, request: Request, sampling: Sampling, seed: int, stop: _Stop) -> Finished:
+        left, begun = threading.Event(), threading.Event()
         env = {
             **self._env,
             "SKILLTTRL_SEED": str(seed % (1 << 31)),
             "SKILLTTRL_TEMPERATURE": f"{sampling.temperature:g}",
             "SKILLTTRL_MAX_NEW_TOKENS": str(request.limit(sampling)),
         }
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._pool, self._run_here, written_prompt(request), env, stop
-            )
-        finally:  # the one who asks may be gone: a program is not to go on without
-            stop.set()
 
-    def _run_here(self, text: str, env: Mapping[str, str], stop: _Stop) -> Finished:
-        if stop.is_set():
-            return Finished("cancelled")
-        stop.begun = True
-        if self.config.cwd is not None:
-            return run_program(self.argv, text, env, self.config.cwd, self.config, stop)
-        with TemporaryDirectory(prefix="skillttrl-command-", ignore_cleanup_errors=True) as folder:
-            return run_program(self.argv, text, env, folder, self.config, stop)
+        def stopped() -> bool:
+            return left.is_set() or self._stop.is_set()
+
+        def run() -> Finished:
+            if stopped():
+                return Finished("cancelled")
+            begun.set()
+            with TemporaryDirectory(prefix="skillttrl-command-", ignore_cleanup_errors=True) as folder:
+                cwd = self.config.cwd or folder
+                return run_program(self.argv, written_prompt(request), env, cwd, self.config.timeout, stopped)
+
+        try:
+            async with counted_request(PROGRAM, self.config.argv[0], Usage(attempts=1)) as counted:
+                try:
+                    finished = await asyncio.get_running_loop().run_in_executor(self._pool, run)
+                    counted.outcome = finished.outcome
+                except OSError as error:
+                    raise EndpointError(
+                        f"Cannot start {self.name}: {error.strerror or error}.", "unreachable"
+                    ) from None
+                finally:
+                    left.set()  # the one who asks may be gone: a program is not to go on without
+                    # 0 where it was still in the queue when nobody waited for it any more.
+                    counted.attempts = int(begun.is_set())
+        except BudgetError as error:
+            return error
+        return self._completion(finished, sampling)
 
     def _completion(self, finished: Finished, sampling: Sampling) -> Completion:
         if finished.outcome != "ok":
@@ -266,19 +216,6 @@ class CommandBackend(TextBackend):
             if len(self._env[name]) >= SHORTEST_SECRET:
                 said = said.replace(self._env[name], f"[{name}]")
         return f"{self.name} {why}." + (f" Its stderr ends: {one_line(said[-SHOWN:])}" if said else "")
-
-
-class _Stop(threading.Event):
-    """Set by itself, or with another one."""
-
-    def __init__(self, other: threading.Event) -> None:
-        super().__init__()
-        self._other = other
-        self.begun = False
-        """True once the program was about to be started."""
-
-    def is_set(self) -> bool:
-        return super().is_set() or self._other.is_set()
 
 
 def written_prompt(request: Request) -> str:
@@ -332,28 +269,17 @@ def file_digests(config: CommandConfig) -> dict[str, str]:
 
     An argument is looked up from here, as for a run of the program, else in `command.cwd`.
     """
-    found = {each: path for each in config.argv[1:] if (path := _found(each, config.cwd)) is not None}
+    found = {}
+    for each in config.argv[1:]:
+        inside = Path(config.cwd or "", each)
+        if names_file(each) or (config.cwd is not None and inside.is_file()):
+            found[each] = _digest(Path(each) if names_file(each) else inside)
     program = config.argv[0]
-    if "/" in program and os.path.isfile(program) and _is_script(Path(program)):
-        found[program] = Path(program)
-    return {name: _digest(path) for name, path in sorted(found.items())}
-
-
-def _found(argument: str, cwd: str | None) -> Path | None:
-    if names_file(argument):
-        return Path(argument)
-    if cwd is not None and Path(cwd, argument).is_file():
-        return Path(cwd, argument)
-    return None
-
-
-def _is_script(path: Path) -> bool:
-    # An interpreter is not one: an update of the system is no other agent.
-    try:
-        with path.open("rb") as stream:
-            return stream.read(2) == b"#!"
-    except OSError:
-        return False
+    if "/" in program and os.path.isfile(program):
+        with suppress(OSError), open(program, "rb") as stream:
+            if stream.read(2) == b"#!":  # an interpreter is no script: an update of the system is no other agent
+                found[program] = _digest(Path(program))
+    return dict(sorted(found.items()))
 
 
 def _digest(path: Path) -> str:
