@@ -19,24 +19,10 @@ from weakref import WeakKeyDictionary
 from skill_ttrl.config import RolloutConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.models import ACTIONS, MESSAGES
 from skill_ttrl.types import Completion, Message
 from skill_ttrl.types.thoughts import HARMONY, MARKS, THINK, THINK_END, split_thought
 
-MESSAGES = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-"""Chat template of the built-in model with words."""
-ACTIONS = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}{{ '<act> ' + message['content'] + ' <obs> ' }}"
-    "{% else %}{{ message['content'] + ' ' }}{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<act> ' }}{% endif %}"
-)
-"""Of the built-in model with entities."""
 _OPEN, _CLOSE = "\ue000\ue001", "\ue001\ue000"
 """Private-use characters around a control token in a message; taken out of messages first, so they cannot be forged."""
 _MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import BuiltinConfig
-from skill_ttrl.llm.chat import ACTIONS, MESSAGES
+from skill_ttrl.llm.models import ACTIONS, MESSAGES
 from skill_ttrl.storage.jsonl import parse_json
 
 if TYPE_CHECKING:
