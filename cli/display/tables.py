@@ -139,18 +139,6 @@ def dry_run_view(found: DryRun) -> RenderableType:
         for each in found.phases
     ]
     table = FittedTable(f"{found.name}: checked, not run", ("phase", "steps", "prompts", "samples"), rows)
-    lines = [f"Tasks: {_tasks(found.train_tasks)} to train on, {_tasks(found.evaluated_tasks)} to evaluate on."]
-    if (memory := found.memory) is not None:
-        parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.parts.items() if size >= 5e6)
-        several = f" of {memory.ranks} ranks, parts of one" if memory.ranks > 1 else ""
-        sizes = f"{memory.on_device / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB"
-        lines += [
-            f"Model: {found.model}, {memory.parameters:,} parameters, {memory.trainable:,} trainable.",
-            f"Memory{several}: {sizes}. Parts in GB: {parts}.",
-        ]
+    lines = [f"Tasks: {found.tasks}.", *([f"Model: {found.model}."] if found.model else [])]
     lines += [f"- {text}" for text in found.notes]
     return Group(table, Text(), *map(Text, lines), Text("Ready to start."))
-
-
-def _tasks(count: int | None) -> str:
-    return "an unknown number" if count is None else f"{count:,}"

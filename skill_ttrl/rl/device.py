@@ -11,7 +11,6 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import patch_environment
 
 from skill_ttrl.config import RuntimeConfig
-from skill_ttrl.cores import free_memory
 from skill_ttrl.errors import ModelError
 
 _MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -88,13 +87,6 @@ def autocast_dtype(accelerator: Accelerator) -> torch.dtype | None:
 def weight_dtype(accelerator: Accelerator, *, frozen: bool) -> torch.dtype:
     """Dtype to keep weights in: float32 for weights that learn, that of the forward pass for `frozen` ones (LoRA)."""
     return (autocast_dtype(accelerator) if frozen else None) or torch.float32
-
-
-def device_memory(device: str) -> int:
-    """Bytes that a process may take: all of a GPU's (`cuda`, `cuda:1`), or what is free of this machine's (`cpu`)."""
-    if device.startswith("cuda"):
-        return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
-    return free_memory()
 
 
 def gpu_count() -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -12,12 +12,14 @@ from pathlib import Path
 
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import Phase, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, RunFolderError, TrainingError, annotate_error
+from skill_ttrl.errors import ConfigError, ModelError, RankError, RunFolderError, TrainingError, annotate_error
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rl.parallel.driver import Driver, current_driver
 from skill_ttrl.rl.parallel.environment import launched
+from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder, config_differences
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.summary import Summary
@@ -25,7 +27,6 @@ from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.embedders import with_endpoint
 from skill_ttrl.stages.data_phases import gather, with_collected
-from skill_ttrl.stages.doctor.memory import explaining_memory
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.imitate import cold_start, imitate_expert, imitate_majority
 from skill_ttrl.stages.optimizing.bank_text import make_bank_text
@@ -55,6 +56,18 @@ OF_VOTING = tuple(
 """Beginnings of the settings that do not change the evaluation `before`."""
 DEMONSTRATIONS = "demonstrations"
 """Names the time that reading and tokenising them takes, before the cold start's first step."""
+
+
+_SMALLER = (
+    "Recompute activations (--set model.gradient_checkpointing=true) or use smaller batches (--set {}.micro_batch_size=1): the result "
+    "stays the same. Where the weights alone do not fit: adapters (model.lora.r=16), or several GPUs (runtime.parallel=fsdp, --nproc)."
+)
+OUT_OF_MEMORY = {
+    "sample": ("sampling", "Sample fewer rows at once: a lower rollout.max_batch_size."),
+    "update": ("update", _SMALLER.format("rl")),
+    "sft": ("cold start", _SMALLER.format("sft")),
+}
+"""Name of the part of a run that had no memory left, and what to change."""
 
 
 def run(
@@ -91,7 +104,7 @@ def run(
         session = _open(stack, config, output, resume, source, progress)
         components, meter, functions = _prepare(stack, session, phases)
         run = _begin(stack, session, components, meter)
-        with explaining_memory(config, run.folder.path):
+        with _explaining_memory(run.folder.path):
             _train(run, functions)
         if phases[-1] in IMITATING:  # the other phases measure themselves
             run.components.worker.update_weights(0)
@@ -100,6 +113,22 @@ def run(
         write_summary(run.folder, summary)
         write_report_html(run.folder)
         return summary
+
+
+@contextmanager
+def _explaining_memory(run: Path) -> Iterator[None]:
+    """Turn an allocation that failed, here or on another rank, into a `ModelError` that names the setting to change."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        where, phase = "", out_of_memory(error)
+        if isinstance(error, RankError):
+            where, phase = f" on rank {error.rank}", error.out_of_memory
+        if phase is None:
+            raise
+        name, advice = OUT_OF_MEMORY[phase]
+        first_line = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ModelError(f"Out of memory{where} ({name}): {first_line}. {advice} {what_is_saved(run)}") from error
 
 
 def check_runnable(config: SkillTTRLConfig, output: Path | None = None, resume: Resume | None = None) -> None:

@@ -67,7 +67,7 @@ def test_the_error_names_what_to_change_and_the_run_continues(
     for phase, named, from_call, advice in (
         ("sft", "cold start", 6, "--set model.gradient_checkpointing=true"),
         ("update", "update", 15, "--set model.gradient_checkpointing=true"),
-        ("sample", "sampling", 4, "--set rollout.max_batch_size=512"),
+        ("sample", "sampling", 4, "rollout.max_batch_size"),
     ):
         module, owner, name = WHERE[phase]
         kind = getattr(importlib.import_module(module), owner)

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def count_parameters(model_config: Any, lora: LoraConfig | None) -> tuple[int, int, int]:
-    """(all numbers of a model with its adapters, those of its adapters, those of its linear layers other than the head), counted
-    without storage.
+def count_parameters(model_config: Any, lora: LoraConfig | None) -> tuple[int, int]:
+    """(all numbers of a model with its adapters, those of its adapters), counted without storage.
 
     Raises:
         ModelError: transformers builds no causal language model from this config.
@@ -36,14 +35,14 @@ def count_parameters(model_config: Any, lora: LoraConfig | None) -> tuple[int, i
             model = builder.from_config(model_config)
     except (ValueError, KeyError) as error:
         raise ModelError(
-            f"Cannot estimate memory for a {getattr(model_config, 'model_type', 'model')!r} model: transformers builds no "
+            f"Cannot count the parameters of a {getattr(model_config, 'model_type', 'model')!r} model: transformers builds no "
             f"causal language model from this config ({' '.join(str(error).split())[:200]})."
         ) from None
     head = model.get_output_embeddings()
     linear = [each for each in model.modules() if isinstance(each, torch.nn.Linear) and each is not head]
     adapters = 0 if lora is None else sum(lora.r * (each.in_features + each.out_features) for each in linear)
     parameters = sum(parameter.numel() for parameter in model.parameters()) + adapters
-    return parameters, adapters, sum(each.weight.numel() for each in linear)
+    return parameters, adapters
 
 
 def load_model_config(model: ModelConfig) -> Any:

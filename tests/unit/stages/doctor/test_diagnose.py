@@ -90,12 +90,12 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_this_installation_is_whole_and_a_config_that_runs_here_has_no_failure() -> None:
     machine = diagnose()
-    assert not machine.failed and machine.memory_parts == {}
+    assert not machine.failed
     assert "torch 2" in named(machine, "packages").found
     found = diagnose(config("phases=[sft, rl]", "sft.data.path=synthetic:add"))
     assert not found.failed, failures(found)
     assert named(found, "tasks").found.startswith("256 to train on")
-    assert json.loads(json.dumps(asdict(found)))["memory_peak"] > found.memory_parts["weights"] > 0
+    assert "of them trainable" in named(found, "model").found
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_package_that_breaks_where_it_is_imported_fails_its_checks_and_no_othe
         raise RuntimeError("operator torchvision::nms does not exist")
 
     monkeypatch.setattr("skill_ttrl.rl.device.gpus", broken)
-    monkeypatch.setattr("skill_ttrl.stages.doctor.memory.estimate_memory", broken)
+    monkeypatch.setattr("skill_ttrl.stages.doctor.dry_run.count_parameters", broken)
     found = diagnose(config())
     assert {each.name for each in failures(found)} == {"gpu", "config"}
     assert "torchvision::nms" in named(found, "gpu").found
@@ -153,7 +153,6 @@ def test_an_installed_vllm_is_checked_against_the_config() -> None:
     pytest.importorskip("vllm")
     found = diagnose(config("rollout.backend=vllm"))
     assert not found.failed, failures(found)
-    assert found.memory_parts["engine"] > 2**30
     for wrong, words in (("model.builtin.hidden_size=96", "24 wide"), ("rollout.top_p=0.9", "rollout.top_p=1")):
         assert words in named(diagnose(config("rollout.backend=vllm", wrong)), "config").found
 
@@ -174,7 +173,7 @@ def test_vllm_servers_are_asked_whether_they_are_ready_for_how_many_tokens_and_w
     assert found.status == "fail" and "skillttrl serve" in found.advice
     with scripted_host(models(96), key=KEY) as (address, _):
         found = named(host_checks(served_at(address)), "vllm server")
-        assert found.status == "fail" and "SKILLTTRL_SERVER_KEY" in found.found
+        assert found.status == "fail" and "SKILLTTRL_SERVER_KEY" in found.advice
         monkeypatch.setenv("SKILLTTRL_SERVER_KEY", KEY)
         assert named(host_checks(served_at(address)), "vllm server").status == "ok"
 
@@ -186,8 +185,8 @@ def test_endpoint_that_answers_is_ok_and_loads_no_model(monkeypatch: pytest.Monk
     monkeypatch.delenv("no_proxy", raising=False)
     with scripted_host({"/v1/models": (200, {"data": [{"id": "small"}]})}, key=KEY) as (address, _):
         found = diagnose(policy_at(address, "model.path=./nothing"))
-    assert named(found, "endpoint policy").found.endswith("answers; key from OPENAI_API_KEY")
-    assert not found.failed and found.memory_parts == {}, failures(found)
+    assert named(found, "endpoint policy").found.endswith("(key from OPENAI_API_KEY): it answers")
+    assert not found.failed, failures(found)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +221,4 @@ def test_keys_are_never_shown_and_never_sent_on(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_answer_that_is_no_http_is_no_crash() -> None:
-    assert ask("http://127.0.0.1:1/").problem
-    assert ask("nonsense").problem
-    assert ask("http://[::1").problem
+    assert all(ask(address)[1] for address in ("http://127.0.0.1:1/", "nonsense", "http://[::1"))
