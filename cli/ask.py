@@ -14,10 +14,11 @@ from skill_ttrl.cli.options import (
     POLICIES,
     AsJson,
     NoSkills,
+    Overrides,
+    PlainConfig,
+    Seed,
     check_model,
-    config_option,
     policy_argument,
-    set_option,
     with_seed,
 )
 
@@ -32,13 +33,9 @@ def ask(
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="Sampling temperature. Default: 0 for one answer, else 1.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the samples. Default: the config's.")] = None,
-    overrides: Annotated[
-        list[str] | None, set_option("Override one config key, e.g. rollout.max_new_tokens=64.")
-    ] = None,
-    config: Annotated[
-        str | None, config_option("Endpoint, chat template and lengths of a policy that is not a run.")
-    ] = None,
+    seed: Seed = None,
+    overrides: Overrides = None,
+    config: PlainConfig = None,
     no_skills: NoSkills = False,
     as_json: AsJson = False,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +17,14 @@ from skill_ttrl.cli.options import (
     SCRIPTED,
     AsJson,
     EnvData,
+    Limit,
     Mock,
     NoSkills,
     NumWorkers,
+    PlainConfig,
     Resume,
+    Seed,
     check_resume,
-    config_option,
     generated_data,
     policy_option,
     refuse_foreign,
@@ -32,7 +34,6 @@ from skill_ttrl.cli.options import (
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from skill_ttrl.rollout.outcome import SuccessStats
     from skill_ttrl.stages.collect import Collected
 
 Env = Annotated[str, typer.Option(help=f"Environment: {ENV_RULE}.")]
@@ -42,23 +43,16 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE.jsonl",
-        help="File with one line per episode. FILE.json: a JSON array, written from FILE.jsonl at the end.",
+        help="File with one line per episode. FILE.json: also a JSON array, at the end.",
     ),
 ]
 Policy = Annotated[str, policy_option(f"The policy that plays: {POLICIES}; or {SCRIPTED}.")]
 Split = Annotated[str, typer.Option(help="Split of the environment's tasks.")]
-Limit = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Number of tasks, spread over the split and its task types. Default: all."),
-]
 Rollouts = Annotated[
     int,
     typer.Option(
-        "--rollouts-per-task", "-n", metavar="N", min=1, help="Episodes per task. A model samples them as one group."
+        "--rollouts-per-task", "-n", metavar="N", min=1, help="Episodes per task, a group of them sampled together."
     ),
-]
-Seed = Annotated[
-    int | None, typer.Option(metavar="N", min=0, help="Seed of every random choice. Default: the config's, else 0.")
 ]
 Types = Annotated[list[str] | None, typer.Option(help="Task types, separated by commas or repeated. Default: all.")]
 Overrides = Annotated[
@@ -79,25 +73,19 @@ Epsilon = Annotated[
 EpsilonMoves = Annotated[
     float | None,
     typer.Option(
-        "--epsilon-moves",
-        min=0,
-        max=1,
-        metavar="SHARE",
-        help="Scripted agent: share of the random actions that only move (`go to`). Default: 0.",
+        min=0, max=1, metavar="SHARE", help="Scripted agent: share of the random actions that only move. Default: 0."
     ),
 ]
 MaxSteps = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Scripted agent: most steps of an episode. Default: the environment's."),
 ]
-Config = Annotated[str | None, config_option("Chat template, lengths and endpoints of a plain model.")]
 BatchSize = Annotated[
     int | None,
     typer.Option(
-        "--batch-size",
         metavar="N",
         min=1,
-        help="Model: episodes that are rolled out and stored together. Default: 64, or fewer if the backend takes fewer.",
+        help="Model: episodes that are rolled out and stored together. Default: 64, or the backend's.",
     ),
 ]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Model: decode greedily instead of with rollout.temperature.")]
@@ -116,7 +104,7 @@ def collect(
     max_steps: MaxSteps = None,
     env_data: EnvData = None,
     mock: Mock = False,
-    config: Config = None,
+    config: PlainConfig = None,
     no_skills: NoSkills = False,
     greedy: Greedy = False,
     batch_size: BatchSize = None,
@@ -208,8 +196,9 @@ def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[st
 
 
 def show_collected(found: Collected, as_json: bool) -> None:
-    """Print success by task type and the lines under it; no path is broken into lines."""
+    """Print success by task type, at most 80 columns wide, and the lines under it; no path is broken into lines."""
     from skill_ttrl.runs.episode_logs import lines_of
+    from skill_ttrl.stages.reports.summary_text import with_interval
 
     if as_json:
         print_json(found)
@@ -221,6 +210,16 @@ def show_collected(found: Collected, as_json: bool) -> None:
     chances = found.explore if isinstance(found.explore, Sequence) else [found.explore]
     if any(chances):
         title += f", {', '.join(f'{chance:g}' for chance in chances)} of the steps random"
+    say(f"{title}, seed {found.seed}", style="bold")
+    types = found.by_type if len(found.by_type) > 1 else {}  # a single type repeats the row of all
+    scored, rows = overall.score is not None, []
+    for name, each in {"all": overall, **types}.items():
+        score = (with_interval(each.score, each.score_interval),) if scored else ()
+        steps = None if each.steps is None else f"{each.steps:.1f}"
+        success = with_interval(each.success, each.interval)
+        rows.append((name or "other", f"{each.episodes:,}", *score, success, steps, f"{each.failed:,}"))
+    columns = ("task type", "episodes", *(("score",) if scored else ()), "success", "steps", "failed")
+    Console().print(FittedTable("", columns, rows))
     lines = [f"Source: {found.source or 'not stated by the environment'}."]
     if overall.success is None:
         lines.append("Success is unknown because the environment did not judge some episodes.")
@@ -233,34 +232,12 @@ def show_collected(found: Collected, as_json: bool) -> None:
     if overall.invalid is not None:
         lines.append(f"{overall.invalid:.1%} of the actions were invalid.")
     if found.played:
-        seconds = max(found.seconds, 1e-9)
-        wrote = f"; {found.tokens:,} generated tokens, {found.tokens / seconds:.0f} a second" if found.tokens else ""
-        lines.append(
-            f"Played {_episodes(found.played)} in {found.seconds:.1f} s ({found.played / seconds:.1f} a second{wrote})."
-        )
+        wrote = f"; {found.tokens:,} generated tokens" if found.tokens else ""
+        lines.append(f"Played {_episodes(found.played)} in {found.seconds:.1f} s{wrote}.")
     if found.output is not None:
         lines.append(f"Trajectories: {found.output}. Show them: skillttrl inspect {lines_of(Path(found.output))}")
-    say(f"{title}, seed {found.seed}", style="bold")
-    types = found.by_type if len(found.by_type) > 1 else {}  # a single type repeats the row of all
-    Console().print(success_table({"all": overall, **types}))
     say(*lines)
 
 
 def _episodes(count: int) -> str:
     return f"{count:,} episode{'' if count == 1 else 's'}"
-
-
-def success_table(rows: Mapping[str, SuccessStats]) -> FittedTable:
-    """One row per task type, at most 80 columns wide. Has scores, if there are any."""
-    from skill_ttrl.stages.reports.summary_text import with_interval
-
-    scored = any(each.score is not None for each in rows.values())
-    cells = []
-    for name, each in rows.items():
-        score = (with_interval(each.score, each.score_interval),) if scored else ()
-        success = with_interval(each.success, each.interval)
-        steps = None if each.steps is None else f"{each.steps:.1f}"
-        cells.append((name or "other", f"{each.episodes:,}", *score, success, steps, f"{each.failed:,}"))
-    return FittedTable(
-        "", ("task type", "episodes", *(("score",) if scored else ()), "success", "steps", "failed"), cells
-    )

@@ -10,9 +10,7 @@ from typing import Annotated
 import typer
 
 from skill_ttrl.cli.display.output import FittedTable, print_json, say, show, write_text
-from skill_ttrl.cli.options import CONFIG_HELP, AsJson, refuse, set_option
-
-Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. rl.learning_rate=1e-6.")]
+from skill_ttrl.cli.options import CONFIG_HELP, AsJson, Overrides, refuse
 
 
 def configs(

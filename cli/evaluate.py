@@ -22,17 +22,19 @@ from skill_ttrl.cli.options import (
     Data,
     EnvData,
     Full,
+    Limit,
     NoSkills,
     NumWorkers,
+    Overrides,
     Resume,
     Samples,
+    Seed,
     check_resume,
     config_option,
     is_scripted,
     policy_argument,
     refuse,
     refuse_foreign,
-    set_option,
     with_seed,
 )
 from skill_ttrl.errors import ConfigError, SplitError, annotate_error
@@ -49,14 +51,9 @@ Policy = Annotated[
         f"{POLICIES[0].upper()}{POLICIES[1:]}. With --env or --config also {SCRIPTED}. Default there: `expert`."
     ),
 ]
-Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. eval.greedy=false.")]
 Env = Annotated[str | None, typer.Option(help=f"Evaluate on the tasks of this environment: {ENV_RULE}.")]
 Split = Annotated[
     str | None, typer.Option(help="With --env: split of its tasks, such as `valid_unseen`. Default: test.")
-]
-Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of tasks. Default: all.")]
-Seed = Annotated[
-    int | None, typer.Option(metavar="N", min=0, help="Seed of every random choice. Default: the config's, else 0.")
 ]
 Config = Annotated[
     str | None,
@@ -74,23 +71,16 @@ Output = Annotated[
 BatchSize = Annotated[
     int | None,
     typer.Option(
-        "--batch-size",
-        metavar="N",
-        min=0,
-        help="Problems drawn together, each batch from its own seed; 0: all. Default: all, or with --output what the backend "
-        "takes at once.",
+        metavar="N", min=0, help="Problems drawn together, each batch from its own seed; 0: all. Default: as they fit."
     ),
 ]
 Document = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="Skill document to put at the head of every prompt. Short for --set agent.document=FILE."
+        metavar="FILE", help="Skill document at the head of every prompt. Short for --set agent.document=FILE."
     ),
 ]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON value on stdout, and nothing else there; a list for several files."),
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout alone; a list for several files.")]
 
 
 def evaluate(
@@ -169,14 +159,10 @@ def _is_scripted(policy: str | None, env: str | None, config: str | None) -> boo
         ConfigError: nothing is named, or a scripted agent without tasks to play.
     """
     if env is None and config is None:
-        if policy is None:
+        if policy is None or is_scripted(policy):
             raise ConfigError(
                 "Name the policy to evaluate: skillttrl evaluate POLICY. A scripted agent needs an environment (--env), or a config "
                 "with tasks (--config)."
-            )
-        if is_scripted(policy):
-            raise ConfigError(
-                f"{policy} is a scripted agent: it needs --env ENV, or --config CONFIG with the tasks to play."
             )
         return False
     if policy is None:

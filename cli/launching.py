@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -17,7 +17,6 @@ from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
-    from skill_ttrl.runs.summary import Summary
     from skill_ttrl.stages.launch import Launch
 
 
@@ -69,7 +68,8 @@ def run_or_check(
     from skill_ttrl.config import read_config_text, recipe_names, verified_note
     from skill_ttrl.rl.parallel.environment import launched
 
-    config, resume = found.load(), found.options.resume
+    config: SkillTTRLConfig = found.load()
+    resume: Any = found.options.resume  # the parser has checked it
     text, where = read_config_text(found.source)
     if dry_run:
         from skill_ttrl.stages.doctor.dry_run import dry_run as check
@@ -81,15 +81,23 @@ def run_or_check(
         if checked.exit_code:
             raise typer.Exit(checked.exit_code)
         return
+    folder = found.folder(config)
     if (config.runtime.nproc or 1) > 1 and not launched():
-        raise typer.Exit(_launch(found, config))
+        from skill_ttrl.rl.parallel.launch import launch, this_command
+        from skill_ttrl.runs.checkpoint import what_is_saved
+        from skill_ttrl.stages.setup.rules import check_run
+
+        check_run(config, asks_ranks=found.asks_ranks, begun=(folder / "checkpoints").is_dir())
+        ranks = config.runtime.nproc or 1
+        raise typer.Exit(launch(this_command(), ranks, notice=notice, saved=lambda: what_is_saved(folder)))
     from skill_ttrl.stages.reports.inspect import seeds_inspection
+    from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
     from skill_ttrl.stages.seeds import run_seeds
     from skill_ttrl.stages.train import check_runnable, run
 
     if launched():  # before the other ranks are waited for
-        check_runnable(config, None if seeds else found.folder(config), resume)  # type: ignore[arg-type]  # the parser checks it
-    screen, folder = Console(stderr=as_json), found.folder(config)
+        check_runnable(config, None if seeds else folder, resume)
+    screen, ending = Console(stderr=as_json), EVERYTHING.format(folder)
     with driving_ranks():
         if seeds is not None:
             with ExitStack() as shown:  # each seed with its own view
@@ -98,29 +106,20 @@ def run_or_check(
                     shown.close()
                     return shown.enter_context(RunView(screen, f"{config.name} → {run}"))
 
-                several = run_seeds(config, folder, seeds, resume=resume, progress=view_of, source=text)  # type: ignore[arg-type]  # the parser checks it
-            ending = [EVERYTHING.format(folder)]
-            show(several, as_json, lambda each: inspection_view(seeds_inspection(each), full=full), ending)
+                several = run_seeds(config, folder, seeds, resume=resume, progress=view_of, source=text)
+            show(several, as_json, lambda each: inspection_view(seeds_inspection(each), full=full), [ending])
             return
         note = verified_note(found.sized_as_shipped().load()) if found.source in recipe_names() else ""
         opening = f"{where[0].upper()}{where[1:]} is {note}." if note.startswith("untested") else ""
         with RunView(screen, f"{config.name} → {folder}", opening=opening) as view:
-            summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # the parser checks it
+            summary = run(config, folder, resume=resume, progress=view, source=text)
     if as_json:
         print_json(summary)
-    else:
-        show_outcome(screen, summary, folder, full=full)
-
-
-def _launch(found: Launch, config: SkillTTRLConfig) -> int:
-    """Start the ranks of a run once it is clear that this machine has a place for each; gives the exit code."""
-    from skill_ttrl.rl.parallel.launch import launch, this_command
-    from skill_ttrl.runs.checkpoint import what_is_saved
-    from skill_ttrl.stages.setup.rules import check_run
-
-    folder = found.folder(config)
-    check_run(config, asks_ranks=found.asks_ranks, begun=(folder / "checkpoints").is_dir())
-    return launch(this_command(), config.runtime.nproc or 1, notice=notice, saved=lambda: what_is_saved(folder))
+        return
+    columns, rows, _ = summary_table(summary, full=full)
+    screen.print(FittedTable(summary_title(summary), columns, rows))
+    say(*closing_lines(summary, full=full), screen=screen, soft_wrap=False)
+    say(ending, screen=screen)
 
 
 def seeds_of(text: str) -> list[int]:
@@ -133,13 +132,3 @@ def seeds_of(text: str) -> list[int]:
     if not words or not all(word.isascii() and word.isdigit() for word in words):
         raise ConfigError(f"--seeds are whole numbers separated by commas, such as 0,1,2; found {text!r}.")
     return [int(word) for word in words]
-
-
-def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:
-    """Print the result of a run at `folder`: the table, the lines under it, and where the files are."""
-    from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
-
-    columns, rows, _ = summary_table(summary, full=full)
-    screen.print(FittedTable(summary_title(summary), columns, rows))
-    say(*closing_lines(summary, full=full), screen=screen, soft_wrap=False)
-    say(EVERYTHING.format(folder), screen=screen)

@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 
 from skill_ttrl.cli.display.output import FittedTable, prints_aside, show
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.cli.options import POLICIES, AsJson, check_model, config_option, policy_option, refuse, set_option
+from skill_ttrl.cli.options import POLICIES, AsJson, Overrides, check_model, config_option, policy_option, refuse
 from skill_ttrl.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -32,12 +32,40 @@ GatePolicy = Annotated[
 GateSet = Annotated[
     list[str] | None,
     typer.Option(
-        "--gate-set",
-        metavar="KEY=VALUE",
-        help="Override one key of the policy's config, e.g. skills.gate.tasks=50. Can be repeated.",
+        metavar="KEY=VALUE", help="Override one key of the policy's config, e.g. skills.gate.tasks=50. Can be repeated."
     ),
 ]
-
+Trajectories = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE.jsonl", help="Episodes: the output of `skillttrl collect`, or a run's `trajectories.jsonl`."
+    ),
+]
+NewBank = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="BANK", help="Folder of the bank. Must not exist, except with --append."),
+]
+Teacher = Annotated[
+    str | None,
+    typer.Option(
+        help="`heuristic` (statistics of the episodes, no language model), `openai` (the model of endpoints), or your own as "
+        "`module:attribute`. Default: the config's, else `heuristic`."
+    ),
+]
+Append = Annotated[bool, typer.Option("--append", help="Add the skills to an existing bank.")]
+Config = Annotated[
+    str | None,
+    config_option("How many skills, by which teacher or merger (`skills.merger`), and what a failed call means."),
+]
+Samples = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SAMPLES",
+        help="A run or its `trajectories.jsonl`, or records with `problem` and `responses` to vote on.",
+    ),
+]
+Bank = Annotated[Path, typer.Option(help="Folder of the bank. It is made if it does not exist.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the update and change nothing.")]
 MAX_SKILL, MAX_CHANGE = 90, 60
 """Longest text of a skill in a cell in characters, in the tables of `distill` and of `merge`."""
 MAX_NOTES, MAX_SKIPPED = 20, 10
@@ -45,33 +73,12 @@ MAX_NOTES, MAX_SKIPPED = 20, 10
 
 
 def distill(
-    trajectories: Annotated[
-        Path,
-        typer.Option(
-            "--trajectories",
-            metavar="FILE.jsonl",
-            help="Episodes: the output of `skillttrl collect`, or a run's `trajectories.jsonl`.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="BANK", help="Folder of the bank. Must not exist, except with --append."
-        ),
-    ],
-    teacher: Annotated[
-        str | None,
-        typer.Option(
-            help="`heuristic` (statistics of the episodes, no language model), `openai` (the model of endpoints), or your own as "
-            "`module:attribute`. Default: the config's, else `heuristic`."
-        ),
-    ] = None,
-    append: Annotated[bool, typer.Option("--append", help="Add the skills to an existing bank.")] = False,
-    config: Annotated[
-        str | None,
-        config_option("Sets how many skills are distilled, by which teacher, and how failed calls are handled."),
-    ] = None,
-    overrides: Annotated[list[str] | None, set_option("Override one config key, e.g. distill.max_general=8.")] = None,
+    trajectories: Trajectories,
+    output: NewBank,
+    teacher: Teacher = None,
+    append: Append = False,
+    config: Config = None,
+    overrides: Overrides = None,
     policy: GatePolicy = None,
     gate_set: GateSet = None,
     as_json: AsJson = False,
@@ -86,36 +93,20 @@ def distill(
     """
     from skill_ttrl.stages.distill import run
 
-    title, asked = f"distill {trajectories}", _checked(config, overrides)
+    asked, view = _checked(config, overrides), RunView(Console(stderr=True), f"distill {trajectories}", transient=True)
     if not append:
         refuse({"--policy": policy}, "needs --append")
-    with (
-        prints_aside(),
-        RunView(Console(stderr=True), title, transient=True) as view,
-        _gate(policy, gate_set) as gate,
-    ):
+    with prints_aside(), view, _gate(policy, gate_set) as gate:
         found = run(trajectories, output, teacher=teacher, merge=append, config=asked, progress=view, gate=gate)
     show(found, as_json, distilled_view, distilled_lines)
 
 
 def merge(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SAMPLES",
-            help="A run or its `trajectories.jsonl`, or records with `problem` and `responses`, which are put to the vote.",
-        ),
-    ],
-    bank: Annotated[Path, typer.Option("--bank", help="Folder of the bank. It is made if it does not exist.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the update and change nothing.")] = False,
-    config: Annotated[
-        str | None,
-        config_option(
-            "Its section `skills` names the merger (`heuristic`, `openai` with endpoints, or your own as `module:attribute`), and how "
-            "failed calls are handled."
-        ),
-    ] = None,
-    overrides: Annotated[list[str] | None, set_option("Override one config key, e.g. skills.merger=openai.")] = None,
+    source: Samples,
+    bank: Bank,
+    dry_run: DryRun = False,
+    config: Config = None,
+    overrides: Overrides = None,
     policy: GatePolicy = None,
     gate_set: GateSet = None,
     as_json: AsJson = False,
@@ -157,17 +148,10 @@ def _checked(config: str | None, overrides: Sequence[str] | None) -> SkillTTRLCo
 
 def distilled_view(found: Distilled) -> RenderableType:
     """The new skills, control characters escaped."""
-    rows = [
-        (
-            each.tier,
-            each.task_type or None,
-            each.title,
-            one_line(each.text, MAX_SKILL),
-            len(each.evidence),
-            _flags(each),
-        )
-        for each in found.skills
-    ]
+    rows = []
+    for each in found.skills:
+        text = one_line(each.text, MAX_SKILL)
+        rows.append((each.tier, each.task_type or None, each.title, text, len(each.evidence), _flags(each)))
     return FittedTable("Skills", ("tier", "type", "title", "text", "tasks", "flags"), rows) if rows else Group()
 
 
@@ -183,9 +167,8 @@ def merged_view(found: MergeResult) -> RenderableType:
         text = one_line(skill.text, MAX_CHANGE)
         rows.append((version, change.kind, f"{old}{skill.id}", text, uses, _flags(skill)))
     title = "Update (dry run)" if found.dry_run else f"Merged into {found.bank}"
-    return (
-        FittedTable(title, ("version", "change", "skill", "text", "successes/uses", "flags"), rows) if rows else Group()
-    )
+    columns = ("version", "change", "skill", "text", "successes/uses", "flags")
+    return FittedTable(title, columns, rows) if rows else Group()
 
 
 def _flags(skill: Skill) -> str | None:

@@ -47,26 +47,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on st
 EnvData = Annotated[
     str | None,
     typer.Option(
-        "--env-data",
         metavar="PATH",
         help="Games, products or questions of the environment: a folder (ALFWorld: with `json_2.1.1/`; WebShop: the official "
         "files), a file (`qa`), `generated`, or the address of a WebShop server. Short for env.kwargs.data.",
     ),
 ]
-Mock = Annotated[
-    bool,
-    typer.Option(
-        "--mock",
-        help="Use this package's generated games or products: short for --env-data generated (alfworld, webshop).",
-    ),
-]
+Mock = Annotated[bool, typer.Option("--mock", help="Short for --env-data generated (alfworld, webshop).")]
+Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. rollout.temperature=0.4.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice. Default: the config's, else 0.")]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of tasks. Default: all.")]
+PlainConfig = Annotated[str | None, config_option("Chat template, lengths, endpoints and problems of a plain model.")]
 NumWorkers = Annotated[
     int | None,
     typer.Option(
-        "--num-workers",
-        metavar="N",
-        min=1,
-        help="Processes that run a scripted agent. Default: one per core. The number does not change the results.",
+        metavar="N", min=1, help="Processes that run a scripted agent, with the same results. Default: one per core."
     ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Show every row, not only those that matter most.")]
@@ -75,7 +69,7 @@ Data = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE",
-        help="Problems: JSON, JSONL, Parquet or `hf:owner/name`. Can be repeated. Default: those of the policy's config.",
+        help="Problems: JSON, JSONL, Parquet or `hf:owner/name`. Can be repeated. Default: the config's.",
     ),
 ]
 Samples = Annotated[
@@ -83,9 +77,7 @@ Samples = Annotated[
 ]
 Resume = Annotated[
     Literal["auto", "never"],
-    typer.Option(
-        help="`auto`: continue what the same command left in --output. `never`: fail if --output exists.",
-    ),
+    typer.Option(help="`auto`: continue what the same command left in --output. `never`: fail if --output exists."),
 ]
 
 

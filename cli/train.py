@@ -17,9 +17,10 @@ from skill_ttrl.cli.options import (
     EnvData,
     Full,
     Mock,
+    Overrides,
+    Seed,
     generated_data,
     policy_option,
-    set_option,
 )
 from skill_ttrl.errors import ConfigError
 
@@ -30,7 +31,6 @@ Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP)]
 MaybeConfig = Annotated[
     str | None, typer.Argument(metavar="CONFIG", help=f"{CONFIG_HELP} Can be left out as described above.")
 ]
-Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. rl.learning_rate=1e-6.")]
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Run folder. Default: runs/NAME, or NAME-2 and so on if it exists."),
@@ -40,7 +40,7 @@ OutputNearBank = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Run folder. Default: runs/NAME; with --bank, the folder `sft` or `rl` next to the bank. Numbered if it exists.",
+        help="Run folder. Default: runs/NAME; with --bank, `sft` or `rl` next to the bank. Numbered if it exists.",
     ),
 ]
 Resume = Annotated[
@@ -51,38 +51,30 @@ Resume = Annotated[
     ),
 ]
 Env = Annotated[str | None, typer.Option(help=f"Train in another environment, on its own tasks: {ENV_RULE}.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice.")]
 Seeds = Annotated[
     str | None,
     typer.Option(
-        metavar="0,1,2",
-        help="One run per seed, in one folder. `inspect` reports mean, spread and interval over its seeds.",
+        metavar="0,1,2", help="One run per seed, in one folder; `inspect` reports mean and interval over seeds."
     ),
 ]
 Nproc = Annotated[
     int | None,
-    typer.Option(
-        "--nproc",
-        min=1,
-        help="Processes that train together on this machine, one per GPU. Default: runtime.nproc, else one.",
-    ),
+    typer.Option(min=1, help="Processes that train together here, one per GPU. Default: runtime.nproc, else one."),
 ]
 Policy = Annotated[
     Path | None,
     policy_option(
-        "Policy to start from: a run, a checkpoint, a model folder or a hub model (OWNER/NAME). Default: the config's model."
+        "Where to start: a run, a checkpoint, a model folder or a hub model (OWNER/NAME). Default: the config's model."
     ),
 ]
 Bank = Annotated[
-    Path | None,
-    typer.Option(help="Initial skill bank: a bank's folder, a run that has one, or an exported file."),
+    Path | None, typer.Option(help="Initial skill bank: a bank's folder, a run that has one, or an exported file.")
 ]
 Trajectories = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.jsonl",
-        help="Episodes to imitate. Default with --bank: trajectories.jsonl in the bank's folder, or the episodes that its run "
-        "collected. The file is printed.",
+        help="Episodes to imitate. Default with --bank: trajectories.jsonl in its folder, or those that its run collected; printed.",
     ),
 ]
 Examples = Annotated[int | None, typer.Option(min=1, help="Most steps to imitate.")]
@@ -90,8 +82,7 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Check everything that the run checks before it starts, show its sizes and memory, and do nothing. Exits with the error code "
-        "of a run that cannot start.",
+        help="Check what the run checks before it starts, show its sizes, and do nothing. Exits as the run would.",
     ),
 ]
 

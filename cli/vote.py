@@ -13,18 +13,21 @@ from rich.text import Text
 
 from skill_ttrl.cli.display.output import FittedTable, show
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.cli.evaluate import BatchSize, Limit, Overrides
+from skill_ttrl.cli.evaluate import BatchSize
 from skill_ttrl.cli.options import (
     POLICIES,
     AsJson,
     Data,
     Full,
+    Limit,
     NoSkills,
+    Overrides,
+    PlainConfig,
     Resume,
     Samples,
+    Seed,
     check_model,
     check_resume,
-    config_option,
     policy_option,
     with_seed,
     words,
@@ -57,15 +60,8 @@ Strategies = Annotated[
 StrategyArg = Annotated[
     list[str] | None,
     typer.Option(
-        "--strategy-arg",
-        metavar="ARG",
-        help="Argument of a strategy as NAME.KEY=VALUE, e.g. anchored.weight=0.6. Can be repeated.",
+        metavar="ARG", help="Argument of a strategy, NAME.KEY=VALUE, e.g. anchored.weight=0.6. Can be repeated."
     ),
-]
-Config = Annotated[str | None, config_option("Chat template, lengths and problems of a plain model.")]
-Seed = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=0, help="Seed of every random choice. Default: the config's, else 0."),
 ]
 Output = Annotated[
     Path | None,
@@ -82,7 +78,7 @@ def vote(
     limit: Limit = None,
     samples: Samples = None,
     overrides: Overrides = None,
-    config: Config = None,
+    config: PlainConfig = None,
     seed: Seed = None,
     output: Output = None,
     resume: Resume = "auto",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import from_json as from_json_text
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
@@ -27,7 +26,6 @@ from skill_ttrl.stages.reports.bank import inspect_bank, inspect_skill_file, run
 from skill_ttrl.stages.reports.compare import OverSeeds, Seeds, is_seeds, read_evaluations, read_seeds, runs_in
 from skill_ttrl.stages.reports.summary_text import (
     Inspection,
-    Table,
     closing_lines,
     evaluation_table,
     short,
@@ -38,6 +36,8 @@ from skill_ttrl.statistics import verdict
 from skill_ttrl.storage.jsonl import first_keys, parse_json, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
 from skill_ttrl.types.thoughts import folded
+
+T = TypeVar("T")
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
@@ -94,31 +94,21 @@ def _run(path: Path) -> Inspection:
         "ended": "yes" if summary else "no; continue it with --resume auto",
         "checkpoints": ", ".join(checkpoints) or "none",
     }
-    if asked := _asked(path):
-        facts["LLM calls"] = asked
+    facts |= _asked(path)
     if bank := run_bank(path):
         facts["skill bank"] = bank
-    latest = {} if metrics.empty else {str(name): value for name, value in metrics.iloc[-1].dropna().items()}
-    table = Table(("metric", "before", "after"), [], 0) if summary is None else summary_table(summary, full=True)
-    lines = [] if summary is None else closing_lines(summary, full=True)
-    return Inspection(
-        "run",
-        str(path),
-        facts,
-        table.columns,
-        table.rows,
-        [*found.notes, *lines],
-        main_rows=table.main,
-        unhealthy=unhealthy(latest) if latest else [],
-    )
+    columns, rows, main = ((), [], 0) if summary is None else summary_table(summary, full=True)
+    notes = [*found.notes, *([] if summary is None else closing_lines(summary, full=True))]
+    signs = [] if metrics.empty else unhealthy(dict(metrics.iloc[-1].dropna()))
+    return Inspection("run", str(path), facts, columns, rows, notes, main_rows=main, unhealthy=signs)
 
 
-def _asked(folder: Path) -> str:
-    """Summarize the requests to remote models and their cost; empty if there were none."""
+def _asked(folder: Path) -> dict[str, str]:
+    """The fact on requests to remote models and their cost; none if there were none."""
     if not (folder / USAGE).is_file():
-        return ""
+        return {}
     lines = usage_lines(read_usage(folder / USAGE))
-    return "; ".join(line.removeprefix(f"{ASKED}: ") for line in lines)
+    return {"LLM calls": "; ".join(line.removeprefix(f"{ASKED}: ") for line in lines)} if lines else {}
 
 
 def _checkpoint(path: Path) -> Inspection:
@@ -141,8 +131,7 @@ def _samples(path: Path) -> Inspection:
         "model": made_with["model"],
         "data": ", ".join(each["name"] or "the policy's own problems" for each in made_with["data"]),
     }
-    if asked := _asked(path):
-        facts["LLM calls"] = asked
+    facts |= _asked(path)
     rows = [
         (name, draw["rollouts_per_task"], draw["temperature"], draw["max_new_tokens"])
         for name, draw in made_with["draws"].items()
@@ -154,27 +143,10 @@ def _samples(path: Path) -> Inspection:
     return Inspection("samples", str(path), facts, columns, rows, notes)
 
 
-COLUMNS = (
-    "strategy",
-    "phase",
-    "step",
-    "task",
-    "task_id",
-    "answer",
-    "reward",
-    "original_score",
-    "advantages",
-    "majority_ratio",
-    "correct",
-    "tie",
-    "stop_reason",
-    "text",
-)
+COLUMNS = "strategy phase step task task_id answer reward original_score advantages majority_ratio correct tie stop_reason text".split()
 """Fields of trajectories and votes worth a column, in this order."""
-
 EPISODE_COLUMNS = ("success", "turns", "stop_reason", "task", "text")
 """Of episodes that were collected: a line of them has no phase of a run."""
-
 SAID = ("text", "responses", "samples", "messages")
 """Fields of what a model wrote; thoughts in them are folded."""
 
@@ -191,15 +163,17 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     outcomes: list[EpisodeResult] = []
     notes: list[str] = []
     count = 0
-    for where, line in whole_lines(path, notes):
-        record = _record(f"{path}, line {where.rpartition(':')[2]}", line)
-        count += 1
-        row = _flatten(record) if count <= limit else {}
-        if {"task", "steps", "stop_reason"} <= record.keys():
-            outcome = _outcome(where, line)
-            outcomes.append(outcome)
+    for count, (where, line) in enumerate(whole_lines(path, notes), 1):
+        where = f"{path}, line {where.rpartition(':')[2]}"
+        row = _parsed(where, line, dict[str, Any])
+        if {"task", "steps", "stop_reason"} <= row.keys():
+            outcomes.append(outcome := episode_result(_parsed(where, line, Trajectory)))
             row |= {"success": {True: "yes", False: "no", None: None}[outcome.success], "turns": outcome.steps}
         if count <= limit:
+            if isinstance(row.get("task"), dict):
+                row["task"] = row["task"].get("id")
+            if isinstance(row.get("steps"), list):
+                row["text"] = " ⏎ ".join(str(step.get("action", "")) for step in row["steps"])
             shown.append(row)
     if not count:
         raise DataError(f"{path} holds no complete line.")
@@ -208,42 +182,28 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     known = [name for name in (EPISODE_COLUMNS if episodes else COLUMNS) if name in present]
     columns = known if len(known) > 1 else sorted(present)[:8]
     rows = [[short(_folded(row.get(name)) if name in SAID else row.get(name)) for name in columns] for row in shown]
-    facts = {"lines": count, **_collected(path, count), **(_success(outcomes) if outcomes else {})}
+    facts = {"lines": count}
+    if identity_file(path).is_file():  # the settings of `skillttrl collect`
+        made = read_identity(path)["made_with"]
+        whole = count == made["episodes"]
+        facts |= {"complete": "yes" if whole else f"no, of {made['episodes']}; the same command continues it"}
+        facts |= {name: made[name] for name in ("env", "agent", "split", "seed", "rollouts_per_task")}
+    facts |= _success(outcomes)
     return Inspection("records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}", *notes])
 
 
-def _collected(path: Path, count: int) -> dict[str, Any]:
-    """Return the settings stored next to a file that `skillttrl collect` has written; empty if there are none."""
-    if not identity_file(path).is_file():
-        return {}
-    made = read_identity(path)["made_with"]
-    whole = (
-        "yes" if count == made["episodes"] else f"no, of {made['episodes']}; continue with the command that started it"
-    )
-    return {"complete": whole, **{name: made[name] for name in ("env", "agent", "split", "seed", "rollouts_per_task")}}
-
-
-def _record(where: str, line: bytes) -> dict[str, Any]:
+def _parsed(where: str, line: bytes, kind: type[T]) -> T:
     try:
-        found = from_json_text(line)
-    except ValueError as error:
-        raise RunFolderError(f"{where} is not JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise RunFolderError(f"{where}: expected an object, found {type(found).__name__}.")
-    return found
-
-
-def _outcome(where: str, line: bytes) -> EpisodeResult:
-    try:
-        return episode_result(from_json(Trajectory, line))
+        return from_json(kind, line)
     except ValidationError as error:
-        raise RunFolderError(f"{where} is no trajectory: {first_problem(error)}.") from None
+        what = "trajectory" if kind is Trajectory else "JSON object"
+        raise RunFolderError(f"{where} is no {what}: {first_problem(error)}.") from None
 
 
 def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:
-    """Summarize the success of the episodes, in all and by type; empty unless the environment judged all of them."""
-    overall = count_success(outcomes)
-    if overall.success is None:
+    """Summarize the success of the episodes, in all and by type; empty unless there are some and the environment judged all of them."""
+    overall = count_success(outcomes) if outcomes else None
+    if overall is None or overall.success is None:
         return {}
     sources = sorted({outcome.source for outcome in outcomes} - {""})
     facts = {"source": ", ".join(sources)} if sources else {}
@@ -262,16 +222,6 @@ def _folded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _folded(each) for name, each in value.items()}
     return folded(value) if isinstance(value, str) else value
-
-
-def _flatten(record: dict[str, Any]) -> dict[str, Any]:
-    """A trajectory's nested parts as plain cells, other records as they are."""
-    row = dict(record)
-    if isinstance(row.get("task"), dict):
-        row["task"] = row["task"].get("id")
-    if isinstance(row.get("steps"), list):
-        row["text"] = " ⏎ ".join(str(step.get("action", "")) for step in row["steps"])
-    return row
 
 
 OPTIMIZE_COLUMNS = ("step", "action", "success", "edits", "candidate", "current", "best")
