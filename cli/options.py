@@ -54,7 +54,9 @@ EnvData = Annotated[
 ]
 Mock = Annotated[bool, typer.Option("--mock", help="Short for --env-data generated (alfworld, webshop).")]
 Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. rollout.temperature=0.4.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice. Default: the config's, else 0.")]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Seed of every random choice. Default: the config's.")
+]
 Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of tasks. Default: all.")]
 PlainConfig = Annotated[str | None, config_option("Chat template, lengths, endpoints and problems of a plain model.")]
 NumWorkers = Annotated[

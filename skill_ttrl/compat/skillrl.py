@@ -707,7 +707,6 @@ class SkillOptFolder(AppendLog):
     """The folder of a trainer's run: locked, and continued only by the same run."""
 
     holds = "a run of SkillOptTrainer"
-    depends_on = "config, first document, items and prompts"
 
 
 class TrainerWatch(FolderWatch):

@@ -30,10 +30,6 @@ class SampleFolder(AppendLog):
     """
 
     holds = "samples"
-    line = "line of samples"
-    unit = "problem"
-    depends_on = "model, data and settings"
-    remake = "remove the folder and sample again"
 
     def __init__(self, path: str | Path, made_with: Mapping[str, Any]) -> None:
         path = Path(path)
@@ -41,8 +37,7 @@ class SampleFolder(AppendLog):
             raise RunFolderError(f"Cannot store samples in {path}: it is a file. Choose another --output.")
         if not self.exists(path) and path.exists():
             names = (entry.name for entry in path.iterdir() if entry.name != LOCK_FILE)
-            foreign = sorted(name for name in names if not (name.startswith(".") and ".tmp-" in name))
-            if foreign:
+            if foreign := sorted(name for name in names if not (name.startswith(".") and ".tmp-" in name)):
                 raise RunFolderError(
                     f"{path} is not empty and holds no samples (found: {', '.join(foreign[:5])}). Choose another --output."
                 )
@@ -81,17 +76,9 @@ class TrajectoryFile(AppendLog):
     """
 
     holds = "trajectories"
-    line = "trajectory"
-    unit = "task"
-    depends_on = "environment, agent and settings"
-    remake = "remove it and collect again"
 
     def __init__(self, path: str | Path, made_with: Mapping[str, Any]) -> None:
         path = Path(path)
-        if path.is_dir():
-            raise RunFolderError(
-                f"Cannot write trajectories to {path}: it is a folder. Name a file in it: {path / f'trajectories{SUFFIX}'}"
-            )
         if path.suffix != SUFFIX or (path.exists() and not path.is_file()):
             raise RunFolderError(f"Cannot write trajectories to {path}: name an ordinary file that ends in {SUFFIX}.")
         with wrap_os_errors("make", path.parent):
@@ -137,9 +124,8 @@ def read_identity(path: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: it cannot be read, or is of another schema.
     """
-    if path.is_dir():
-        return append_log.read_identity(path / IDENTITY, f"{path} holds samples")
-    return append_log.read_identity(identity_file(path), f"{path} holds trajectories")
+    file, holds = (path / IDENTITY, "samples") if path.is_dir() else (identity_file(path), "trajectories")
+    return append_log.read_identity(file, f"{path} holds {holds}")
 
 
 def read_facts(path: str | Path) -> Any:

@@ -93,7 +93,7 @@ class RunFolder(Locked):
             folder._lock = acquire_lock(path)
             if cls.exists(path):  # another process was quicker
                 raise RunFolderError(_occupied(path, []))
-            folder._write_config(config, source)
+            folder.take_config(config, source)
             folder.write_json("run.json", describe_environment())  # last: with it the folder counts as a run
         except BaseException:
             if folder.locked and not cls.exists(path):
@@ -166,22 +166,19 @@ class RunFolder(Locked):
         Raises:
             RunFolderError: naming each key that differs, with both values.
         """
-        if differences := config_differences(self.config, config):
-            shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8} more" if len(differences) > 8 else "")
+        if found := config_differences(self.config, config):
+            shown = "; ".join(found[:8]) + (f"; and {len(found) - 8} more" if len(found) > 8 else "")
             raise RunFolderError(
                 f"{self.path} belongs to another config: {shown}. Choose another --output, or continue it with its own config."
             )
 
     def take_config(self, config: SkillTTRLConfig, source: str | None = None) -> None:
-        """Replace the config of a run in which nothing was trained, or that is lengthened; arguments as for `create`.
+        """Write the config of a new run, or of one in which nothing was trained or that is lengthened; arguments as for `create`.
 
         Raises:
             RunFolderError: the folder cannot be written.
         """
-        self._write_config(config, source)
         self.__dict__.pop("config", None)
-
-    def _write_config(self, config: SkillTTRLConfig, source: str | None) -> None:
         for name, text in (("config_source.yaml", source), ("config.yaml", config.to_yaml())):
             if text is not None:
                 with wrap_os_errors("write", self.path / name):
@@ -235,9 +232,7 @@ class RunFolder(Locked):
 
     def _hash(self, name: str, size: int) -> Any:
         done, known = self._hashed.get(name, (0, hashlib.sha256()))
-        if done > size:
-            done, known = 0, hashlib.sha256()
-        running = known.copy()
+        done, running = (0, hashlib.sha256()) if done > size else (done, known.copy())
         if size > done:
             with (self.path / name).open("rb") as stream:
                 stream.seek(done)
@@ -249,26 +244,15 @@ class RunFolder(Locked):
 
     def sync(self) -> None:
         """Force the append files to the disk, so that the lengths a checkpoint notes survive a power cut."""
-        for name in APPEND_FILES:
-            if (self.path / name).exists():
+        for name, size in self.sizes().items():
+            if size:
                 with wrap_os_errors("write", self.path / name):
                     fsync(self.path / name)
 
     def truncate_to(self, offsets: Mapping[str, int]) -> None:
-        """Cut the append files back to these lengths in bytes; a file that is not named is emptied.
-
-        Raises:
-            RunFolderError: a file is shorter than it should be. Nothing is cut then.
-        """
+        """Cut the append files back to these lengths in bytes; a file that is not named is emptied."""
         self._require_lock()
-        sizes = self.sizes()
-        for name, size in sizes.items():
-            if size < offsets.get(name, 0):
-                raise RunFolderError(
-                    f"{self.path / name} holds {size} bytes, but {offsets[name]} when the checkpoint was saved: the file was changed or "
-                    "truncated. Restore it, or start again in another --output."
-                )
-        for name, size in sizes.items():
+        for name, size in self.sizes().items():
             if size > offsets.get(name, 0):
                 with wrap_os_errors("write", self.path / name):
                     os.truncate(self.path / name, offsets.get(name, 0))
@@ -376,21 +360,13 @@ def read_run_json(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     if not path.joinpath("run.json").is_file():
-        if path.is_dir():
-            found = summarize_names(sorted(entry.name for entry in path.iterdir()))
-            raise RunFolderError(f"{path} is not a run folder: it has no run.json (found: {found}).")
-        if path.exists():
-            raise RunFolderError(f"{path} is a file, not a run folder. Give the folder that holds run.json.")
-        raise RunFolderError(f"There is no run folder at {path}. Start a run with: skillttrl train.")
+        found = "it has no run.json" if path.is_dir() else "it is a file" if path.exists() else "nothing is there"
+        raise RunFolderError(f"{path} is not a run folder: {found}. Start a run with: skillttrl train.")
     try:
         data: dict[str, Any] = parse_json(path.joinpath("run.json").read_text(encoding="utf-8"))
         version = data["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        problem = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise RunFolderError(
-            f"Cannot read {path / 'run.json'}, which is damaged or not of a run: {problem}. Restore the file from a copy; its checkpoints "
-            "are models of their own."
-        ) from None
+        raise RunFolderError(f"Cannot read {path / 'run.json'}, which is damaged or not of a run: {error!r}.") from None
     if version != SCHEMA_VERSION:
         raise RunFolderError(
             f"{path} has schema version {version!r}, written by skill-ttrl {data.get('skill_ttrl', 'unknown')}; this "

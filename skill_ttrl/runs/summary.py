@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -140,10 +139,3 @@ def read_outcome(path: str | Path, kind: type[S]) -> S:
         raise RunFolderError(
             f"Cannot read {file}: {problem}. The run's command with --resume auto writes it again."
         ) from None
-
-
-def summary_versions(run_json: Mapping[str, object]) -> dict[str, str]:
-    """The `versions` of a summary from what `run.json` holds."""
-    own = {"skill-ttrl": str(run_json["skill_ttrl"]), "python": str(run_json["python"])}
-    libraries = run_json["libraries"]
-    return own | ({str(key): str(value) for key, value in libraries.items()} if isinstance(libraries, Mapping) else {})

@@ -72,7 +72,7 @@ def cut_torn_line(file: Path) -> int:
 class AppendLog(Locked):
     """An open log, locked for this process. A context manager that frees the lock.
 
-    Subclasses say where its files are and what the messages call them.
+    Subclasses say where its files are and what they hold.
 
     Args:
         path: the log, as messages name it.
@@ -87,10 +87,6 @@ class AppendLog(Locked):
     """
 
     holds = "lines"
-    line = "line of it"
-    unit = "entry"
-    depends_on = "settings"
-    remake = "remove it and begin again"
 
     def __init__(
         self, path: Path, file: Path, identity_file: Path, made_with: Mapping[str, Any], lock: Path | None = None
@@ -102,8 +98,8 @@ class AppendLog(Locked):
         self._lock = acquire_lock(path, lock)
         try:
             if identity_file.is_file():
-                self.identity = read_identity(identity_file, f"{path} holds {self.holds}")
-                check_made_with(self.identity["made_with"], made_with, f"{path} holds {self.holds}", self.depends_on)
+                self.identity = read_identity(identity_file, holds := f"{path} holds {self.holds}")
+                check_made_with(self.identity["made_with"], made_with, holds)
                 self.cut = cut_torn_line(file)
             elif file.is_file() and file.stat().st_size:
                 raise RunFolderError(
@@ -133,19 +129,17 @@ class AppendLog(Locked):
         Raises:
             RunFolderError: the file was changed; names the line.
         """
-        changed = f"The file was changed; {self.remake}."
+        wanted = None if expected is None else [*expected]
         for number, line in enumerate(self.lines(), 1):
-            if expected is not None and number > len(expected):
-                raise RunFolderError(f"{self.file} has more than the expected {len(expected)} lines. {changed}")
             try:
                 found = from_json(kind, line)
+                name = name_of(found)
+                problem = "" if wanted is None or wanted[number - 1 : number] == [name] else f"it is of {name}"
             except ValidationError as error:
+                problem = first_problem(error)
+            if problem:
                 raise RunFolderError(
-                    f"{self.file}:{number} is not a {self.line}: {first_problem(error)}. {changed}"
-                ) from None
-            if expected is not None and (name := name_of(found)) != (wanted := expected[number - 1]):
-                raise RunFolderError(
-                    f"{self.file}:{number} belongs to the {self.unit} {name} instead of {wanted}. {changed}"
+                    f"{self.file}:{number} is not what was written there: {problem}. Remove {self.path} and start again."
                 )
             yield found
 
@@ -186,14 +180,13 @@ def read_identity(file: Path, holds: str) -> dict[str, Any]:
     return found
 
 
-def check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on: str) -> None:
+def check_made_with(there: Any, here: Mapping[str, Any], holds: str) -> None:
     """Check that what is there was made with the same things as what is made here.
 
     Args:
         there: `made_with` of the identity file.
         here: the present one.
         holds: begins the message: "/tmp/s holds samples".
-        depends_on: what has to be given again, in words.
 
     Raises:
         RunFolderError: it was not; names the differences.
@@ -202,12 +195,11 @@ def check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on:
     old, new = flatten(there), flatten(json.loads(json.dumps(here)))
     different = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if different:
-        shown = "; ".join(
-            f"{key} {_text(old.get(key))} there, {_text(new.get(key))} here" for key in different[:_SHOWN]
-        )
+        shown = [f"{key} {_text(old.get(key))} there, {_text(new.get(key))} here" for key in different]
         more = f"; and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
         raise RunFolderError(
-            f"{holds} of something else: {shown}{more}. Choose another --output, or give the same {depends_on} to continue it."
+            f"{holds} of something else: {'; '.join(shown[:_SHOWN])}{more}. Choose another --output, or give the same model, data and "
+            "settings to continue it."
         )
 
 

@@ -174,7 +174,7 @@ def test_malformed_input_is_named_and_nothing_is_made(rows: list[Any], words: li
 
 def test_paths_that_hold_nothing_to_merge(a_run: Path, records: Path, tmp_path: Path) -> None:
     bank = tmp_path / "bank"
-    refused(skillttrl("merge", tmp_path, "--bank", bank), 3, "no run folder")
+    refused(skillttrl("merge", tmp_path, "--bank", bank), 3, "not a run folder")
     (a_run / "trajectories.jsonl").unlink()
     refused(skillttrl("merge", a_run, "--bank", bank), 3, "save_trajectories")
     refused(skillttrl("merge", records, "--bank", bank, "--set", "skills.merger=llm"), 2, "Known: heuristic")

@@ -211,7 +211,7 @@ def check_folder(path: Path, config: SkillTTRLConfig, made_with: Mapping[str, An
         holds = f"{path} holds an optimization"
         there = read_identity(path / IDENTITY, holds)["made_with"]
         folder.belongs_to(config)
-        check_made_with(there, made_with, holds, "policy, document, tasks and prompts")
+        check_made_with(there, made_with, holds)
         return True
     if any(folder.sizes().values()) or folder.checkpoints.exists():
         raise RunFolderError(f"{path} holds a run that trains weights, not a document. Choose another --output.")

@@ -10,7 +10,7 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.runs.folder import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
-from skill_ttrl.runs.summary import Summary, summary_versions
+from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import NO_SKILLS, Evaluation, control_warning
 from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.reports.compare import HEADLINES
@@ -33,6 +33,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
     trained_on, measured_on = set_names(config)
+    made = read_run_json(path)
     intervals = _intervals(config, before, after, bank_off)
     control = bank_votes(after, bank_off) if votes else {}
     signs = (
@@ -66,7 +67,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         seconds=_seconds(path),
         warnings=[*run.warn.texts, *(each for each in signs if each is not None)],
         stopped=failed or (stopped_by(run.log.rows("rl"), config.rl, config.rl.steps) if config.reinforces else None),
-        versions=summary_versions(read_run_json(path)),
+        versions={"skill-ttrl": made["skill_ttrl"], "python": made["python"], **made["libraries"]},
         usage=run.ledger.report(),
         **bank.summary(),
         **_figures("before", before),

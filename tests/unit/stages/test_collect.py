@@ -129,9 +129,9 @@ def test_a_file_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     collect()
     lines = file.read_bytes().splitlines(keepends=True)
     for changed, words in [
-        ([*lines, lines[0]], "more than the expected 6 lines"),
-        ([lines[1], lines[0]], "out.jsonl:1 belongs to the task 'test/1' instead of 'test/0'"),
-        ([lines[0], b'{"task": 3}\n'], "out.jsonl:2 is not a trajectory"),
+        ([*lines, lines[0]], "out.jsonl:7 is not what was written there"),
+        ([lines[1], lines[0]], "out.jsonl:1 is not what was written there: it is of 'test/1'"),
+        ([lines[0], b'{"task": 3}\n'], "out.jsonl:2 is not what was written there"),
     ]:
         file.write_bytes(b"".join(changed))
         with pytest.raises(RunFolderError, match=words):
