@@ -182,7 +182,7 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     known = [name for name in (EPISODE_COLUMNS if episodes else COLUMNS) if name in present]
     columns = known if len(known) > 1 else sorted(present)[:8]
     rows = [[short(_folded(row.get(name)) if name in SAID else row.get(name)) for name in columns] for row in shown]
-    facts = {"lines": count}
+    facts: dict[str, Any] = {"lines": count}
     if identity_file(path).is_file():  # the settings of `skillttrl collect`
         made = read_identity(path)["made_with"]
         whole = count == made["episodes"]
