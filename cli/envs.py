@@ -184,9 +184,8 @@ def serve(
 
     Example: `skillttrl envs serve alfworld --env-data generated`
     """
-    from skill_ttrl.cli.collect import environment_arguments
     from skill_ttrl.envs import prepare_env
-    from skill_ttrl.envs.remote.server import EnvServer, Service
+    from skill_ttrl.envs.remote.server import EnvServer
     from skill_ttrl.progress import OPENING, Counting
 
     def leave(signum: int, frame: FrameType | None) -> None:
@@ -196,18 +195,18 @@ def serve(
     kwargs = environment_arguments(overrides or [], env_data)
     with prints_aside(), RunView(Console(stderr=True), f"serve {env}", transient=True) as view:
         prepare_env(env, kwargs, Counting(view, OPENING, "item"))
-        service = Service(env, kwargs, session_timeout=session_timeout, max_sessions=max_sessions)
+        server = EnvServer(env, kwargs, host, port, token, session_timeout=session_timeout, max_sessions=max_sessions)
     try:
-        with EnvServer(service, host, port, token) as server:
+        with server:
             for signum in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(signum, leave)
-            reached = f"http://HOST:{server.server_address[1]}" if host in ("0.0.0.0", "::") else server.address
-            served = {"address": server.address, "env": service.description.env, "token": token is not None}
+            served = server.description.env
             if as_json:
-                print(json.dumps(served))
+                print(json.dumps({"address": server.address, "env": served, "token": token is not None}))
             else:
+                reached = f"http://HOST:{server.server_port}" if host in ("0.0.0.0", "::") else server.address
                 say(
-                    f"{service.description.env} is served at {server.address} ({'with a token' if token else 'this machine only'}). Ctrl-C "
+                    f"{served} is served at {server.address} ({'with a token' if token else 'this machine only'}). Ctrl-C "
                     f"closes it. Play there: --env {env} --set env.kwargs.url={reached}"
                 )
             sys.stdout.flush()
@@ -216,8 +215,6 @@ def serve(
     except Interrupted as leaving:
         Console(stderr=True).print(str(leaving))
         raise typer.Exit(leaving.exit_code) from None
-    finally:
-        service.close()
 
 
 def find_token(host: str) -> str | None:

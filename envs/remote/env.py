@@ -17,31 +17,45 @@ the same request again, with the same number, gets that answer, and nothing is d
 the message names the expected one. A number is never used again in a session, so that a request that arrives late cannot act in a later episode.
 
 An answer comes when it is there, however long a step takes. Status 401: token; 403: not allowed; 410: there is no such session; 422: the
-environment raised an error; 503: no session is free, see `Retry-After`. Errors are `{"error": {"type": ..., "message": ...}}`.
+environment raised an error; 503: no session is free. Errors are `{"error": {"type": ..., "message": ...}}`.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import socket
+import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
-from skill_ttrl.envs.http_client import HttpConnections
 from skill_ttrl.envs.lookup import SHORT_NAMES
 from skill_ttrl.envs.text_env import RENDER_MODES, TextEnv, check_action, check_episode
 from skill_ttrl.errors import EnvError, SplitError
+from skill_ttrl.trust import clean_address
 from skill_ttrl.types import Task, first_problem
 
 PROTOCOL = 1
 """Version of these messages; a client refuses a server of another one."""
 TOKEN_ENV = "SKILLTTRL_ENV_TOKEN"
 """Environment variable with the token, at the server and at its clients."""
+REMOTE_ENV_ID = "SkillTTRL/Remote-v0"
+CONNECT_S = 30.0
+"""Longest time in seconds to connect."""
+KEEPALIVE_S = 10
+"""Seconds of silence after which a server's machine is probed, and between two probes."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 3.0
+MAX_ANSWER_BYTES, MAX_TASKS_BYTES = 4 << 20, 32 << 20
+"""Longest answer that is read: any, and one with the tasks of a split."""
+_LATER = {503: "all sessions are in use"} | dict.fromkeys((502, 504), "a proxy without its server")
+"""Statuses after which a request is repeated."""
 
 
 def _is_text(value: Any) -> Any:
@@ -92,29 +106,19 @@ class Description(BaseModel):
     """Tasks of the split that was named; null: every seed is a task."""
 
 
-REMOTE_ENV_ID = "SkillTTRL/Remote-v0"
 _TASKS = TypeAdapter(list[Task])
 Message = TypeVar("Message", bound=BaseModel)
-
-
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 3.0
-MAX_ANSWER_BYTES = 4 << 20
-"""Longest answer that is read."""
-MAX_TASKS_BYTES = 32 << 20
-"""Longest answer with the tasks of a split."""
-_LATER = {503: "all sessions or connections are in use"} | dict.fromkeys((502, 504), "a proxy without its server")
-"""Statuses after which a request is repeated."""
 
 
 class SessionEnded(EnvError):
     """The session of a request is not there any more."""
 
 
-class EnvClient(HttpConnections):
-    """Requests to one server.
+class EnvClient:
+    """Requests to one server, over one connection. A pickled copy and a forked process connect again when needed.
 
     Args:
-        url: like `http://127.0.0.1:3000`.
+        url: like `http://127.0.0.1:3000`; nothing may follow the port.
         token_env: environment variable with the token; where it is not set none is sent.
         answer_timeout: seconds within which a whole answer must arrive.
         retry_seconds: time during which a request that gets no answer is repeated, with pauses that double.
@@ -123,9 +127,34 @@ class EnvClient(HttpConnections):
         EnvError: `url` is no URL of a server.
     """
 
+    _connection: http.client.HTTPConnection | None = None
+    _process = 0
+    """Id of the process that connected."""
+
     def __init__(self, url: str, token_env: str, retry_seconds: float, answer_timeout: float) -> None:
-        super().__init__(url, "url must be the address of an environment server", answer_timeout)
-        self.token_env, self.retry_seconds = token_env, retry_seconds
+        try:
+            parts = urlsplit(clean_address(url))
+            plain = parts.hostname and parts.path in ("", "/") and not parts.query + parts.fragment and parts.port != 0
+        except ValueError:
+            plain = False
+        if not plain or "@" in parts.netloc or parts.scheme not in ("http", "https"):
+            raise EnvError(
+                f"url must be the address of an environment server like http://127.0.0.1:3000, found {str(url)[:200]!r}."
+            )
+        self.url, self._host, self._secure = f"{parts.scheme}://{parts.netloc}", parts.netloc, parts.scheme == "https"
+        self.token_env, self.retry_seconds, self.timeout = token_env, retry_seconds, answer_timeout
+
+    def __del__(self) -> None:
+        self.close()  # an environment that is dropped without `close` leaves no connection open
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None and self._process == os.getpid():  # a forked one holds its parent's
+            self._connection.close()
+        self._connection = None
 
     def ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request until it is answered; the server does nothing twice, because the body has a number.
@@ -140,19 +169,29 @@ class EnvClient(HttpConnections):
             SessionEnded: the session is not there any more.
             EnvError: no answer came in time, or an error.
         """
-        content = None if body is None else _encode(body, what)
+        token = os.environ.get(self.token_env, "").strip()
+        if not (token.isascii() and token.isprintable()):
+            raise EnvError(f"The token in ${self.token_env} must be ASCII text.")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        content = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            try:
+                content = json.dumps(body, default=lambda value: value.item()).encode()  # of numbers of NumPy
+            except (TypeError, ValueError, AttributeError, RecursionError) as error:
+                raise EnvError(f"The data for {what} must be JSON-serializable: {error}.") from None
         began, broken = time.monotonic(), 0.0
         pause, requests = FIRST_PAUSE_S, 0
         while True:
             requests += 1
             try:
-                status, text = self._once(method, path, content)
-            except ConnectionError as error:
+                status, text = self._send(method, path, content, headers)
+            except (OSError, http.client.HTTPException) as error:
                 if time.monotonic() - began >= self.timeout:
                     raise EnvError(
                         f"{self.url}: {what} has no answer after {self.timeout:g} s (env.kwargs.answer_timeout)."
                     ) from None
-                lost = str(error)
+                lost = str(error)[:200] or type(error).__name__
             else:
                 if status not in _LATER:
                     return self._read(status, text, what)
@@ -166,16 +205,47 @@ class EnvClient(HttpConnections):
             time.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_S)
 
-    def _once(self, method: str, path: str, content: bytes | None) -> tuple[int, bytes]:
-        token = os.environ.get(self.token_env, "").strip()
-        headers = {"Content-Type": "application/json"} if content is not None else {}
-        if not token.isascii():
-            raise EnvError(f"The token in ${self.token_env} must be ASCII text.")
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        limit = MAX_TASKS_BYTES if "?tasks=" in path else MAX_ANSWER_BYTES
-        status, _, answer = self.send(method, path, content, headers, limit)
-        return status, answer
+    def _send(self, method: str, path: str, content: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        """Send one request and read its whole answer; an answer that comes byte by byte ends at the deadline too."""
+        if (
+            self._connection is None or self._process != os.getpid()
+        ):  # else two processes would read each other's answers
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            self._connection, self._process = kind(self._host), os.getpid()
+        connection, watch, whole = self._connection, threading.Timer(self.timeout, self._hang_up), False
+        try:
+            if connection.sock is None:
+                connection.timeout = min(self.timeout, CONNECT_S)
+                try:
+                    connection.connect()
+                except OSError as error:
+                    raise ConnectionError(f"nothing answers there ({error})") from None
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if hasattr(socket, "TCP_KEEPIDLE"):  # finds a machine that is gone while an answer is waited for
+                    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+                    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
+            connection.sock.settimeout(self.timeout)
+            watch.daemon = True
+            watch.start()
+            connection.request(method, path, content, headers)
+            response = connection.getresponse()
+            limit = MAX_TASKS_BYTES if "?tasks=" in path else MAX_ANSWER_BYTES
+            too_long = (response.length or 0) > limit
+            found = response.read(limit + 1 if response.length is None or too_long else None)
+            if too_long or len(found) > limit:
+                raise EnvError(f"{self.url} answers with more than {limit >> 20} MiB.")
+            whole = response.isclosed()
+            return response.status, found
+        finally:
+            watch.cancel()
+            if not whole:
+                self.close()
+
+    def _hang_up(self) -> None:
+        sock = self._connection and self._connection.sock
+        if sock:
+            with suppress(OSError):  # it has just been closed
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def _read(self, status: int, text: bytes, what: str) -> dict[str, Any]:
         try:
@@ -187,21 +257,12 @@ class EnvClient(HttpConnections):
             raise EnvError(
                 f"{self.url} answered {what} with status {status} and no JSON of this protocol: {text[:80]!r}. Is it running `skillttrl envs serve ENV`?"
             ) from None
-        if status == 422 and kind in ("EnvError", "SplitError"):
-            raise {"EnvError": EnvError, "SplitError": SplitError}[kind](message)
-        if status == 422:
-            raise EnvError(f"The environment at {self.url} raised {kind}: {message}")
+        if status == 422:  # the environment's own error
+            own = {"EnvError": EnvError, "SplitError": SplitError}.get(kind)
+            raise own(message) if own else EnvError(f"The environment at {self.url} raised {kind}: {message}")
         if status == 401:
             message += f" This client sends the token in ${self.token_env}{'' if os.environ.get(self.token_env) else ', which is not set'}."
         raise (SessionEnded if status == 410 else EnvError)(f"{self.url} refused {what}: {message}")
-
-
-def _encode(body: dict[str, Any], what: str) -> bytes:
-    """Write a body as JSON; numbers of NumPy become plain ones."""
-    try:
-        return json.dumps(body, default=lambda value: value.item()).encode()
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise EnvError(f"The data for {what} must be JSON-serializable: {error}.") from None
 
 
 class RemoteEnv(TextEnv):

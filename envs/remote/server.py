@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import hmac
-import io
 import json
 import math
 import re
@@ -19,7 +18,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -39,21 +37,11 @@ from skill_ttrl.types import first_problem, to_json
 
 SPLIT_PATTERN = r"^\w[\w.-]{0,63}$"
 """Names of splits that a client may send: none is a path."""
-Number = Annotated[int, Field(strict=True, ge=1)]
-Seed = Annotated[int, Field(strict=True)] | None
 IDLE_SECONDS = 60.0
-"""Time after which a connection without a request is closed."""
-REQUEST_SECONDS = 20.0
-"""Time in which a whole request must arrive, and its answer be read: a client that sends a byte now and then holds no thread for ever."""
-MAX_CONNECTIONS = 1000
-"""Connections at once; more are answered with 503."""
-_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+"""Time after which a connection that sends nothing is closed."""
 MAX_BODY_BYTES = 4 << 20
 MAX_SPLITS = 32
 """Splits whose tasks are listed for clients."""
-_ID = r"[\w-]{1,64}"
-
-
 Answer = tuple[int, str]
 """HTTP status and JSON text."""
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
@@ -74,7 +62,7 @@ class NewSession(Request):
 
     request: str = Field("", pattern=r"^[0-9a-f]{0,64}$")
     """Name that the client draws; the same again finds the session that it opened."""
-    seed: Seed = None
+    seed: Annotated[int, Field(strict=True)] | None = None
     options: dict[str, Any] | None = None
     split: str | None = Field(None, pattern=SPLIT_PATTERN)
     """Split with which the environment is made, if it takes one."""
@@ -83,16 +71,16 @@ class NewSession(Request):
 class ResetRequest(Request):
     """Begins another episode."""
 
-    step: Number
+    step: int = Field(strict=True, ge=1)
     """Number of the request in its session."""
-    seed: Seed = None
+    seed: Annotated[int, Field(strict=True)] | None = None
     options: dict[str, Any] | None = None
 
 
 class StepRequest(Request):
     """Takes one step."""
 
-    step: Number
+    step: int = Field(strict=True, ge=1)
     """Number of the request in its session."""
     action: Text
 
@@ -100,9 +88,9 @@ class StepRequest(Request):
 Body = TypeVar("Body", bound=Request)
 
 
-def error_answer(status: int, error: BaseException | str, kind: str = "") -> Answer:
+def error_answer(status: int, error: BaseException | str, kind: str = "Refused") -> Answer:
     """The answer that states an error; errors of foreign code are named with their type."""
-    return status, json.dumps({"error": {"type": kind or type(error).__name__, "message": str(error)}})
+    return status, json.dumps({"error": {"type": kind, "message": str(error)}})
 
 
 class Refused(Exception):
@@ -110,16 +98,14 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.answer = error_answer(status, message, "Refused")
+        self.answer = error_answer(status, message)
 
 
 class Session:
     """An environment in use; `make` makes it, at the first request."""
 
-    def __init__(self, make: MakeEnv) -> None:
-        self.id = secrets.token_urlsafe(18)
-        self.name = ""
-        """Name that the client drew for the request that opened it."""
+    def __init__(self, make: MakeEnv, name: str = "") -> None:
+        self.id, self.name = secrets.token_urlsafe(18), name
         self.used = time.monotonic()
         self._make = make
         self._env: gymnasium.Env[Any, Any] | None = None
@@ -167,7 +153,7 @@ class Session:
                 raise EnvError(f"The environment must return ({', '.join(names)}), found {type(found).__name__}.")
             return 200, json.dumps(dict(zip(names, found, strict=True)), default=_plain)
         except FAILURES as error:
-            return error_answer(422, error)
+            return error_answer(422, error, type(error).__name__)
 
 
 class Sessions:
@@ -182,7 +168,6 @@ class Sessions:
         self.timeout, self.most = timeout, most
         self._lock = threading.Lock()
         self._open: dict[str, Session] = {}
-        self._named: dict[str, Session] = {}
         self._ending = 0
         """Sessions whose environments are not closed yet."""
         self._closed = threading.Event()
@@ -198,16 +183,13 @@ class Sessions:
             Refused: no session is free.
         """
         with self._lock:
-            session = self._named.get(name)
+            session = next((each for each in self._open.values() if name and each.name == name), None)
             if session is None:
                 if len(self._open) + self._ending >= self.most:
                     raise Refused(503, f"All {self.most} sessions are in use; more: --max-sessions.")
-                session = Session(make)
+                session = Session(make, name)
                 self._open[session.id] = session
-                if name:
-                    session.name = name
-                    self._named[name] = session
-        return session, self._ask(session, 0, "reset", arguments)
+        return session, self.ask(session.id, 0, "reset", **arguments)
 
     def ask(self, session_id: str, number: int, method: str, **arguments: Any) -> Answer:
         """Carry out a request of a session; see `Session.ask`.
@@ -215,15 +197,17 @@ class Sessions:
         Raises:
             Refused: there is no such session, or see `Session.ask`.
         """
-        with self._lock:
-            session = self._open.get(session_id)
+        session = self._open.get(session_id)
         if session is None:
             raise Refused(
                 410,
                 "There is no such session: it was closed, its environment raised an error, nothing was asked of it for "
                 f"{self.timeout:g} s (--session-timeout), or the server was restarted.",
             )
-        return self._ask(session, number, method, arguments)
+        answer = session.ask(number, method, arguments)
+        if answer[0] >= 400:
+            self.end(session_id)
+        return answer
 
     def end(self, session_id: str) -> bool:
         """End a session; False if there is none. Its environment is closed in a thread, as it may hang."""
@@ -231,7 +215,6 @@ class Sessions:
             session = self._open.pop(session_id, None)
             if session is None:
                 return False
-            self._named.pop(session.name, None)
             self._ending += 1
         threading.Thread(target=self._end, args=(session,), daemon=True).start()
         return True
@@ -241,12 +224,6 @@ class Sessions:
         self._closed.set()
         for session_id in list(self._open):
             self.end(session_id)
-
-    def _ask(self, session: Session, number: int, method: str, arguments: dict[str, Any]) -> Answer:
-        answer = session.ask(number, method, arguments)
-        if answer[0] >= 400:
-            self.end(session.id)
-        return answer
 
     def _end(self, session: Session) -> None:
         try:
@@ -262,141 +239,41 @@ class Sessions:
                     self.end(session.id)
 
 
-class Service:
-    """Answers requests for one environment, independently of sockets.
+class EnvServer(ThreadingHTTPServer):
+    """Serves an environment, with one thread per connection.
 
     Args:
         name: see `resolve_env`.
         kwargs: arguments of every environment.
+        host: to listen on.
+        port: 0: any free one.
+        token: of the clients; None: none is needed, and only requests to this machine by name are answered.
         session_timeout: seconds without a request after which a session ends.
         max_sessions: sessions at once.
 
     Raises:
-        EnvError: there is no such environment, or it cannot be made.
-    """
-
-    def __init__(
-        self, name: str, kwargs: Mapping[str, Any], *, session_timeout: float = 600.0, max_sessions: int = 256
-    ) -> None:
-        self.name, self.kwargs = name, dict(kwargs)
-        self.description = _describe(name, self.kwargs)
-        self.sessions = Sessions(session_timeout, max_sessions)
-        self._lock = threading.Lock()
-        self._tasks: dict[str, Answer] = {}
-
-    def close(self) -> None:
-        """End all sessions."""
-        self.sessions.close()
-
-    def answer(self, method: str, target: str, body: bytes) -> Answer:
-        """Answer one request.
-
-        Raises:
-            Refused: it is not carried out.
-        """
-        try:
-            parts = urlsplit(target)
-            query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=4)
-        except ValueError as error:
-            raise Refused(400, f"The address of the request cannot be read: {error}.") from None
-        if method == "GET" and parts.path == "/v1/health":
-            return 200, '{"status": "ok"}'
-        if method == "GET" and parts.path == "/v1/environment":
-            return self._environment(query)
-        if method == "POST" and parts.path == "/v1/sessions":
-            return self._open(_read(NewSession, body))
-        found = re.fullmatch(rf"/v1/sessions/({_ID})(?:/(reset|step))?", parts.path)
-        if found and method == "DELETE" and found[2] is None:
-            return 200, json.dumps({"ended": self.sessions.end(found[1])})
-        if found and method == "POST" and found[2]:
-            asked = _read(ResetRequest, body) if found[2] == "reset" else _read(StepRequest, body)
-            return self.sessions.ask(found[1], asked.step, found[2], **asked.model_dump(exclude={"step"}))
-        raise Refused(404, "There is no such route. This is the server of an environment (skillttrl envs serve).")
-
-    def _open(self, asked: NewSession) -> Answer:
-        split = {} if asked.split is None else split_argument(self.name, asked.split)
-        if asked.split is not None and not split:
-            raise Refused(403, f"{self.name} takes no split.")
-        make = partial(make_env, self.name, **{**self.kwargs, **split})
-        session, (status, text) = self.sessions.open(asked.request, make, seed=asked.seed, options=asked.options)
-        return status, f'{{"session": "{session.id}", {text[1:]}' if status == 200 else text
-
-    def _environment(self, query: Mapping[str, list[str]]) -> Answer:
-        split = query.get("tasks", [None])[0]
-        if split is None:
-            return 200, self.description.model_dump_json()
-        if split and not re.fullmatch(SPLIT_PATTERN, split):
-            raise Refused(400, f"{split[:80]!r} is not a valid name of a split.")
-        with self._lock:
-            if split not in self._tasks and len(self._tasks) >= MAX_SPLITS:
-                raise Refused(403, f"At most {MAX_SPLITS} splits are listed.")
-            if self._tasks.get(split, (0, ""))[0] != 200:  # an error may have passed
-                self._tasks[split] = self._list_tasks(split)
-            return self._tasks[split]
-
-    def _list_tasks(self, split: str) -> Answer:
-        try:
-            env = make_env(self.name, **{**self.kwargs, **(split_argument(self.name, split) if split else {})})
-            try:
-                find = getattr(env.unwrapped, "tasks", None)
-                tasks = find(split or None) if callable(find) else None
-                listed = "null" if tasks is None else f"[{', '.join(map(to_json, tasks))}]"
-            finally:
-                close_env(env)
-        except FAILURES as error:
-            return error_answer(422, error)
-        return 200, f'{self.description.model_dump_json(exclude={"tasks"})[:-1]}, "tasks": {listed}}}'
-
-
-class _Incoming(io.RawIOBase):
-    """Bytes from a client. The first byte of a request may take long to arrive, the whole request may not."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._deadline: float | None = None
-
-    def next_request(self) -> None:
-        """From here on the next request is awaited."""
-        self._deadline = None
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read what is there.
-
-        Raises:
-            TimeoutError: nothing came in time.
-        """
-        left = IDLE_SECONDS if self._deadline is None else self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the request was not sent in time")
-        self._connection.settimeout(left)
-        count = self._connection.recv_into(buffer)
-        self._deadline = self._deadline or time.monotonic() + REQUEST_SECONDS
-        return count
-
-
-class EnvServer(ThreadingHTTPServer):
-    """Serves an environment, with one thread per connection and at most `MAX_CONNECTIONS` of them.
-
-    Args:
-        service: answers the requests.
-        host: to listen on.
-        port: 0: any free one.
-        token: of the clients; None: none is needed, and only requests to this machine by name are answered.
-
-    Raises:
-        EnvError: the port is taken, or there is no such host here.
+        EnvError: there is no such environment or it cannot be made, the port is taken, or there is no such host here.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, service: Service, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        self.service, self.token = service, token
-        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+    def __init__(
+        self,
+        name: str,
+        kwargs: Mapping[str, Any],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        *,
+        session_timeout: float = 600.0,
+        max_sessions: int = 256,
+    ) -> None:
+        self.name, self.kwargs, self.token = name, dict(kwargs), token
+        self.description = _describe(name, self.kwargs)
+        self._lock = threading.Lock()
+        self._tasks: dict[str, Answer] = {}
+        self.sessions = Sessions(session_timeout, max_sessions)
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -412,74 +289,100 @@ class EnvServer(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         return f"http://[{host!s}]:{port}" if self.address_family == socket.AF_INET6 else f"http://{host!s}:{port}"
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own, where one is left."""
-        if not self._places.acquire(blocking=False):
-            with suppress(OSError):  # the client has gone
-                request.settimeout(1.0)
-                request.sendall(_BUSY)
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._places.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Give the thread's place back at the end."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
+    def server_close(self) -> None:
+        """End all sessions too."""
+        self.sessions.close()
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print the error; a client that leaves in the middle of an answer is none."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
-    def refuses(self, target: str, authorization: str, host: str, kind: str | None) -> Answer | None:
-        """The error of a request that is not let in; None: it is.
+    def check_client(self, target: str, authorization: str, host: str) -> None:
+        """Let a client in: one with the token, or without one from this machine.
 
         Args:
             target: path and query.
             authorization: header, or an empty text.
             host: header, or an empty text. A page of the web that names this machine otherwise is no client (DNS rebinding).
-            kind: content type of the body; None: there is no body. Web pages cannot send JSON elsewhere unasked.
+
+        Raises:
+            Refused: it is not let in.
         """
         if self.token is not None:
             given = authorization.removeprefix("Bearer ").strip().encode("utf-8", "replace")
             if target != "/v1/health" and not hmac.compare_digest(given, self.token.encode()):
-                return Refused(
-                    401, "The token is missing or wrong; see the environment variable SKILLTTRL_ENV_TOKEN."
-                ).answer
+                raise Refused(401, "The token is missing or wrong; see the environment variable SKILLTTRL_ENV_TOKEN.")
         elif not is_localhost(re.sub(r":\d*$", "", host).lower().strip("[]")):
-            return Refused(403, f"A server without a token serves only this machine, not as {host[:80]!r}.").answer
-        if kind is not None and kind.partition(";")[0].strip().lower() != "application/json":
-            return Refused(415, "A body is JSON: Content-Type: application/json.").answer
-        return None
+            raise Refused(403, f"A server without a token serves only this machine, not as {host[:80]!r}.")
+
+    def answer(self, method: str, target: str, body: bytes) -> Answer:
+        """Answer one request.
+
+        Raises:
+            Refused: it is not carried out.
+        """
+        try:
+            parts = urlsplit(target)
+            query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=4)
+        except ValueError as error:
+            raise Refused(400, f"The address of the request cannot be read: {error}.") from None
+        if method == "GET" and parts.path == "/v1/health":
+            return 200, '{"status": "ok"}'
+        if method == "GET" and parts.path == "/v1/environment":
+            if "tasks" in query:
+                return self._list_tasks(query["tasks"][0])
+            return 200, self.description.model_dump_json()
+        if method == "POST" and parts.path == "/v1/sessions":
+            return self._open(_read(NewSession, body))
+        found = re.fullmatch(r"/v1/sessions/([\w-]{1,64})(?:/(reset|step))?", parts.path)
+        if found and method == "DELETE" and found[2] is None:
+            return 200, json.dumps({"ended": self.sessions.end(found[1])})
+        if found and method == "POST" and found[2]:
+            asked = _read(ResetRequest, body) if found[2] == "reset" else _read(StepRequest, body)
+            return self.sessions.ask(found[1], asked.step, found[2], **asked.model_dump(exclude={"step"}))
+        raise Refused(404, "There is no such route. This is the server of an environment (skillttrl envs serve).")
+
+    def _open(self, asked: NewSession) -> Answer:
+        split = {} if asked.split is None else split_argument(self.name, asked.split)
+        if asked.split is not None and not split:
+            raise Refused(403, f"{self.name} takes no split.")
+        make = partial(make_env, self.name, **{**self.kwargs, **split})
+        session, (status, text) = self.sessions.open(asked.request, make, seed=asked.seed, options=asked.options)
+        return status, f'{{"session": "{session.id}", {text[1:]}' if status == 200 else text
+
+    def _list_tasks(self, split: str) -> Answer:
+        if split and not re.fullmatch(SPLIT_PATTERN, split):
+            raise Refused(400, f"{split[:80]!r} is not a valid name of a split.")
+        with self._lock:
+            if split in self._tasks:
+                return self._tasks[split]
+            if len(self._tasks) >= MAX_SPLITS:
+                raise Refused(403, f"At most {MAX_SPLITS} splits are listed.")
+            try:
+                env = make_env(self.name, **{**self.kwargs, **(split_argument(self.name, split) if split else {})})
+                try:
+                    find = getattr(env.unwrapped, "tasks", None)
+                    tasks = find(split or None) if callable(find) else None
+                    listed = "null" if tasks is None else f"[{', '.join(map(to_json, tasks))}]"
+                finally:
+                    close_env(env)
+            except FAILURES as error:  # it may pass
+                return error_answer(422, error, type(error).__name__)
+            text = f'{self.description.model_dump_json(exclude={"tasks"})[:-1]}, "tasks": {listed}}}'
+            return self._tasks.setdefault(split, (200, text))
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Handler whose requests must arrive in time, and whose bodies say their length."""
+    """Handler of one connection, whose bodies must say their length."""
 
     server: EnvServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "skillttrl", ""
     disable_nagle_algorithm = True
     wbufsize = 1 << 16  # headers and body in one packet
-
-    def setup(self) -> None:
-        """Read through `_Incoming`."""
-        super().setup()
-        self.rfile.close()
-        self._incoming = _Incoming(self.connection)
-        self.rfile = io.BufferedReader(self._incoming)
-
-    def handle_one_request(self) -> None:
-        """Begin a request's time anew."""
-        self._incoming.next_request()
-        super().handle_one_request()
+    timeout = IDLE_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: requests are the clients' private data."""
@@ -488,47 +391,41 @@ class _Handler(BaseHTTPRequestHandler):
         """Read the body of a request.
 
         Raises:
-            Refused: it has no length, or is longer than `MAX_BODY_BYTES`. The connection is closed after the answer.
+            Refused: it is not JSON by its header (web pages cannot send JSON elsewhere unasked), has no length, or is longer than
+                `MAX_BODY_BYTES`.
         """
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if self.command == "POST" and kind != "application/json":
+            raise Refused(415, "A body is JSON: Content-Type: application/json.")
         length = self.headers.get("Content-Length", "0")
         if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
-            self.close_connection = True
             raise Refused(411, "A request needs a Content-Length.")
         if len(length) > 9 or int(length) > MAX_BODY_BYTES:
-            self.close_connection = True
             raise Refused(413, f"A request has at most {MAX_BODY_BYTES:,} bytes.")
         return self.rfile.read(int(length))
 
-    def _send(self, status: int, text: str) -> None:
-        body = text.encode("utf-8", "replace")
-        self.connection.settimeout(REQUEST_SECONDS)
-        self.send_response(status)
-        if status == 503:
-            self.send_header("Retry-After", "1")
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Content-Type-Options", "nosniff")
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-
     def do_GET(self) -> None:
-        get = self.headers.get
-        kind = get("Content-Type", "") if self.command == "POST" else None
+        get, body = self.headers.get, None
         try:
-            answer = self.server.refuses(self.path, get("Authorization", ""), get("Host", ""), kind)
-            self.close_connection |= answer is not None  # its body is not read
-            if answer is None:
-                answer = self.server.service.answer(self.command, self.path, self._read_body())
+            self.server.check_client(self.path, get("Authorization", ""), get("Host", ""))
+            body = self._read_body()
+            status, text = self.server.answer(self.command, self.path, body)
         except Refused as error:
-            answer = error.answer
+            self.close_connection |= body is None  # it was not read
+            status, text = error.answer
         except (ConnectionError, TimeoutError):
             raise
         except Exception as error:  # the client gets an answer, the server's terminal the traceback
             traceback.print_exc(file=sys.stderr)
-            answer = error_answer(500, f"The server failed ({type(error).__name__}); see its terminal.", "Refused")
-        self._send(*answer)
+            status, text = error_answer(500, f"The server failed ({type(error).__name__}); see its terminal.")
+        content = text.encode("utf-8", "replace")
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(content))}
+        headers |= {"X-Content-Type-Options": "nosniff"} | ({"Connection": "close"} if self.close_connection else {})
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
 
     do_POST = do_DELETE = do_GET
 

@@ -14,7 +14,7 @@ import pytest
 from skill_ttrl.cli.envs import find_token
 from skill_ttrl.envs import check_text_env, env_tasks, make_env
 from skill_ttrl.envs.remote.env import RemoteEnv
-from skill_ttrl.envs.remote.server import MAX_BODY_BYTES, EnvServer, Service
+from skill_ttrl.envs.remote.server import MAX_BODY_BYTES, EnvServer
 from skill_ttrl.errors import ConfigError, EnvError, SplitError
 from skill_ttrl.trust import powers
 from tests.doors import DOORS
@@ -24,12 +24,10 @@ TOKEN = "0123456789abcdef"
 
 @contextmanager
 def serving(name: str = DOORS, token: str | None = None, **settings: Any) -> Iterator[EnvServer]:
-    service = Service(name, settings.pop("kwargs", {}), **settings)
-    with EnvServer(service, token=token) as server:
+    with EnvServer(name, settings.pop("kwargs", {}), token=token, **settings) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server
         server.shutdown()
-    service.close()
 
 
 @pytest.fixture(scope="module")
