@@ -236,13 +236,6 @@ def check_episode(max_steps: object = 1, reward: object = 1.0, render_mode: obje
         raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r:.60}.")
 
 
-def check_flags(**flags: object) -> None:
-    """Raise `EnvError` if an argument is neither True nor False."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise EnvError(f"{name} must be True or False, found {value!r:.60}.")
-
-
 def reset_options(env_id: str, options: object, known: Collection[str]) -> dict[str, Any]:
     """The options of a `reset`, as a dict of its own.
 

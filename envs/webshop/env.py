@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,13 +14,12 @@ from skill_ttrl.envs.text_env import (
     check_action,
     check_choice,
     check_episode,
-    check_flags,
     reset_options,
 )
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue
 from skill_ttrl.envs.webshop.catalogue.nouns import TAGGERS
-from skill_ttrl.envs.webshop.goals import SPLITS, TRAIN_BOTH, GoalList
-from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
+from skill_ttrl.envs.webshop.goals import DEV_GOALS, SPLITS, TEST_GOALS, TRAIN_BOTH, GoalList
+from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals
 from skill_ttrl.envs.webshop.pages import admissible
 from skill_ttrl.envs.webshop.shop import MODES, Shop, ShopVisit, State, View, is_coded, shared_shop
 from skill_ttrl.errors import EnvError
@@ -30,7 +28,6 @@ from skill_ttrl.types import Task
 WEBSHOP_ENV_ID = "SkillTTRL/WebShop-v0"
 MAX_STEPS = 15
 """Steps of an episode, as in SkillRL and verl-agent; the paper's agents had 100."""
-_FLAGS = ("query_codes", "show_attributes")
 _OPTIONS = ("task", "goal", "walkthrough", "ground_truth")
 
 
@@ -61,7 +58,6 @@ class WebShopEnv(TextEnv):
         reward: of a perfect purchase; others are its fractions.
         partial: share of its score that a purchase is paid that is not perfect: True, all of it; False, nothing (SkillRL: reward 10, partial
             False); 0.5 pays half for the score and half for success.
-        query_codes: honour `<r>`, `<a>`, `<c>` and `<q>` in searches. Off they are words like others, and counted.
         show_attributes: products show the attributes that the reward looks at (upstream's `show_attrs`).
         nouns: which words of titles are nouns: `auto`, `rule` or `spacy`; see `nouns.find_nouns`.
         server_goals: how many goals a running server has; the split `train` needs it.
@@ -92,34 +88,23 @@ class WebShopEnv(TextEnv):
         max_steps: int = MAX_STEPS,
         reward: float = 1.0,
         partial: bool | float = True,
-        query_codes: bool = False,
         show_attributes: bool = False,
         nouns: str = "auto",
         server_goals: int | None = None,
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        flags = {"query_codes": query_codes, "show_attributes": show_attributes}
-        _check(observation_mode, nouns, partial, max_steps=max_steps, reward=reward, render_mode=render_mode, **flags)
+        _check(observation_mode, nouns, partial, max_steps=max_steps, reward=reward, render_mode=render_mode)
         self.split, self.split_by = split, split_by
         self.shop: Shop | None = None
         self.goals: GoalList | ServerGoals
         self._visit: ShopVisit | LiveVisit
-        self._kind, self._mode = goals, observation_mode
-        self._shop_settings = (nouns, query_codes, show_attributes)
-        if is_server(data):
-            self._data = str(data)
-            self.goals = ServerGoals(self._data, server_goals)
-            if (goals, nouns, show_attributes) != ("auto", "auto", False):
-                raise EnvError("A running server sets its own goals, nouns and attributes when it is started.")
-            self._visit = LiveVisit(self._data, observation_mode, query_codes=query_codes)
-            self.expensive = True
-            self.source = f"server {data}"
+        self._kind, self._mode, self._shop_settings = goals, observation_mode, (nouns, show_attributes)
+        if _is_server(data):
+            self._data, self.source, self.expensive = str(data), f"server {data}", True
+            self.goals = ServerGoals(self._data, TEST_GOALS + DEV_GOALS if server_goals is None else server_goals)
+            self._visit = LiveVisit(self._data, observation_mode)
         else:
-            if server_goals is not None:
-                raise EnvError(
-                    f"server_goals needs a running server (data='http://HOST:PORT'), found {server_goals!r:.60} without one."
-                )
             self._data = self._enter(data)
         self.max_steps, self.reward, self.partial = max_steps, float(reward), float(partial)
         self.render_mode = render_mode
@@ -166,9 +151,8 @@ class WebShopEnv(TextEnv):
             EnvError: see the environment.
         """
         _check(**others)
-        if is_server(data):
-            with closing(LiveVisit(str(data))) as visit:
-                visit.start(0)
+        if _is_server(data):
+            LiveVisit(str(data)).start(0)
         else:
             open_catalogue(data, progress)
 
@@ -235,8 +219,7 @@ class WebShopEnv(TextEnv):
         return "\n".join([*said, self._view.observation])
 
     def close(self) -> None:
-        """Let go of the episode and of connections; `reset` begins another."""
-        self._visit.close()
+        """Let go of the episode; `reset` begins another."""
         self._view = None
 
     def _asked_number(self, asked: Mapping[str, Any]) -> int:
@@ -281,11 +264,14 @@ class WebShopEnv(TextEnv):
         }
 
 
+def _is_server(data: object) -> bool:
+    return isinstance(data, str) and data.startswith(("http://", "https://"))
+
+
 def _check(observation_mode: object = "text", nouns: object = "auto", partial: object = True, **others: object) -> None:
     """Check the arguments that take no catalogue to be checked; others than those are not looked at."""
     check_choice("observation mode", observation_mode, MODES)
     check_episode(**others)
-    check_flags(**{name: others[name] for name in _FLAGS if name in others})
     if not isinstance(partial, bool | int | float) or not 0 <= partial <= 1:
         raise EnvError(f"partial must be True, False or a share from 0 to 1, found {partial!r:.60}.")
     check_choice("noun tagger", nouns, TAGGERS)

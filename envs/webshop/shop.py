@@ -11,7 +11,6 @@ query, so that a query with such a word leads it astray.
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -44,10 +43,10 @@ from skill_ttrl.envs.webshop.pages import (
 )
 from skill_ttrl.envs.webshop.reward import PurchaseReward, alike, purchase_reward
 from skill_ttrl.errors import EnvError
-from skill_ttrl.types import derive_seed
 
 QUERY_CODES = ("<r>", "<a>", "<c>", "<q>")
-"""First words with which upstream's search gives random products, or those with an attribute, a category or a query."""
+"""First words with which upstream's search gives random products, or those with an attribute, a category or a query: a way around
+shopping. Here they are words like others, and counted."""
 BASE_URL = "http://127.0.0.1:3000"
 KEPT_SEARCHES = 1024
 """Of a shop: the pages of one search's results, and the way back to them, search once. About 2 MB."""
@@ -102,13 +101,11 @@ class Shop:
     Args:
         store: the products.
         nouns: which words of a title the reward takes for nouns.
-        query_codes: honour the `QUERY_CODES`, which are a way around shopping.
         show_attributes: products have a page with the attributes that the reward looks at.
     """
 
-    def __init__(self, store: Store, nouns: Nouns, *, query_codes: bool = False, show_attributes: bool = False) -> None:
-        self.store, self.nouns = store, nouns
-        self.query_codes, self.show_attributes = query_codes, show_attributes
+    def __init__(self, store: Store, nouns: Nouns, *, show_attributes: bool = False) -> None:
+        self.store, self.nouns, self.show_attributes = store, nouns, show_attributes
         self._kept_search = lru_cache(maxsize=KEPT_SEARCHES)(self._search)
 
     def step(self, goal: Goal, state: State, page: Page, action: str) -> State:
@@ -167,34 +164,17 @@ class Shop:
         return (self._kept_search if sum(map(len, keywords)) <= LONGEST_KEPT else self._search)(keywords)
 
     def _search(self, keywords: tuple[str, ...]) -> tuple[int, ...]:
-        if self.query_codes and keywords[0] in QUERY_CODES:
-            return self._coded(keywords)
         return tuple(self.store.search_index.search(" ".join(keywords), RESULTS))
-
-    def _coded(self, keywords: tuple[str, ...]) -> tuple[int, ...]:
-        """Upstream's site answers them so; its text environment fails at `<a>`. The random products are the same each time."""
-        code, rest = keywords[0], " ".join(keywords[1:]).strip()
-        if code == "<r>":
-            drawn = random.Random(derive_seed(0, "<r>", *keywords))
-            return tuple(drawn.sample(range(len(self.store)), min(RESULTS, len(self.store))))
-        if code == "<c>":
-            category = keywords[1].strip() if len(keywords) > 1 else None
-            return tuple(number for number, product in enumerate(self.store) if product.category == category)
-        return tuple(
-            number
-            for number, product in enumerate(self.store)
-            if (rest in product.attributes if code == "<a>" else rest == product.query)
-        )
 
 
 @lru_cache(maxsize=8)
-def shared_shop(store: Store, nouns: str, query_codes: bool, show_attributes: bool) -> Shop:
+def shared_shop(store: Store, nouns: str, show_attributes: bool) -> Shop:
     """The shop that all environments of a process with these settings share; see `Shop` and `find_nouns`."""
     # Their libraries are loaded by the first call. Called here and not by the first purchase, so that processes which are forked
     # from this one share them: 5 MB each.
     alike("", "")
     analyse("shop")
-    return Shop(store, find_nouns(nouns), query_codes=query_codes, show_attributes=show_attributes)
+    return Shop(store, find_nouns(nouns), show_attributes=show_attributes)
 
 
 def follow(state: State, page: Page, action: str) -> State:
@@ -320,9 +300,6 @@ class ShopVisit:
             self.state = state
             self._page = self.shop.page(self._goal, state)
         return self._view()
-
-    def close(self) -> None:
-        """Nothing is to let go of."""
 
     def _view(self) -> View:
         bought = self.state.bought

@@ -31,7 +31,7 @@ from skill_ttrl.envs.webshop.reward import (
     option_texts,
     purchase_reward,
 )
-from skill_ttrl.envs.webshop.shop import QUERY_CODES, Shop, State, follow, parse_action
+from skill_ttrl.envs.webshop.shop import Shop, State, follow, parse_action
 
 SCANNED = 10_000
 """Products of a catalogue up to which all of them are looked at where the goal's own product cannot have reward 1. Of a larger one
@@ -114,7 +114,7 @@ def find_product(shop: Shop, product: Product) -> tuple[str, ...] | None:
     for query in dict.fromkeys(_queries(product)):
         # As the shop splits it: at single spaces, in small letters.
         parsed = parse_action(f"search[{query}]")
-        if parsed is None or parsed[1].split(" ")[0] in QUERY_CODES:
+        if parsed is None:
             continue
         found = shop.search(tuple(parsed[1].split(" ")))
         if number in found:

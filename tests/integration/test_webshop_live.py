@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import pickle
 import random
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from skill_ttrl.envs import check_text_env, make_env
-from skill_ttrl.envs.webshop.live import LiveVisit, NotThePage, ServerGoals, read_page
+from skill_ttrl.envs.webshop import live
+from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, read_page
 from skill_ttrl.envs.webshop.pages import Text, as_text
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.inputs.selection import TaskSelection
-from tests.web_shop_server import Misbehaving, started_shop
+from tests.web_shop_server import started_shop
 
-MAX_WAIT_FRACTION: dict[str, dict[str, Any]] = {
-    "slow": {"timeout": 0.5, "attempts": 2},
-    "drip": {"timeout": 0.5, "attempts": 2},
-}
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
 
 
@@ -34,22 +31,32 @@ def shop() -> Iterator[str]:
 
 
 @pytest.fixture
-def faulty(shop: str) -> Iterator[Misbehaving]:
-    server = Misbehaving(shop)
-    yield server
-    server.close()
+def faults(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the next requests find, in order: an error, a status, a page, or None, which passes on. Then all pass on."""
+    left: list[Any] = []
+    send = httpx.request
+
+    def request(method: str, url: str, **more: Any) -> httpx.Response:
+        fault = left.pop(0) if left else None
+        if isinstance(fault, Exception):
+            raise fault
+        if fault is None:
+            return send(method, url, **more)
+        status, text = (fault, "") if isinstance(fault, int) else (200, fault)
+        headers = {"Location": "http://127.0.0.2:9/fixed_0"} if status == 302 else {}
+        return httpx.Response(status, text=text, headers=headers, request=httpx.Request(method, url))
+
+    monkeypatch.setattr(live.httpx, "request", request)
+    monkeypatch.setattr(live, "PAUSE_S", 0.01)
+    return left
 
 
-def visit_to(server: Misbehaving, attempts: int = 3, **settings: Any) -> LiveVisit:
-    visit = LiveVisit(server.address, **{"timeout": 5.0, **settings})
-    visit.attempts, visit.pause = attempts, 0.01
-    return visit
-
-
-def to_a_product(visit: LiveVisit) -> None:
+def to_a_product(address: str) -> LiveVisit:
+    visit = LiveVisit(address)
     visit.start(0)
     visit.act("search[lamp]")
     assert "buy now" in visit.act("click[b0lamp0001]").clickables
+    return visit
 
 
 def episodes(local: Any, live: Any, goals: int, count: int = 22) -> tuple[int, list[float]]:
@@ -106,130 +113,66 @@ def test_a_running_server_keeps_the_contract_of_environments(shop: str) -> None:
     assert env.reset(options={"task": "server-3"})[1]["goal"] == 3
 
 
-def test_what_a_running_server_decides_is_not_asked_of_the_environment() -> None:
-    with pytest.raises(EnvError, match="when it is started"):
-        make_env("webshop", data="http://127.0.0.1:9", split="test", goals="human")
+def test_a_page_that_fails_is_asked_for_again_and_a_purchase_is_not(shop: str, faults: list[Any]) -> None:
+    faults += [500, None, httpx.ReadError("gone"), 503]
+    visit = to_a_product(shop)
+    assert not faults
+    faults += [500, None]
+    with pytest.raises(EnvError, match=r"500.* The purchase was not sent again"):
+        visit.act("click[buy now]")
+    assert len(faults) == 1
 
 
-def test_query_codes_are_words_unless_they_are_allowed(faulty: Misbehaving) -> None:
-    sent = []
-    for allowed in (False, True):
-        visit = visit_to(faulty, query_codes=allowed)
-        visit.start(0)
-        visit.act("search[<r> lamp]")
-        sent += [body for method, _, body in faulty.asked if method == "POST"]
-        faulty.asked.clear()
-    assert sent == ["search_query=+%3Cr%3E+lamp", "search_query=%3Cr%3E+lamp"]
-
-
-@pytest.mark.parametrize("fault", ["500", "hang up"])
-def test_a_page_that_fails_once_is_asked_for_again(fault: str, faulty: Misbehaving) -> None:
-    visit = visit_to(faulty, **MAX_WAIT_FRACTION.get(fault, {}))
-    faulty.faults = [fault, "", fault]
-    visit.start(0)
-    assert "b0lamp0001" in visit.act("search[lamp]").clickables
-    assert len(faulty.asked) == 5
+HEAD = '<div id="instruction-text"><h4>Instruction:<br>x</h4></div>'
 
 
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("500", "status 500"),
-        ("hang up", "the connection broke"),
-        ("drip", "no complete answer came within 0.5 s"),
-        ("garbage", "has no instruction"),
-        ("elsewhere", "redirects to another server: http://127.0.0.2:9/"),
-        ("circle", "without end"),
-        ("huge", "more than 4 MiB"),
+        (302, "another server, which is not contacted: http://127.0.0.2:9"),
+        ("\x00 garbage \xff", "something else"),
+        (f"{HEAD}<form action='/x'><button class='btn'>&lt; Back to Results</button></form>", "something else"),
+        ('<h3 id="reward">Your score</h3>', "something else"),
+        ('<h3 id="reward"><pre>1.0</pre><pre>0.5</pre></h3>', "something else"),
+        ('<h3 id="reward"><pre>nan</pre></h3>', "something else"),
+        ('<h3 id="reward"><pre>__import__("os")</pre></h3>', "something else"),
+        (f"{HEAD}<button>Buy Now</button>", "'item'"),
     ],
 )
-def test_a_server_that_always_fails_is_one_clear_error(fault: str, said: str, faulty: Misbehaving) -> None:
-    visit = visit_to(faulty, **MAX_WAIT_FRACTION.get(fault, {}))
-    visit.start(0)
-    faulty.always = fault
-    with pytest.raises(EnvError) as caught:
-        visit.act("search[lamp]")
-    message = str(caught.value)
-    assert said in message and "127.0.0.1" in message and "\n" not in message and len(message) < 700
-    faulty.always = ""
-    assert "b0lamp0001" in visit.act("search[lamp]").clickables
-
-
-@pytest.mark.parametrize("fault", ["500", "slow"])
-def test_a_purchase_that_may_have_reached_the_server_is_not_repeated(fault: str, faulty: Misbehaving) -> None:
-    visit = visit_to(faulty, **MAX_WAIT_FRACTION.get(fault, {}))
-    to_a_product(visit)
-    faulty.asked.clear()
-    faulty.faults = [fault]
-    with pytest.raises(EnvError, match="The purchase was not sent again"):
-        visit.act("click[buy now]")
-    assert [path.split("/")[1] for _, path, _ in faulty.asked] == ["done"]
-
-
-@pytest.mark.slow
-def test_a_server_that_is_not_there_is_named() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(EnvError, match=f"^{address} returned no page for the page .*nothing answers there"):
-        collect.run(TaskSelection("webshop", "test", {"data": address}), agent="random")  # and not by 500 episodes
-
-
-@pytest.mark.parametrize(
-    ("page", "said"),
-    [
-        ('<h3 id="reward">Your score</h3>', "has no instruction"),
-        ('<h3 id="reward"><pre>1.0</pre><pre>0.5</pre></h3>', "no single score"),
-        ('<h3 id="reward"><pre>1.0</pre></h3><p id="reward"><pre>1.0</pre></p>', "no single score"),
-        ('<h3 id="reward"><pre>nan</pre></h3>', "found 'nan'"),
-        ('<h3 id="reward"><pre>__import__("os")</pre></h3>', "found '__import__"),
-        ('<div id="instruction-text"><h4>Instruction:<br>x</h4></div><button>Buy Now</button>', "it is 'item'"),
-    ],
-)
-def test_a_purchase_without_one_proper_score_has_no_reward(page: str, said: str, faulty: Misbehaving) -> None:
-    visit = visit_to(faulty)
-    to_a_product(visit)
-    faulty.faults = [page]
-    with pytest.raises(EnvError, match="'done'") as caught:
+def test_a_purchase_without_one_proper_score_has_no_reward(fault: Any, said: str, shop: str, faults: list[Any]) -> None:
+    visit = to_a_product(shop)
+    faults.append(fault)
+    with pytest.raises(EnvError, match=r"127\.0\.0\.1") as caught:
         visit.act("click[buy now]")
     assert said in str(caught.value)
+    assert visit.act("click[buy now]").score is not None  # it stayed where it was
 
 
-def test_a_session_with_another_goal_than_before_is_refused(faulty: Misbehaving) -> None:
-    visit = visit_to(faulty)
-    instruction, _ = visit.start(0)
-    faulty.edit = (instruction.split()[-1], "nothing")
+def test_a_session_with_another_goal_than_before_is_refused(shop: str, faults: list[Any]) -> None:
+    visit = LiveVisit(shop)
+    visit.start(0)
+    faults.append(f"{HEAD}<button>Next &gt;</button>")
     with pytest.raises(EnvError, match="a different instruction than before"):
         visit.act("search[lamp]")
 
 
-def test_pages_of_other_templates_are_refused() -> None:
-    head = '<div id="instruction-text"><h4>Instruction: buy</h4></div>'
-    with pytest.raises(NotThePage, match="a button '< Back to Results'"):
-        read_page(f"{head}<form action='/x'><button class='btn'>&lt; Back to Results</button></form>")
-    with pytest.raises(NotThePage, match="of the official buttons it has none"):
-        read_page(head)
+def test_a_server_that_is_not_there_is_named(faults: list[Any]) -> None:
+    address = "http://127.0.0.1:9"
+    with pytest.raises(EnvError, match=f"^{address} returned no page for the page "):
+        collect.run(TaskSelection("webshop", "test", {"data": address}), agent="random")  # and not by 500 episodes
 
 
 def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
-    unknown, small, full = ServerGoals("http://h", None), ServerGoals("http://h", 600), ServerGoals("http://h", 6910)
-    assert (unknown.split("test")[[0, -1]] == [0, 499]).all() and (unknown.split("dev")[[0, -1]] == [500, 1499]).all()
+    small, full = ServerGoals("http://h", 600), ServerGoals("http://h", 6910)
     assert (small.split("dev")[[0, -1]] == [500, 599]).all() and (full.split("train")[[0, -1]] == [1500, 6909]).all()
-    with pytest.raises(SplitError, match="The 600 goals of http://h leave none for the split 'train'"):
+    with pytest.raises(SplitError, match="The 600 goals of http://h leave none for 'train'"):
         small.split("train")
-    with pytest.raises(SplitError, match="Did you mean"):
-        small.split("tets")
     with pytest.raises(EnvError, match="does not report the product of a goal"):
         full.split("test", "product")
-    assert (
-        full.find("server-6909") == 6909
-        and full[12].id == "server-12"
-        and [full.draw(chance, "train") for chance in (0.0, 0.5, 1 - 2**-53)] == [1500, 4205, 6909]
-    )
-    with pytest.raises(EnvError, match="numbered from 0 to 6,909"):
+    assert full.find("server-6909") == 6909 and full[12].id == "server-12"
+    assert [full.draw(chance, "train") for chance in (0.0, 0.5, 1 - 2**-53)] == [1500, 4205, 6909]
+    with pytest.raises(EnvError, match="they are server-0 to server-6909"):
         full.find("server-6910")
-    with pytest.raises(EnvError, match="server_goals"):
-        ServerGoals("http://h", 0)
 
 
 def test_pages_are_read_as_the_official_site_writes_them() -> None:
@@ -247,7 +190,7 @@ def test_pages_are_read_as_the_official_site_writes_them() -> None:
         "[SEP] $9.0"
     )
     assert page.place == "results" and page.instruction == "a lamp < $10"
-    assert page.target("b0") == ("GET", "/item_page/fixed_u_0/B0/%5B%27lamp%27%5D/1/%7B%7D")
+    assert page.targets["b0"] == ("GET", "/item_page/fixed_u_0/B0/%5B%27lamp%27%5D/1/%7B%7D")
     item = read_page(
         f"""{head}<form method="post" action="/back"><button class="btn">&lt; Prev</button></form><h4>size</h4>
       <input type="radio" id="radio_size0" name="size" value="10 | 12" data-url="/item_page/%7B%27size%27%3A%20%2710%27%7D">
@@ -255,7 +198,7 @@ def test_pages_are_read_as_the_official_site_writes_them() -> None:
       <button class="btn btn-lg purchase">Buy Now</button></form></body><script>let options = `{{}}`;</script></html>"""
     )
     assert item.place == "item" and Text("10 | 12", "option", "size") in item.texts and "let" not in as_text(item.texts)
-    assert item.target("10 | 12") == ("GET", "/item_page/%7B%27size%27%3A%20%2710%27%7D")
+    assert item.targets["10 | 12"] == ("GET", "/item_page/%7B%27size%27%3A%20%2710%27%7D")
     done = read_page(
         """<h1>Thank you</h1><p><pre>code</pre> (Paste)</p><h4 id="asin">asin<pre>B0</pre></p><h4 id="goal-asin">asin<pre>B1</pre>
       </p><h3   id="reward">Your score (min 0.0, max 1.0)<pre>0.3333333333333333</pre></h3><h4 hidden>Reward Details

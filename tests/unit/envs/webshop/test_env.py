@@ -163,7 +163,7 @@ def test_what_makes_no_sense_changes_nothing(env: WebShopEnv) -> None:
     )
 )
 def test_any_text_is_an_action(data: str, actions: list[str]) -> None:
-    env = WebShopEnv(data, observation_mode="text_rich", show_attributes=True, query_codes=True)
+    env = WebShopEnv(data, observation_mode="text_rich", show_attributes=True)
     env.reset(options={"task": LAMP})
     for action in actions:
         observation, reward, _, _, info = env.step(action)
@@ -181,21 +181,18 @@ def test_a_long_hostile_action_takes_no_more_time_than_its_length(env: WebShopEn
     assert time.process_time() - begin < 3
 
 
-@pytest.mark.parametrize("honoured", [False, True])
-def test_query_codes_are_counted_and_off_unless_asked_for(data: str, honoured: bool) -> None:
+def test_query_codes_are_words_like_others_and_counted(data: str) -> None:
     tries = ["search[<r>]", "search[<a> soft]", "search[<c> garden]", "search[<q> sofa]", "search[<R> x]"]
     none = ["search[<r]", "search[lamp <r>]", "search[ <r>]", "<r>", "click[<r>]", "search[<b>]"]
-    env = WebShopEnv(data, query_codes=honoured)
+    env = WebShopEnv(data)
     steps = play(env, [*tries, *none])
     assert [step[4]["exploits"] for step in steps] == [1, 2, 3, 4, 5] + [5] * 6
     assert env.reset()[1]["exploits"] == 0
     shown = [
-        {name for name in step[4]["available_actions"]["clickables"] if name.startswith("b0")} for step in steps[:5]
+        {name for name in step[4]["available_actions"]["clickables"] if name.startswith("b0")} for step in steps[:4]
     ]
-    # Off, they are words like others: "a" and "r" are in no product, "soft" neither, which only the attribute says.
-    assert shown[1] == ({"b0sofa0003"} if honoured else set())
-    assert len(shown[0]) == (4 if honoured else 0) and len(shown[2]) == (4 if honoured else 0)
-    assert shown[3] == {"b0sofa0003"}
+    # "a" and "r" are in no product, "soft" neither, which only the attribute says.
+    assert shown == [set(), set(), set(), {"b0sofa0003"}]
 
 
 def test_tasks_are_the_goals_of_a_split_in_order(data: str, env: WebShopEnv) -> None:
@@ -236,12 +233,10 @@ def test_a_wrong_option_is_named_and_the_episode_goes_on(env: WebShopEnv, option
         ({"max_steps": 0}, "max_steps must be a whole number of at least 1, found 0"),
         ({"reward": float("nan")}, "reward must be a finite number, found nan"),
         ({"partial": 2}, "partial must be True, False or a share from 0 to 1, found 2"),
-        ({"query_codes": "no"}, "query_codes must be True or False, found 'no'"),
         ({"render_mode": "human"}, "render_mode must be 'ansi' or None, found 'human'"),
         ({"nouns": 3}, "no noun tagger 3"),
         ({"data": "/nowhere"}, "There is no folder or file /nowhere"),
         ({"data": "ftp://shop"}, r"found the address 'ftp://shop'\. .*--env-data http://127"),
-        ({"server_goals": 5}, "server_goals needs a running server .*found 5 without one"),
         ({"max_step": 5}, "has no argument 'max_step'. Did you mean 'max_steps'"),
     ],
 )
