@@ -46,7 +46,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         headers = {"Location": "http://127.0.0.2:9/fixed_0"} if status == 302 else {}
         return httpx.Response(status, text=text, headers=headers, request=httpx.Request(method, url))
 
-    monkeypatch.setattr(live.httpx, "request", request)
+    monkeypatch.setattr(httpx, "request", request)
     monkeypatch.setattr(live, "PAUSE_S", 0.01)
     return left
 
