@@ -20,8 +20,7 @@ from unittest.mock import patch
 
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
-from skill_ttrl.envs.alfworld.game import Game, load_game
-from skill_ttrl.envs.alfworld.games import open_games
+from skill_ttrl.envs.alfworld.games import Game, load_game, open_games
 from skill_ttrl.rollout.rollout import run_scripted_episode
 
 FEWEST = 30

@@ -14,9 +14,8 @@ from pathlib import Path
 from statistics import fmean
 
 from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.game import TASK_TYPES, Game, load_game
-from skill_ttrl.envs.alfworld.games import open_games
-from skill_ttrl.envs.alfworld.maker.games import write_games
+from skill_ttrl.envs.alfworld.games import TASK_TYPES, Game, load_game, open_games
+from skill_ttrl.envs.alfworld.maker import write_games
 
 COLUMNS = ("receptacles", "that open", "things", "admissible", "steps", "open a door", "share a place")
 

@@ -33,8 +33,7 @@ from alfworld_walks import Engine, walk
 
 from skill_ttrl.envs import make_vec_env
 from skill_ttrl.envs.alfworld.engine import FastEngine, Frame
-from skill_ttrl.envs.alfworld.game import TASK_TYPES, Game, load_game, read_content, read_game_file
-from skill_ttrl.envs.alfworld.games import open_games
+from skill_ttrl.envs.alfworld.games import TASK_TYPES, Game, load_game, open_games, read_content, read_game_file
 
 STEADY_SECONDS = 0.5
 ENVIRONMENTS = 256

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.envs.alfworld.engine import FastEngine, Frame
-from skill_ttrl.envs.alfworld.game import GAME_FILE, read_content
+from skill_ttrl.envs.alfworld.games import GAME_FILE, read_content
 
 PLACES = {
     "CounterTop_bar_1": "loc_1", "Microwave_bar_1": "loc_1", "CounterTop_bar_2": "loc_2", "Fridge_bar_1": "loc_3",

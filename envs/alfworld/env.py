@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from skill_ttrl.envs.alfworld.engine import MAX_STEPS, FastEngine, Frame
-from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_in_words, walkthrough_of
-from skill_ttrl.envs.alfworld.games import GameList, Progress, open_games
+from skill_ttrl.envs.alfworld.games import (
+    Game,
+    GameList,
+    Progress,
+    load_game,
+    open_games,
+    read_game_file,
+    task_in_words,
+    walkthrough_of,
+)
 from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, move, room_and_words, vary
 from skill_ttrl.envs.text_env import (
     RENDER_MODES,

@@ -1,9 +1,8 @@
-"""Collections of games: where they are, which there are in a split, in a fixed order, and which of them can be played.
+"""Games: their files, where they are, which there are in a split, in a fixed order, and which of them can be played.
 
 Every game of a split is read once. What was found is an index: one JSON file for each split's folder, in this user's cache
 (`$XDG_CACHE_HOME/skill-ttrl/alfworld/index/`). Opening a split lists its folder and reads again the games whose size or time of change
-differs. `traj_data.json` is read with its game only. A process lists the folder again after `RECHECK_SECONDS` at the earliest: 256
-environments are made without listing it 256 times.
+differs; a process does so once.
 """
 
 from __future__ import annotations
@@ -13,29 +12,18 @@ import functools
 import hashlib
 import json
 import os
+import re
 import sys
 import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from skill_ttrl.envs.alfworld.game import (
-    GAME_FILE,
-    GENERATED,
-    GENERATED_FILE,
-    JSON_FOLDER,
-    OFFICIAL,
-    SPLITS,
-    TASK_TYPES,
-    Game,
-    read_content,
-    read_game_file,
-)
+from skill_ttrl.envs.alfworld.world import World, build_world, is_text, read_grammar, read_problem
 from skill_ttrl.errors import EnvError, SplitError, did_you_mean
 from skill_ttrl.storage.files import cache_folder, digest_of, write_atomic
 
@@ -46,6 +34,37 @@ GENERATE = "generated"
 """As `data`: this package's own games."""
 ONLY_OFFICIAL = "official"
 """As `data`: those of `$ALFWORLD_DATA`, and none where it is not set."""
+GAME_FILE = "game.tw-pddl"
+JSON_FOLDER = "json_2.1.1"
+"""Folder of the official release that holds one for each split; generated games are laid out alike."""
+SPLITS = ("train", "valid_seen", "valid_unseen")
+GENERATED_FILE = "generated.json"
+"""File next to `JSON_FOLDER` if this package generated the games: it records which games, and with which seed."""
+OFFICIAL, GENERATED = "alfworld-official", "alfworld-generated"
+"""Where games come from; every result names it."""
+TASK_TYPES = (
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
+"""In ALFWorld's own order (its numbers 1 to 6)."""
+KEPT_WORLDS = 512
+"""Games that are held in memory, the least recently used leave; about 0.2 MB each."""
+DOMAINS = ("6ac36c7c5a294baf", "4de9bfc0fd89adc3")
+"""Hashes of `alfred.pddl` without comments and white space, in the released games and in the package alfworld: what the engine
+simulates. The second does not name `SinkType` as a place to clean at; no receptacle is of that type.
+"""
+NOT_PLAYED = ("movable", "Sliced")
+"""ALFWorld's own environment leaves out folders with these in their names."""
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "pddl_domain": str,
+    "grammar": str,
+    "pddl_problem": str,
+    "walkthrough": (list, type(None)),
+}
 _OTHER_NAMES = {
     "eval_in_distribution": "valid_seen",
     "eval_out_of_distribution": "valid_unseen",
@@ -54,11 +73,114 @@ _OTHER_NAMES = {
 }
 
 
-class Skipped(NamedTuple):
-    """A game that is not played."""
+@dataclass(frozen=True, slots=True)
+class Game:
+    """One game of a collection."""
 
     id: str
-    reason: str
+    """`split/task folder/trial folder`: what `options={"task": id}` takes. Unique, and stable between machines."""
+    path: Path
+    """Of its `game.tw-pddl`."""
+    source: str
+    """`alfworld-official` or `alfworld-generated`."""
+    task_type: str
+    """One of `TASK_TYPES`."""
+
+    @property
+    def split(self) -> str:
+        """`train`, `valid_seen` or `valid_unseen`."""
+        return self.id.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A game's content, ready to be played."""
+
+    world: World
+    walkthrough: tuple[str, ...]
+    """Commands that win it. They know where hidden things are: to replay, not to learn from."""
+
+
+def task_in_words(introduction: str) -> str:
+    """Extract the task ("put a clean mug in cabinet.") from the first text of a game, which ends with it."""
+    sentence = introduction.rpartition("\n\n")[2]
+    return sentence.partition("Your task is to: ")[2] or sentence
+
+
+def read_game_file(path: Path) -> dict[str, Any]:
+    """The JSON of a game file.
+
+    Raises:
+        EnvError: there is none, it is cut off, or a field is missing; the message names the path.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise EnvError(f"There is no game {path}.") from None
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no JSON
+        raise EnvError(
+            f"The game {path} cannot be read: {error}. It may be truncated; copy or unpack it again."
+        ) from None
+    for name, kind in _FIELDS.items():
+        value = content.get(name) if isinstance(content, dict) else name
+        if (
+            not isinstance(content, dict)
+            or not isinstance(value, kind)
+            or (isinstance(value, str) and not is_text(value))
+        ):
+            raise EnvError(f"The game {path} has no {name!r} that is Unicode text.")
+    found: dict[str, Any] = content
+    return found
+
+
+def read_content(path: Path, content: Mapping[str, Any]) -> Loaded:
+    """A game from what `read_game_file` gives; messages name the path of the file.
+
+    Raises:
+        EnvError: it is of another domain or grammar, or a part is cut off.
+    """
+    try:
+        found = domain_hash(content["pddl_domain"])
+        if found not in DOMAINS:
+            raise EnvError(f"its domain is not ALFWorld's alfred.pddl ({found}, not {' or '.join(DOMAINS)})")
+        texts, task = read_grammar(content["grammar"])
+        world = build_world(read_problem(content["pddl_problem"]), texts, task)
+    except (EnvError, LookupError, ValueError) as error:
+        raise EnvError(f"The game {path} cannot be played: {error}.") from None
+    return Loaded(world, walkthrough_of(content))
+
+
+def walkthrough_of(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """The commands that win a game, from the JSON of its file; none where it has none."""
+    return tuple(str(command) for command in content["walkthrough"] or ())
+
+
+def load_game(path: Path) -> Loaded:
+    """Read a game; one that was read before and has not changed since is taken from memory.
+
+    Raises:
+        EnvError: it cannot be read, or is of another domain or grammar; the message names the path.
+    """
+    try:
+        stat = path.stat()
+    except OSError:
+        raise EnvError(f"There is no game {path}.") from None
+    return _load(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=KEPT_WORLDS)
+def _load(path: Path, changed: int, size: int) -> Loaded:
+    return read_content(path, read_game_file(path))
+
+
+@functools.lru_cache(maxsize=8)
+def domain_hash(text: str) -> str:
+    """A hash of a PDDL domain that comments, case and white space do not change."""
+    bare = re.sub(r"\s+", " ", re.sub(r";[^\n]*", "", text)).strip().lower()
+    return hashlib.blake2b(bare.encode(), digest_size=8).hexdigest()
+
+
+# Collections of games.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +197,16 @@ class Data:
         if self.folder is None:
             return SPLITS
         try:
-            found = [name for name in os.listdir(self.folder) if os.path.isdir(self.folder / name)]
+            found = [entry.name for entry in os.scandir(self.folder) if entry.is_dir()]
         except OSError as error:
             raise EnvError(f"The games in {self.folder} cannot be listed: {error.strerror or error}.") from None
         return tuple(sorted(name for name in found if not name.startswith(".")))
 
-    def open(self, split: str, progress: Progress | None = None) -> tuple[Path, str]:
-        """The folder of a split and the source of its games.
+    def open(self, split: str, progress: Progress | None = None) -> Split:
+        """All games of a split.
 
         Raises:
-            EnvError: there is no such split, or its games cannot be made.
+            EnvError: there is no such split, or its games cannot be listed or made.
         """
         known = self.splits()
         if split not in known:
@@ -93,10 +215,10 @@ class Data:
             raise SplitError(f"There is no split {_short(split)} in {self}.{meant}{did_you_mean(split[:50], known)}")
         if self.folder is not None:
             source = GENERATED if (self.folder.parent / GENERATED_FILE).is_file() else OFFICIAL
-            return self.folder / split, source
-        from skill_ttrl.envs.alfworld.maker.games import ensure_generated
+            return open_split(self.folder / split, source, progress)
+        from skill_ttrl.envs.alfworld.maker import ensure_generated
 
-        return ensure_generated(progress, self.generated) / JSON_FOLDER / split, GENERATED
+        return open_split(ensure_generated(progress, self.generated) / JSON_FOLDER / split, GENERATED, progress)
 
     def __str__(self) -> str:
         return "the generated games" if self.folder is None else str(self.folder)
@@ -128,54 +250,46 @@ def find_data(data: str | Path | None) -> Data:
     if asked == GENERATE:
         return Data(None)
     if isinstance(asked, str) and asked.startswith(f"{GENERATE}:"):
-        return Data(None, _count(asked))
+        count = asked.partition(":")[2]
+        if not (count.isascii() and count.isdigit() and int(count[:9])):
+            raise EnvError(f"data={asked[:60]!r} has no number of training games after the colon, as {GENERATE}:3000.")
+        return Data(None, int(count[:9]))
     folder = Path(os.path.expanduser(asked))
     for candidate in (folder / JSON_FOLDER, folder):
         if any(os.path.isdir(candidate / split) for split in SPLITS):
             return Data(candidate.absolute())
     raise EnvError(
-        (
-            f"There are no games in {folder} ({said}): expected {folder / JSON_FOLDER} with one of the folders "
-            f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}. Name the folder that alfworld-download has filled, or use generated games: "
-            f'data="{GENERATE}"'
-        )
-        + (f", or unset {VARIABLE}." if data is None else ".")
+        f"There are no games in {folder} ({said}): expected {folder / JSON_FOLDER} with one of the folders "
+        f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}. Name the folder that alfworld-download has filled, or use generated games: "
+        f'data="{GENERATE}"' + (f", or unset {VARIABLE}." if data is None else ".")
     )
 
 
-def _count(data: str) -> int:
-    """The number in `generated:N`."""
-    count = data.partition(":")[2]
-    if not (count.isascii() and count.isdigit() and int(count[:9])):
-        raise EnvError(
-            f'data={data[:60]!r} has no number of training games after the colon, such as "{GENERATE}:3000".'
-        )
-    return int(count[:9])
+def _variable() -> str | None:
+    """`$ALFWORLD_DATA`, unless the package alfworld has set it when it was imported: to its default folder, which it creates empty."""
+    value, default = os.environ.get(VARIABLE), os.path.expanduser("~/.cache/alfworld")
+    empty = not os.path.isdir(os.path.join(default, JSON_FOLDER))
+    return None if "alfworld.info" in sys.modules and value == default and empty else value
 
 
 class GameList(Sequence[Game]):
     """The games of one split that can be played, sorted by id, with what was left out. Written down as what it was opened with."""
 
     def __init__(
-        self,
-        data: Data,
-        split: str,
-        task_types: tuple[str, ...] = (),
-        progress: Progress | None = None,
+        self, data: Data, split: str, task_types: tuple[str, ...] = (), progress: Progress | None = None
     ) -> None:
         self.data, self.split, self.task_types = data, split, task_types
-        self._every = every = _read(data, split, progress)
-        self.source = every.source
-        if every.skipped:
-            _report(every.skipped, len(every.games), every.folder)
+        self._every = every = data.open(split, progress)
+        self.skipped = every.skipped
+        """Id of each game of the split, of any task type, that is not played → why."""
         self._games = every.games
         if task_types:
             self._games = tuple(game for game in every.games if game.task_type in task_types)
-        self.skipped: tuple[Skipped, ...] = every.skipped
-        """Games of the split, of any task type, that are not played."""
         if not self._games:
             there = sorted({game.task_type for game in every.games})
-            why = f" {len(self.skipped)} are left out, the first: {self.skipped[0].reason}" if self.skipped else ""
+            why = "".join(
+                f" {len(self.skipped)} are left out, the first: {first}" for first in [*self.skipped.values()][:1]
+            )
             raise EnvError(
                 f"There is no game of {' or '.join(task_types) or 'any task type'} in {every.folder} (expected TASK/TRIAL/{GAME_FILE}); "
                 f"its {len(every.games)} games are of: {', '.join(there) or 'none'}.{why}"
@@ -192,14 +306,8 @@ class GameList(Sequence[Game]):
         return self._games[number]
 
     def of(self, split: str) -> GameList:
-        """The games of another split of the same data, under the same choice of task types.
-
-        Raises:
-            EnvError: see `open_games`.
-        """
-        if split == self.split:
-            return self
-        return GameList(self.data, split, self.task_types)
+        """The games of another split of the same data, under the same choice of task types. Raises as `open_games`."""
+        return self if split == self.split else GameList(self.data, split, self.task_types)
 
     def find(self, name: object) -> Game:
         """The game with this id, of any split of the same data and of any task type.
@@ -211,22 +319,19 @@ class GameList(Sequence[Game]):
             raise EnvError(
                 f"A task is named by its game's id, such as {self._games[0].id!r}; found {_short(name)} ({type(name).__name__}). Numbers depend on the data: `env.unwrapped.games[number].id` is an id."
             )
-        split = name.partition("/")[0]
-        every = self._every
+        split, every = name.partition("/")[0], self._every
         if split != self.split and split in self.data.splits():
-            every = _read(self.data, split, None)
-        found = every.by_id.get(name)
-        if found is None:
-            for game in every.skipped:
-                if game.id == name:
-                    raise EnvError(f"The game {name} is left out: {game.reason.rstrip('.')}.")
-            close = difflib.get_close_matches(name[:300], every.by_id, n=1)
-            meant = f" Did you mean {close[0]!r}?" if close else ""
-            raise EnvError(
-                f"There is no game {_short(name)} in {self.data}.{meant} An id is split/task folder/trial folder, such as "
-                f"{self._games[0].id!r}; the splits are {', '.join(self.data.splits())}."
-            )
-        return found
+            every = self.data.open(split)
+        if name in every.by_id:
+            return every.by_id[name]
+        if name in every.skipped:
+            raise EnvError(f"The game {name} is left out: {every.skipped[name].rstrip('.')}.")
+        close = difflib.get_close_matches(name[:300], every.by_id, n=1)
+        meant = f" Did you mean {close[0]!r}?" if close else ""
+        raise EnvError(
+            f"There is no game {_short(name)} in {self.data}.{meant} An id is split/task folder/trial folder, such as "
+            f"{self._games[0].id!r}; the splits are {', '.join(self.data.splits())}."
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GameList, (self.data, self.split, self.task_types)
@@ -242,13 +347,13 @@ def open_games(
     """Open the games of a split.
 
     The first call reads every game of the split to find damaged ones, which takes seconds for thousands of games. The result is
-    stored in an index (`open_index`), so that opening the split again takes a fraction of a second. Damaged games are left out: a
+    stored in an index, so that opening the split again takes a fraction of a second. Damaged games are left out: a
     warning counts and names them, and `skipped` lists them.
 
     Args:
         data: see `find_data`.
         split: `train`, `valid_seen` or `valid_unseen`, or another folder next to these.
-        task_types: only games of these, see `game.TASK_TYPES`; None: of all six.
+        task_types: only games of these, see `TASK_TYPES`; None: of all six.
         progress: called with (games done, games in total) while games are read for the first time, or generated.
 
     Raises:
@@ -262,239 +367,121 @@ def open_games(
     return GameList(find_data(data), str(split), tuple(task_types or ()), progress)
 
 
-class _Every(NamedTuple):
+class Split(NamedTuple):
     """All games of a split."""
 
     folder: Path
-    source: str
     games: tuple[Game, ...]
     by_id: Mapping[str, Game]
-    skipped: tuple[Skipped, ...]
+    skipped: Mapping[str, str]
+    """Id of each game that is not played → why."""
 
 
-def _read(data: Data, split: str, progress: Progress | None) -> _Every:
-    folder, source = data.open(split, progress)
-    return _sorted_out(open_index(folder, progress), folder, split, source)
-
-
-@lru_cache(maxsize=8)
-def _sorted_out(index: Index, folder: Path, split: str, source: str) -> _Every:
-    """The games of an index; while it is the same object, lists share their games."""
-    games, skipped = [], []
-    for name, entry in index.entries.items():
-        game = f"{split}/{name}"
-        if not entry.why:
-            games.append(Game(game, folder / name / GAME_FILE, source, entry.task_type))
-        else:
-            skipped.append(Skipped(game, entry.why))
-    return _Every(folder, source, tuple(games), {game.id: game for game in games}, tuple(skipped))
-
-
-def _report(skipped: Sequence[Skipped], others: int, folder: Path) -> None:
-    """Warn of the games that are left out, with how many have each reason; of a damaged one the reason names its file."""
-    counts = Counter(game.reason.rstrip(".") for game in skipped).most_common()
-    why = [reason if count == 1 else f"{count}: {reason}" for reason, count in counts[:4]]
-    more = [f"and {len(counts) - 4} more reasons"] if len(counts) > 4 else []
-    total = f"{len(skipped)} of the {len(skipped) + others} games in {folder} are left out"
-    warnings.warn(f"{total}: {'; '.join([*why, *more])}.", stacklevel=4)
-
-
-def _variable() -> str | None:
-    """`$ALFWORLD_DATA`, unless the package alfworld has set it when it was imported: to its default folder, which it creates empty."""
-    value, default = os.environ.get(VARIABLE), os.path.expanduser("~/.cache/alfworld")
-    empty = not os.path.isdir(os.path.join(default, JSON_FOLDER))
-    return None if "alfworld.info" in sys.modules and value == default and empty else value
-
-
-def _short(value: object) -> str:
-    """A value for a message, however long it is."""
-    text = repr(value[:200] if isinstance(value, str) else value)
-    return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-RECHECK_SECONDS = 5.0
-_READERS = ("game", "games", "world")
-"""Modules whose text decides what an index says: one that other text has made is made again."""
-
-
-class Entry(NamedTuple):
-    """One game of an index."""
-
-    size: int
-    """Bytes of the game file."""
-    changed: int
-    """Nanoseconds since 1970, as the file system tells."""
-    task_type: str
-    """One of `TASK_TYPES`, or empty."""
-    why: str
-    """Why it is not played, with the file's path where it is damaged; empty: it is played."""
-
-
-@dataclass(frozen=True, eq=False)
-class Index:
-    """The games below one split's folder."""
-
-    entries: Mapping[str, Entry]
-    """`task folder/trial folder` → its game, sorted."""
-
-
-_ROW = (int, int, str, str)
-_opened: dict[str, tuple[Index, float]] = {}
+Entry = tuple[int, int, str, str]
+"""A game in an index: bytes of its file, its time of change in nanoseconds, its task type, why it is not played (empty: it is)."""
+_opened: dict[tuple[str, str], Split] = {}
 _lock = threading.RLock()
 
 
-def open_index(folder: Path, progress: Progress | None = None) -> Index:
-    """Return the index of a split's folder, from memory, from the cache, or newly made.
-
-    Returns the same object as long as nothing has changed.
-
-    Args:
-        folder: `…/json_2.1.1/<split>`.
-        progress: called with (games read, games in total) if games have to be read.
-
-    Raises:
-        EnvError: the folder cannot be listed.
-    """
-    name = os.path.realpath(folder)
-    with _lock:
-        index, listed = _opened.get(name, (None, 0.0))
-        if index is not None and time.monotonic() - listed < RECHECK_SECONDS:
-            return index
-        stamps = _list(name)
-        if index is None or _differs(index, stamps):
-            index = _updated(name, stamps, progress)
-        _opened[name] = (index, time.monotonic())
-        return index
-
-
 def forget() -> None:
-    """The next `open_index` asks the file system, however short ago the last was."""
+    """Look at the folders again when they are opened next."""
     with _lock:
         _opened.clear()
 
 
-def index_file(folder: Path) -> Path:
+def open_split(folder: Path, source: str, progress: Progress | None = None) -> Split:
+    """All games of a split's folder, `…/json_2.1.1/<split>`: as this process has opened it before, else by its index.
+
+    Raises:
+        EnvError: the folder cannot be listed.
+    """
+    with _lock:
+        name = os.path.realpath(folder)
+        if (name, source) not in _opened:
+            entries = _read_index(name, progress)
+            at = {
+                f"{folder.name}/{game}": (folder / game / GAME_FILE, kind, why)
+                for game, (*_, kind, why) in entries.items()
+            }
+            games = tuple(Game(game, path, source, kind) for game, (path, kind, why) in at.items() if not why)
+            skipped = {game: why for game, (*_, why) in at.items() if why}
+            _opened[name, source] = Split(folder, games, {game.id: game for game in games}, skipped)
+        found = _opened[name, source]
+    if found.skipped:
+        counts = Counter(reason.rstrip(".") for reason in found.skipped.values()).most_common()
+        why = [reason if count == 1 else f"{count}: {reason}" for reason, count in counts[:4]]
+        more = [f"and {len(counts) - 4} more reasons"] if len(counts) > 4 else []
+        total = f"{len(found.skipped)} of the {len(found.skipped) + len(found.games)} games in {folder} are left out"
+        warnings.warn(f"{total}: {'; '.join([*why, *more])}.", stacklevel=5)
+    return found
+
+
+def index_file(folder: str | Path) -> Path:
     """Where the index of a split's folder is kept."""
     place = os.path.realpath(folder)
     key = hashlib.blake2b(os.fsencode(place), digest_size=8).hexdigest()
     return cache_folder("alfworld") / "index" / f"{os.path.basename(place)}-{key}.json"
 
 
-def _updated(name: str, stamps: Mapping[str, tuple[int, int]], progress: Progress | None) -> Index:
-    """The stored index, with new and changed games read, and stored again where something has changed."""
-    path = index_file(Path(name))
-    known = _stored(path, name)
-    if known is not None and not _differs(known, stamps):
-        return known
-    kept = {} if known is None else known.entries
-    new = [game for game, stamp in stamps.items() if game not in kept or kept[game][:2] != stamp]
-    read = {}
-    for number, game in enumerate(new, 1):
-        read[game] = Entry(*stamps[game], *look_at(Path(name), game))
-        if progress is not None:
-            progress(number, len(new))
-    entries = {game: read[game] if game in read else kept[game] for game in stamps}
-    content = {"reader": _reader(), "folder": name, "entries": entries}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(content, separators=(",", ":")).encode())
-    except OSError as error:
-        warnings.warn(
-            f"The index of the games cannot be saved in {path.parent}: {error.strerror or error}. Each process rebuilds it "
-            "(seconds for thousands of games). Make the folder writable, or set XDG_CACHE_HOME to one that is.",
-            stacklevel=2,
-        )
-    return Index(entries)
-
-
-def _list(name: str) -> dict[str, tuple[int, int]]:
-    """(size, time of change) of each game, by its name, sorted."""
+def _read_index(name: str, progress: Progress | None) -> dict[str, Entry]:
+    """`task folder/trial folder` → its game, sorted: as stored, with new and changed games read."""
     stamps: dict[str, tuple[int, int]] = {}
     try:
-        for task in _folders_in(name):
-            for trial in _folders_in(f"{name}/{task}"):
-                game = f"{name}/{task}/{trial}/{GAME_FILE}"
-                try:
-                    stat = os.stat(game)
-                except FileNotFoundError:
-                    continue
-                stamps[f"{task}/{trial}"] = (stat.st_size, stat.st_ctime_ns)  # that of a change of permissions too
+        for path in Path(name).glob(f"[!.]*/[!.]*/{GAME_FILE}"):
+            stat = path.stat()
+            stamps["/".join(path.parts[-3:-1])] = (
+                stat.st_size,
+                stat.st_ctime_ns,
+            )  # that of a change of permissions too
     except OSError as error:
         raise EnvError(f"The games in {name} cannot be listed: {error.strerror or error}.") from None
-    return dict(sorted(stamps.items()))
-
-
-def _folders_in(place: str) -> list[str]:
-    with os.scandir(place) as entries:
-        return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-
-
-def _differs(index: Index, stamps: Mapping[str, tuple[int, int]]) -> bool:
-    return {game: entry[:2] for game, entry in index.entries.items()} != stamps
+    path, reader, known = index_file(name), _reader(), dict[str, Entry]()
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):  # a damaged one is none
+        stored = json.loads(path.read_bytes())
+        if (stored["reader"], stored["folder"]) == (reader, name):
+            known = {
+                game: (int(size), int(at), str(kind), str(why))
+                for game, (size, at, kind, why) in stored["entries"].items()
+            }
+    new = [game for game, stamp in sorted(stamps.items()) if game not in known or known[game][:2] != stamp]
+    for number, game in enumerate(new, 1):
+        known[game] = (*stamps[game], *look_at(Path(name), game))
+        if progress is not None:
+            progress(number, len(new))
+    entries = {game: known[game] for game in sorted(stamps)}
+    if new or len(known) != len(entries):
+        with suppress(OSError):  # each process then reads the games again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = {"reader": reader, "folder": name, "entries": entries}
+            write_atomic(path, json.dumps(content, separators=(",", ":")).encode())
+    return entries
 
 
 @functools.cache
 def _reader() -> str:
-    """A hash of the modules that read the games."""
-    return digest_of(Path(__file__).with_name(f"{name}.py") for name in _READERS)
-
-
-def _stored(path: Path, name: str) -> Index | None:
-    """The index in a file; None where there is none for this folder and this reader, or it is damaged, which is said."""
-    try:
-        content: Any = json.loads(path.read_bytes())
-        if content["reader"] != _reader() or content["folder"] != name:
-            return None
-        entries = {str(game): Entry(*row) for game, row in content["entries"].items()}
-        if not all(isinstance(value, kind) for row in entries.values() for value, kind in zip(row, _ROW, strict=True)):
-            raise ValueError("a row is none")
-        return Index(entries)
-    except OSError:  # there is none, or it cannot be read: then writing it says so
-        return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        warnings.warn(f"The index {path} is damaged and is rebuilt ({error!r:.200}).", stacklevel=2)
-        return None
-
-
-NOT_PLAYED = ("movable", "Sliced")
-"""ALFWorld's own environment leaves out folders with these in their names."""
+    """A hash of the modules that decide what an index says."""
+    return digest_of(Path(__file__).with_name(f"{name}.py") for name in ("games", "world"))
 
 
 def look_at(folder: Path, name: str) -> tuple[str, str]:
     """Read one game of a split's folder to its end: its task type, and why it is not played. Its name is `task folder/trial folder`."""
-    task_type, place = "", folder / name
+    task_type = name.partition("-")[0]
+    if any(word in name for word in NOT_PLAYED):
+        return task_type, f"ALFWorld plays no task with {' or '.join(map(repr, NOT_PLAYED))} in its name"
+    if task_type not in TASK_TYPES:
+        return "", "its folder's name is none of the six task types"
+    path = folder / name / GAME_FILE
     try:
-        task_type = _task_type(place, name)
-        if any(word in name for word in NOT_PLAYED):
-            return task_type, f"ALFWorld plays no task with {' or '.join(map(repr, NOT_PLAYED))} in its name"
-        if not task_type:
-            return "", "its folder's name is none of the six task types"
-        content = read_game_file(place / GAME_FILE)
+        content = read_game_file(path)
         if content.get("solvable") is not True:
             return task_type, "it is not marked as solvable"
-        read_content(place / GAME_FILE, content)
+        read_content(path, content)
     except EnvError as error:
         return task_type, str(error)
     return task_type, ""
 
 
-def _task_type(place: Path, name: str) -> str:
-    """The task type from the folder's name, which `traj_data.json` must not gainsay; empty where neither names one.
-
-    Raises:
-        EnvError: they differ, or `traj_data.json` cannot be read.
-    """
-    named = name.partition("-")[0]
-    path = place / "traj_data.json"
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return named if named in TASK_TYPES else ""
-    except (OSError, ValueError, RecursionError) as error:
-        raise EnvError(f"{path} cannot be read: {error}. It may be truncated; copy or unpack it again.") from None
-    stated = content.get("task_type") if isinstance(content, Mapping) else None
-    if stated not in TASK_TYPES:
-        return ""
-    if named in TASK_TYPES and named != stated:
-        raise EnvError(f"{path} says task_type {stated!r}, its folder's name {named!r}.")
-    return str(stated)
+def _short(value: object) -> str:
+    """A value for a message, however long it is."""
+    text = repr(value[:200] if isinstance(value, str) else value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -137,27 +137,6 @@ def _grouped(pairs: Sequence[tuple[str, ...]]) -> dict[str, list[str]]:
 _FACT = re.compile(r"\(\s*([\w-]+)\s*([^()]*)\)")
 _COMMENT = re.compile(r";[^\n]*")
 _SPACE = re.compile(r"\s+")
-_WORN_DOWN = {"distance", "total-cost", "="}
-"""Of the init's other expressions: they cost a planner something and a player nothing."""
-_NESTED = re.compile(r"\(\s*[\w-]+[^()]*\(")
-_ID = re.compile(r"[\w-]+")
-_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "atlocation": ("agent", "location"),
-    "receptacleatlocation": ("receptacle", "location"),
-    "objectatlocation": ("object", "location"),
-    "inreceptacle": ("object", "receptacle"),
-    "inreceptacleobject": ("object", "object"),
-    "objecttype": ("object", "otype"),
-    "receptacletype": ("receptacle", "rtype"),
-    "cancontain": ("rtype", "otype"),
-    **dict.fromkeys(("openable", "opened"), ("receptacle",)),
-    **dict.fromkeys(
-        "pickupable cleanable heatable coolable toggleable sliceable isreceptacleobject isclean ishot iscool istoggled "
-        "issliced".split(),
-        ("object",),
-    ),
-}
-"""Of the predicates that the engine reads → the types of their arguments. A planner drops a fact about anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +155,6 @@ class Goal:
 class Problem:
     """A problem's facts, lower case as the planner reads them."""
 
-    types: Mapping[str, str]
-    """Id of each declared object → its type ("object", "receptacle", "location", "agent", …)."""
     facts: Mapping[str, tuple[tuple[str, ...], ...]]
     """Predicate → arguments of each initial fact, sorted; the order of all texts."""
     names: Mapping[str, str]
@@ -220,55 +197,18 @@ def read_problem(text: str) -> Problem:
     objects = text.find("(:objects")
     init = text.find("(:init", objects)
     goal = text.find("(:goal", init)
-    if min(objects, init, goal) < 0:
-        raise EnvError("its problem has no (:objects …), (:init …) and (:goal …), in this order")
-    if text.count("(") != text.count(")"):
-        raise EnvError("the brackets of its problem do not match")
-    types = _types(text[objects + len("(:objects") : init])
-    facts = _facts(text[init + len("(:init") : goal], types)
+    if min(objects, init, goal) < 0 or text.count("(") != text.count(")"):
+        raise EnvError("its problem has no whole (:objects …), (:init …) and (:goal …), in this order")
+    rows: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for predicate, arguments in _FACT.findall(text[init + len("(:init") : goal]):
+        if predicate not in ("distance", "total-cost", "="):  # they cost a planner something and a player nothing
+            rows[predicate].add(tuple(arguments.split()))
+    facts = {predicate: tuple(sorted(own)) for predicate, own in rows.items()}
     if len(facts.get("atlocation", ())) != 1:
         raise EnvError(f"its agent is in {len(facts.get('atlocation', ()))} places")
-    names = _names(arg for rows in facts.values() for row in rows for arg in row)
+    names = _names(arg for own in facts.values() for row in own for arg in row)
     _check_household(facts, names)
-    return Problem(types, facts, names, _goal(text[goal:]))
-
-
-def _types(text: str) -> dict[str, str]:
-    types: dict[str, str] = {}
-    waiting: list[str] = []
-    words = iter(text.replace(")", " ").split())
-    for word in words:
-        if word == "-":
-            kind = next(words, "")
-            types.update(dict.fromkeys(waiting, kind))
-            waiting.clear()
-        else:
-            waiting.append(word)
-    return types
-
-
-def _facts(text: str, types: Mapping[str, str]) -> dict[str, tuple[tuple[str, ...], ...]]:
-    nested = _NESTED.search(text)  # such as (not (opened …)), which would be taken for its inner part
-    if nested is not None:
-        raise EnvError(f"its facts contain an expression: {nested[0][:80]}…")
-    found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    for predicate, arguments in _FACT.findall(text):
-        if predicate not in _WORN_DOWN:
-            found[predicate].add(tuple(arguments.split()))
-    for predicate, kinds in _ARGUMENTS.items():
-        if any(len(row) != len(kinds) for row in found.get(predicate, ())):
-            raise EnvError(f"a fact {predicate!r} does not have {len(kinds)} argument{'s' * (len(kinds) > 1)}")
-    named = {arg for rows in found.values() for row in rows for arg in row}
-    if named - types.keys():
-        raise EnvError(f"its facts name {min(named - types.keys())!r}, which is not declared")
-    odd = sorted(name for name in named if not _ID.fullmatch(name))
-    if odd:
-        raise EnvError(f"{odd[0][:80]!r} is not the name of an object")
-    for predicate, kinds in _ARGUMENTS.items():
-        for row in found.get(predicate, ()):
-            if tuple(types[arg] for arg in row) != kinds:
-                raise EnvError(f"its fact ({predicate} {' '.join(row)}) is not about {' and '.join(kinds)}")
-    return {predicate: tuple(sorted(rows)) for predicate, rows in found.items()}
+    return Problem(facts, names, _goal(text[goal:]))
 
 
 def _check_household(facts: Mapping[str, tuple[tuple[str, ...], ...]], names: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -19,11 +19,13 @@ from skill_ttrl.envs.text_env import (
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue
 from skill_ttrl.envs.webshop.catalogue.nouns import TAGGERS
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, SPLITS, TEST_GOALS, TRAIN_BOTH, GoalList
-from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals
 from skill_ttrl.envs.webshop.pages import admissible
 from skill_ttrl.envs.webshop.shop import MODES, Shop, ShopVisit, State, View, is_coded, shared_shop
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
+
+if TYPE_CHECKING:
+    from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals
 
 WEBSHOP_ENV_ID = "SkillTTRL/WebShop-v0"
 MAX_STEPS = 15
@@ -101,6 +103,8 @@ class WebShopEnv(TextEnv):
         self._visit: ShopVisit | LiveVisit
         self._kind, self._mode, self._shop_settings = goals, observation_mode, (nouns, show_attributes)
         if _is_server(data):
+            from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals  # others need no client
+
             self._data, self.source, self.expensive = str(data), f"server {data}", True
             self.goals = ServerGoals(self._data, TEST_GOALS + DEV_GOALS if server_goals is None else server_goals)
             self._visit = LiveVisit(self._data, observation_mode)
@@ -152,6 +156,8 @@ class WebShopEnv(TextEnv):
         """
         _check(**others)
         if _is_server(data):
+            from skill_ttrl.envs.webshop.live import LiveVisit
+
             LiveVisit(str(data)).start(0)
         else:
             open_catalogue(data, progress)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.alfworld_walks import DIGEST_BYTES, WALKS, digest, walk
 from skill_ttrl.envs.alfworld.engine import MAX_STEPS, FastEngine
-from skill_ttrl.envs.alfworld.game import GAME_FILE, load_game
+from skill_ttrl.envs.alfworld.games import GAME_FILE, load_game
 
 RECORDED = Path(__file__).parents[1] / "data" / "alfworld_transcripts.jsonl"
 DIGITS = 2 * DIGEST_BYTES

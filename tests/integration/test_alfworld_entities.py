@@ -13,7 +13,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.config import BuiltinConfig, load_config
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
-from skill_ttrl.envs.alfworld.maker.games import write_games
+from skill_ttrl.envs.alfworld.maker import write_games
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_plain, turn_end
 from skill_ttrl.llm.models.builtin import build_tokenizer

@@ -15,8 +15,8 @@ from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.envs.alfworld.engine import MAX_STEPS
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
-from skill_ttrl.envs.alfworld.game import TASK_TYPES
-from skill_ttrl.envs.alfworld.maker.games import write_games
+from skill_ttrl.envs.alfworld.games import TASK_TYPES
+from skill_ttrl.envs.alfworld.maker import write_games
 from skill_ttrl.errors import EnvError
 from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.types import Trajectory

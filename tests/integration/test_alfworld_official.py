@@ -14,8 +14,8 @@ import pytest
 from benchmarks.alfworld_official import OfficialEngine
 from benchmarks.alfworld_walks import WALKS, walk
 from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.game import TASK_TYPES, load_game
-from skill_ttrl.envs.alfworld.maker.games import write_games
+from skill_ttrl.envs.alfworld.games import TASK_TYPES, load_game
+from skill_ttrl.envs.alfworld.maker import write_games
 
 STEPS = 6
 """Frames of a walk in the ordinary suite; the official engine takes about 0.1 s for each."""

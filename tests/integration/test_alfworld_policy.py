@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.envs.alfworld.maker.games import write_games
+from skill_ttrl.envs.alfworld.maker import write_games
 from skill_ttrl.stages import evaluate
 from skill_ttrl.stages.evaluation.results import Evaluation
 

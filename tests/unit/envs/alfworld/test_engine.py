@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from benchmarks.alfworld_official import OfficialEngine
 from benchmarks.alfworld_walks import walk
 from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine, Frame
-from skill_ttrl.envs.alfworld.game import load_game, read_content
+from skill_ttrl.envs.alfworld.games import load_game, read_content
 from skill_ttrl.errors import EnvError
 from tests.alfworld_kitchen import DONE, LIGHT, PLACE, TWO, content, kitchen, odd_problem, play, problem, write_game
 
@@ -142,10 +142,10 @@ def test_this_kitchen_is_the_same_to_the_official_engine(tmp_path: Path, kind: s
         ("", "cannot be read: Expecting value"),
         ('{"pddl_domain": "(define', "cannot be read: Unterminated string.*copy or unpack it again"),
         ("[" * 100_000, "cannot be read"),
-        ("[]", "is not a JSON object"),
+        ("[]", "has no 'pddl_domain'"),
         ("{}", "has no 'pddl_domain'"),
         (json.dumps({"pddl_domain": "", "grammar": "", "pddl_problem": "", "walkthrough": 3}), "has no 'walkthrough'"),
-        ('{"pddl_domain": "\\ud800", "grammar": "", "pddl_problem": "", "walkthrough": []}', "is not Unicode text in 'pddl_domain'"),
+        ('{"pddl_domain": "\\ud800", "grammar": "", "pddl_problem": "", "walkthrough": []}', "has no 'pddl_domain' that is Unicode text"),
     ],
     ids=["empty", "cut off", "deep", "list", "nothing in it", "walkthrough", "surrogate"],
 )  # fmt: skip
@@ -179,11 +179,8 @@ def change(field: str, old: str, new: str) -> dict[str, Any]:
         ("grammar", '"rhs": "You are not', '"lhs": "You are not', "'inventory.feedback' of its grammar is not a list of texts"),
         ("grammar", '"You are not', "You are not", "its grammar cannot be read"),
         ("grammar", "put an apple", "\\ud800", "the task in its grammar is no Unicode text"),
-        ("pddl_problem", "(:goal", "(:gaol", "has no .*goal"),
-        ("pddl_problem", "(sliceable Apple_bar_1)", "(sliceable Apple_bar_1", "the brackets"),
-        ("pddl_problem", "(sliceable Apple_bar_1)", "(sliceable Pear_bar_1)", "'pear_bar_1', which is not declared"),
-        ("pddl_problem", "(sliceable Apple_bar_1)", "(not (sliceable Apple_bar_1))", r"an expression: \(not \("),
-        ("pddl_problem", "(atLocation agent1 loc_0)", "(atLocation agent1 MugType)", r"\(atlocation agent1 mugtype\) is not about agent and location"),
+        ("pddl_problem", "(:goal", "(:gaol", "has no whole .*goal"),
+        ("pddl_problem", "(sliceable Apple_bar_1)", "(sliceable Apple_bar_1", "has no whole"),
         ("pddl_problem", "(sliceable Apple_bar_1)", "(holds agent1 Apple_bar_1)", "its agent starts with an object in its hand"),
         ("pddl_problem", "(openable Fridge_bar_1)", "(receptacleAtLocation Fridge_bar_1 loc_5)", "its fridge 1 stands in 2 places"),
         ("pddl_problem", "(and (inReceptacle", "(or (inReceptacle", "its goal is none of ALFRED's six kinds"),

@@ -12,13 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.envs.alfworld.game import SPLITS, TASK_TYPES
-from skill_ttrl.envs.alfworld.games import Data, find_data
-from skill_ttrl.envs.alfworld.maker import games as maker
-from skill_ttrl.envs.alfworld.maker import ontology
-from skill_ttrl.envs.alfworld.maker.games import COUNTS, counts, ensure_generated, generated, solve, write_games
-from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
-from skill_ttrl.envs.alfworld.maker.rooms import OFFICIAL_UNSEEN, Goal, goals_by_room
+from skill_ttrl.envs.alfworld import maker
+from skill_ttrl.envs.alfworld import maker as ontology
+from skill_ttrl.envs.alfworld.games import SPLITS, TASK_TYPES, Data, find_data
+from skill_ttrl.envs.alfworld.maker import (
+    COUNTS,
+    OFFICIAL_UNSEEN,
+    Goal,
+    counts,
+    ensure_generated,
+    generated,
+    goals_by_room,
+    read_ontology,
+    solve,
+    write_games,
+)
 from skill_ttrl.errors import EnvError
 
 DEFAULT_GAMES, FIRST_GAMES = "fe0fb85aba1fe345", "5625b514bdaa89de"
@@ -100,7 +108,7 @@ def test_only_the_types_that_are_asked_for_are_made(tmp_path: Path) -> None:
 def run_with_few_games(cache: Path, end: str) -> subprocess.Popen[bytes]:
     """Another process that fills the cache, with fewer games than usual."""
     program = (
-        "import os, signal; from skill_ttrl.envs.alfworld.maker import games; "
+        "import os, signal; from skill_ttrl.envs.alfworld import maker as games; "
         "games.COUNTS = {'train': 12, 'valid_seen': 6, 'valid_unseen': 6}; " + end
     )
     return subprocess.Popen(
@@ -165,7 +173,7 @@ def test_without_the_package_the_message_says_what_to_install_and_what_works(
 
 def test_reading_the_package_imports_nothing_of_it_and_sets_nothing(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from skill_ttrl.envs.alfworld.maker.games import write_games; import pathlib; "
+        "import os, sys; from skill_ttrl.envs.alfworld.maker import write_games; import pathlib; "
         f"write_games(pathlib.Path({str(tmp_path / 'games')!r}), 'train', 1); "
         "assert 'ALFWORLD_DATA' not in os.environ; "
         "assert not {'alfworld', 'textworld', 'torch'} & set(sys.modules), sorted(sys.modules)"

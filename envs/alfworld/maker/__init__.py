@@ -1,1 +1,0 @@
-"""Generated ALFWorld games: rooms, goals, walkthroughs, files."""
