@@ -68,9 +68,8 @@ class DemonstrationsConfig(Section):
     label: Literal["success", "expert"] = "success"
     """Actions to imitate: `success`: those of won episodes. `expert`: the agent's own action at each step of every episode (see
     `collect.epsilon`)."""
-    rationale: Literal["none", "skill", "next_subgoal", "openai"] = "none"
-    """Content of `<think>`. `none`: no tag. `skill`: the title of the skill that the step follows. `next_subgoal`: the next action of the
-    episode that handles an object of the task. `openai`: a text written by the teacher of `endpoints`."""
+    rationale: Literal["none", "openai"] = "none"
+    """Content of `<think>`. `none`: no tag. `openai`: a text written by the teacher of `endpoints`."""
     no_skill_fraction: float = Field(default=0.2, ge=0, le=1)
     """Share of the episodes whose prompts have no skills, so that the policy learns what skills add."""
     random_skill_fraction: float = Field(default=0.1, ge=0, le=1)

@@ -99,7 +99,7 @@ def run(
     progress = progress or SilentProgress()
     check_runnable(config, Path(output), resume)
     config = with_defaults(config)
-    phases = learning_phases(config)
+    phases = learning_phases(config.phases)
     with ExitStack() as stack:
         session = _open(stack, config, output, resume, source, progress)
         components, meter, functions = _prepare(stack, session, phases)
@@ -341,7 +341,7 @@ def _begin(stack: ExitStack, session: Session, components: TrainingComponents, m
     )
     for text in (
         template_warning(run.components.backend, run.components.worker.agent.formatter.messages("?")),
-        uncorrected_staleness(config),
+        uncorrected_staleness(config.rl, config.phases),
         *session.warnings,
     ):
         if text:

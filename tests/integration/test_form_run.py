@@ -18,7 +18,7 @@ from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.stages import train
-from skill_ttrl.stages.inputs.demonstrate import LeftOut, demonstrate, demonstrate_episodes
+from skill_ttrl.stages.inputs.demonstrate import demonstrate, demonstrate_episodes
 from skill_ttrl.stages.setup.encode import encode_shown
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Step, Task, Trajectory
@@ -93,7 +93,7 @@ def test_demonstrations_are_written_in_the_form_up_to_what_it_cannot_write(polic
     good = episode(("search[red cheap mug]", None), ("click[b00]", None))
     helped = episode(("search[red]", "search[red mug]"), ("click[help]", "click[b00]"), ("click[b00]", "click[b00]"))
     config = DemonstrationsConfig(label="success", examples=None)
-    shown = list(demonstrate([good], AGENT, config, 0))
+    shown = demonstrate([good], AGENT, config, 0)[0]
     assert [(each.action, each.answer) for each in shown] == [
         ("search[red cheap mug]", "search word 1 word 2"),
         ("click[b00]", "result 1"),
@@ -102,14 +102,14 @@ def test_demonstrations_are_written_in_the_form_up_to_what_it_cannot_write(polic
     advice = config.model_copy(update={"label": "expert"})
     grown, learnt, _, left_out = demonstrate_episodes([helped], AGENT, advice, 0, tagged=False)
     said = [[turn.done for turn in each.turns] for each in grown]
-    assert said == [["search word 1", "result 1"]] and left_out == LeftOut(not_written=1) and len(learnt) == 2
+    assert said == [["search word 1", "result 1"]] and left_out == (0, 1) and len(learnt) == 2
     assert [turn.learnt for turn in grown[0].turns] == ["search word 1 word 2", "result 1"]
     assert grown[0].turns[0].seen is not None and grown[0].turns[0].seen.content.startswith("result 1 word 1 word 2")
     (example,) = encode_shown(policy[1], grown)
     assert "click" not in policy[1].decode(list(example.response_ids))
     # Each turn by itself needs what is before it no more.
     alone = Agent(PromptFormatter("plain"), "none", form=FORM)
-    assert [each.answer for each in demonstrate([helped], alone, advice, 0)] == [
+    assert [each.answer for each in demonstrate([helped], alone, advice, 0)[0]] == [
         "search word 1 word 2",
         "result 1",
         "result 1",

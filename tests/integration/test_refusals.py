@@ -95,7 +95,6 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     (["data.max_prompt_tokens=60"], 2, "data.max_prompt_tokens"),
     ([SKILLS, "skills.merger=openai", "endpoints.roles.merger.model=m"], 2, "OPENAI_API_KEY"),
     ([*ROOMY, "skills.bank=./none"], 4, "skills.bank"),
-    ([*WEBSHOP, "agent.observations=webshop", "demonstrations.rationale=next_subgoal"], 2, "demonstrations.rationale"),
     (
         [*STEP, "agent.structured_actions=true", "rollout.backend=own_refusals:Shares"],
         2,

@@ -172,7 +172,7 @@ def test_a_demonstration_s_prompt_is_what_the_policy_is_asked_in_the_same_scene(
         steps = [replace(step, info={**step.info, ADVICE: step.admissible_actions[0]}) for step in played.steps]
         bank = read_run_bank(config.skills, whole, played.bank_version)
         assert bank is not None and parts.agent.skills is not None
-        shown = list(demonstrate([replace(played, steps=tuple(steps))], parts.agent.with_bank(bank.view()), asked, 0))
+        shown = demonstrate([replace(played, steps=tuple(steps))], parts.agent.with_bank(bank.view()), asked, 0)[0]
         bank.close()
         assert [each.skills for each in shown] == [played.skills_in_prompt] * len(steps)
         for step, each in zip(steps, shown, strict=True):

@@ -144,7 +144,7 @@ def _phase(name: str, config: SkillTTRLConfig, found: DryRun) -> PhaseSize:
 
 def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
     """Check the tasks that are trained and evaluated on, and the environment with the first of them."""
-    data, env, held_out = config.data, config.env, is_held_out(config)
+    data, env, held_out = config.data, config.env, is_held_out(config.data)
     split = env.train_split if data.train is None else "train"
     train = evaluated = found.attempt(_tasks, config, config.train_source, split, env.train_tasks, found)
     if held_out:
@@ -152,7 +152,7 @@ def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
     found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
     known = [*(train or ()), *(evaluated or ())]
     envs = found.attempt(make_envs, config, known) if known else None
-    for error in task_refusals(config, train, evaluated if held_out else None, envs):
+    for error in task_refusals(config, train, envs):
         found.refuse(error)
     if envs is not None:
         envs.close()

@@ -20,10 +20,8 @@ from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.scripted import ADVICE
-from skill_ttrl.skills.heuristic_teacher import Forms, names_task
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.skills.similarity import normalized_tokens
-from skill_ttrl.skills.types import case_of, goal_of
+from skill_ttrl.skills.types import goal_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
 
 LONGEST_EXAMPLE = 20
@@ -99,17 +97,15 @@ def answer_note(config: SkillTTRLConfig, demonstrations: Sequence[Demonstration]
     return f"{found}. Samples without answers cannot be voted on."
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """How many steps of the episodes are not imitated, by reason; see `Coverage`."""
-
-    not_possible: int = 0
-    not_written: int = 0
+ChosenStep = tuple[Trajectory, int, str]
+"""An episode, the place of a step in it, and what to do there."""
+LeftOut = tuple[int, int]
+"""How many steps of the episodes are not imitated: `Coverage.not_possible`, `Coverage.not_written`."""
 
 
 def chosen_steps(
     trajectories: Sequence[Trajectory], config: DemonstrationsConfig, agent: Agent | None = None
-) -> tuple[list[tuple[Trajectory, int, str]], LeftOut]:
+) -> tuple[list[ChosenStep], LeftOut]:
     """(episode, step, what to do there) of what is imitated, in order, and what was left out.
 
     What the form of actions of `agent` cannot write is not learnt; nor is what follows such an action in its episode, where prompts
@@ -118,7 +114,7 @@ def chosen_steps(
     Raises:
         DataError: there is nothing to imitate.
     """
-    found: list[tuple[Trajectory, int, str]] = []
+    found: list[ChosenStep] = []
     refused = not_written = 0
     for trajectory in trajectories:
         if trajectory.error is not None or not (trajectory.is_success or config.label == "expert"):
@@ -143,7 +139,7 @@ def chosen_steps(
     most = config.examples or len(found)
     if most < len(found):
         found = [found[place * len(found) // most] for place in range(most)]
-    return found, LeftOut(refused, not_written)
+    return found, (refused, not_written)
 
 
 def _labels(
@@ -173,46 +169,34 @@ def _label(step: Step, config: DemonstrationsConfig) -> str | None:
 
 
 def demonstrate(
-    trajectories: Sequence[Trajectory],
-    agent: Agent,
-    config: DemonstrationsConfig,
-    seed: int,
-) -> Iterator[StepShown]:
-    """The steps to imitate, with the prompts that `agent` makes of them.
+    trajectories: Sequence[Trajectory], agent: Agent, config: DemonstrationsConfig, seed: int
+) -> tuple[list[StepShown], list[Trajectory], LeftOut]:
+    """The steps to imitate, with the prompts that `agent` makes of them, the episodes that they are of, and what was left out.
 
     Raises:
         DataError: there is nothing to imitate.
     """
-    steps, _ = chosen_steps(trajectories, config, agent)
-    yield from show_steps(steps, trajectories, agent, config, skills_of_episodes(steps, agent, config, seed))
+    steps, left_out = chosen_steps(trajectories, config, agent)
+    skills = skills_of_episodes(steps, agent, config, seed)
+    return show_steps(steps, agent, skills), _episodes(steps), left_out
 
 
 def show_steps(
-    steps: Sequence[tuple[Trajectory, int, str]],
-    trajectories: Sequence[Trajectory],
-    agent: Agent,
-    config: DemonstrationsConfig,
-    shown: Mapping[int, tuple[Skill, ...]],
-    *,
-    prompts: bool = True,
-) -> Iterator[StepShown]:
+    steps: Sequence[ChosenStep], agent: Agent, shown: Mapping[int, tuple[Skill, ...]], *, prompts: bool = True
+) -> list[StepShown]:
     """The steps of `chosen_steps`, with the skills of each episode (`skills_of_episodes`); without `prompts` they have no messages."""
-    aims = Aims(trajectories, config) if config.rationale == "next_subgoal" else None
+    found = []
     for trajectory, place, action in steps:
-        skills = shown[id(trajectory)]
+        task, skills = trajectory.task, shown[id(trajectory)]
         scene = scene_at(trajectory, place, skills)
-        thought = "" if aims is None else aims.before(trajectory, place, action)
-        if config.rationale == "skill" and (followed := follows(action, skills)) is not None:
-            thought = followed.title
-        yield StepShown(
-            agent.prompt(scene).messages if prompts else (),
-            action,
-            thought=thought,
-            task_id=trajectory.task.id,
-            task_type=trajectory.task.task_type,
-            skills=tuple(skill.id for skill in skills),
-            answer=agent.answer(action, scene) or "",
-        )
+        messages = agent.prompt(scene).messages if prompts else ()
+        names, answer = tuple(skill.id for skill in skills), agent.answer(action, scene) or ""
+        found.append(StepShown(messages, action, "", task.id, task.task_type, names, answer))
+    return found
+
+
+def _episodes(steps: Sequence[ChosenStep]) -> list[Trajectory]:
+    return list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
 
 
 def scene_at(trajectory: Trajectory, place: int, skills: tuple[Skill, ...]) -> AgentInput:
@@ -222,7 +206,7 @@ def scene_at(trajectory: Trajectory, place: int, skills: tuple[Skill, ...]) -> A
 
 
 def skills_of_episodes(
-    steps: Sequence[tuple[Trajectory, int, str]],
+    steps: Sequence[ChosenStep],
     agent: Agent,
     config: DemonstrationsConfig,
     seed: int,
@@ -231,7 +215,7 @@ def skills_of_episodes(
 
     A skill that the task brings (`agent.task_skills`) is always shown.
     """
-    episodes = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
+    episodes = _episodes(steps)
     said = [goal_of(each) or each.steps[0].observation for each in episodes]
     found = agent.select_skills([each.task for each in episodes], said)
     everything = [] if agent.bank is None else list(agent.bank.snapshot)
@@ -249,44 +233,6 @@ def skills_of_episodes(
         else:
             shown[id(trajectory)] = own.skills
     return shown
-
-
-class Aims:
-    """Aims of the steps of episodes: the next step that handles what the task names, as `take mug` before `go to shelf 1`.
-
-    Nothing of the environment is known: which words the task names, and which forms actions have, is found by counting
-    (`skills.heuristic_teacher`).
-    """
-
-    def __init__(self, trajectories: Sequence[Trajectory], config: DemonstrationsConfig) -> None:
-        self._cases = {id(each): case_of(each) for each in trajectories if each.steps}
-        self._forms = Forms(self._cases.values())
-        self._config = config
-
-    def before(self, trajectory: Trajectory, place: int, action: str) -> str:
-        """The aim of the step at `place`, where `action` is done: the action itself, or a later one without numbers; empty where none
-        is found.
-        """
-        if self._handles(trajectory, action):
-            return action
-        for step in trajectory.steps[place + 1 :]:
-            later = _label(step, self._config)
-            if later is not None and self._handles(trajectory, later):
-                return " ".join(word for word in later.split() if not word.isdigit())
-        return ""
-
-    def _handles(self, trajectory: Trajectory, action: str) -> bool:
-        form = self._forms.of(self._cases[id(trajectory)], action)
-        return form is not None and names_task(form.text)
-
-
-def follows(action: str, skills: Sequence[Skill]) -> Skill | None:
-    """The skill that shares most words with an action, at least one; the first of several."""
-    if not skills:
-        return None
-    words = {word for word in normalized_tokens(action) if word.isalpha()}
-    counts = [len(words & set(normalized_tokens(f"{skill.title} {skill.text}"))) for skill in skills]
-    return skills[counts.index(max(counts))] if max(counts) > 0 else None
 
 
 def coverage(
@@ -308,8 +254,8 @@ def coverage(
         by_type=dict(sorted(Counter(each.task_type for each in shown).items())),
         skills_shown={skill.id: counts[skill.id] for skill in bank},
         no_skill_fraction=sum(not each.skills for each in shown) / len(shown) if shown else 0.0,
-        not_possible=left_out.not_possible,
-        not_written=left_out.not_written,
+        not_possible=left_out[0],
+        not_written=left_out[1],
     )
 
 
@@ -400,14 +346,14 @@ def demonstrate_episodes(
         DataError: there is nothing to imitate.
     """
     steps, left_out = chosen_steps(trajectories, config.model_copy(update={"examples": None}), agent)
-    episodes = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
+    episodes = _episodes(steps)
     if config.examples is not None and config.examples < len(steps):
         most = max(1, len(episodes) * config.examples // len(steps))
         episodes = [episodes[place * len(episodes) // most] for place in range(most)]
         chosen = {*map(id, episodes)}
         steps = [each for each in steps if id(each[0]) in chosen]
     skills = skills_of_episodes(steps, agent, config, seed)
-    shown = list(show_steps(steps, trajectories, agent, config, skills, prompts=False))
+    shown = show_steps(steps, agent, skills, prompts=False)
     learnt: dict[int, dict[int, StepShown]] = {}
     for (trajectory, place, _), step in zip(steps, shown, strict=True):
         learnt.setdefault(id(trajectory), {})[place] = step

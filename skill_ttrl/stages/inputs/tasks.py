@@ -83,9 +83,9 @@ def evaluation_split(config: SkillTTRLConfig) -> str:
     return config.env.eval_split if config.data.eval is None and config.data.train is None else "test"
 
 
-def is_held_out(config: SkillTTRLConfig) -> bool:
+def is_held_out(data: DataConfig) -> bool:
     """True if a run is measured on other tasks than it trains on."""
-    return config.data.eval is not None or config.data.train is None
+    return data.eval is not None or data.train is None
 
 
 def set_names(config: SkillTTRLConfig) -> tuple[str, str]:

@@ -63,7 +63,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         mean_majority_ratio=_mean(voted, "majority_ratio") if votes else None,
         vote_steps=len(voted) if votes else 0,
         flip_rate=_mean(voted, "flip_rate"),
-        steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
+        steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config.phases)},
         seconds=_seconds(path),
         warnings=[*run.warn.texts, *(each for each in signs if each is not None)],
         stopped=failed or (stopped_by(run.log.rows("rl"), config.rl, config.rl.steps) if config.reinforces else None),

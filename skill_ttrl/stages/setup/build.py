@@ -34,7 +34,7 @@ from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy, check_con
 from skill_ttrl.stages.setup.rules import (
     check_cut_series,
     check_graded,
-    check_policy,
+    check_run,
     check_training_tasks,
     raise_all,
     task_refusals,
@@ -77,13 +77,13 @@ def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
     """
     env_id = resolve_env(config.env.id)
     train = training_tasks(config, env_id, config.train_source, progress)
-    held_out, evaluated = is_held_out(config), train
+    held_out, evaluated = is_held_out(config.data), train
     if held_out:
         split = evaluation_split(config)
         evaluated = source_tasks(config, env_id, config.eval_source, split, config.env.eval_tasks, progress)
     envs = make_envs(config, [*train, *evaluated])
     try:
-        raise_all(task_refusals(config, train, evaluated if held_out else None, envs))
+        raise_all(task_refusals(config, train, envs))
         notes = []
         if held_out:
             notes += [note for note in (other_family(config),) if note]
@@ -138,7 +138,7 @@ def build(
             evaluated = fit_prompts(tasks.evaluated, config.data, parts.backend, parts.agent, progress)
         train, gate = hold_out(config, train, evaluated, progress)
         if config.votes:
-            check_training_tasks(config, train)  # without those that do not fit
+            check_training_tasks(config.rl, train)  # without those that do not fit
         stack.pop_all()
     if unshown := bank.unshown([*train, *evaluated]):
         progress.notice(unshown, warning=True)
@@ -202,7 +202,7 @@ def build_for_eval(
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
     """
-    check_policy(config)
+    check_run(config, trains=False)
     every = [task for tasks in problems.values() for task in tasks]
     envs = make_envs(config, every)
     parts = build_policy(config, weights=weights, notice=progress.notice)
@@ -227,7 +227,7 @@ def make_envs(config: SkillTTRLConfig, tasks: Sequence[Task]) -> EnvPool:
     Raises:
         ConfigError, EnvError: it cannot, or episodes would end before their last problem.
     """
-    check_cut_series(config, tasks)
+    check_cut_series(config.agent.max_turns, tasks)
     env_id = resolve_env(config.env.id)
     envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
     check_text_env(envs.acquire(1)[0], tasks[0])

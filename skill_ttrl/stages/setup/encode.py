@@ -40,7 +40,6 @@ from skill_ttrl.stages.inputs.demonstrate import (
     StepShown,
     answer_note,
     as_chat,
-    chosen_steps,
     coverage,
     demonstrate,
     demonstrate_episodes,
@@ -346,11 +345,9 @@ def encode_episodes(
         grown, shown, imitated, left_out = demonstrate_episodes(episodes, agent, config, whole.seed, tagged=tagged)
         encoded, chats = _encode_grown(parts, grown), [each.as_chat() for each in grown]
     else:
-        shown = list(demonstrate(episodes, agent, config, whole.seed))
+        shown, imitated, left_out = demonstrate(episodes, agent, config, whole.seed)
         if config.rationale == OPENAI:
             shown = with_thoughts(shown, models_of(whole).asking("teacher"), progress)
-        steps, left_out = chosen_steps(episodes, config, agent)
-        imitated = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
         encoded = _encode_chats(parts, [(each.messages, each.response(tagged)) for each in shown])
         chats = [as_chat(each, tagged) for each in shown]
     found = coverage(shown, imitated, list(parts.bank.skills), left_out)

@@ -74,7 +74,7 @@ def on_cluster(components: TrainingComponents, meter: Meter, progress: Progress)
         SkillTTRLError: a worker cannot make the policy or the environment.
     """
     config = components.config
-    if config.scale.address is None or not rolls_out_on_workers(config):
+    if config.scale.address is None or not rolls_out_on_workers(config.phases):
         yield components
         return
     setup = RolloutSetup(worker_config(config), _describe(components), (components.train_tasks[0], meter.eval_tasks[0]))

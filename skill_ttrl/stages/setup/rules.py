@@ -2,9 +2,9 @@
 
 `refusals` lists them from the config and this machine, `task_refusals` from the tasks. `train` and the commands of its phases, `evaluate` and
 the other commands that sample, `--dry-run` and `doctor` all ask here, before anything is played, paid for or written. To add a rule,
-yield an error in the function of its subject. The rules call experts, teachers, algorithms and backends by their names, so they stand
-above all of these; what a section says of its own values alone is a validator of the config (`skill_ttrl.config.schema`). Left to the moment
-when a model is loaded is what only its tokenizer and its positions tell (`policy.check_context`).
+yield an error, or the text of a `ConfigError`, in the function of its subject. What a section says of its own values alone is a validator of the
+config (`skill_ttrl.config.schema`). Left to the moment when a model is loaded is what only its tokenizer and its positions tell
+(`policy.check_context`).
 
 What needs torch is imported where it is looked up: `doctor` reports on each name where torch is broken.
 """
@@ -20,8 +20,15 @@ from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import check_adviser, find_scripted_agent, make_scripted_agent
 from skill_ttrl.answers import conditions
-from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig
-from skill_ttrl.cores import free_memory
+from skill_ttrl.config import (
+    BUILTIN,
+    BuiltinConfig,
+    Phase,
+    RLConfig,
+    Role,
+    RuntimeConfig,
+    SkillTTRLConfig,
+)
 from skill_ttrl.data.tasks import CHECK, find_family, longest_series
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.envs.text_env import names_states
@@ -41,48 +48,39 @@ from skill_ttrl.skills.mergers import make_merger
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval import check_packages
 from skill_ttrl.skills.teachers import make_teacher
-from skill_ttrl.stages.inputs.leak import named, run_of
+from skill_ttrl.stages.inputs.leak import run_of
 from skill_ttrl.stages.inputs.selection import training_selection
 from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, split_tasks
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
-from skill_ttrl.stages.setup.open_bank import starting_skills
+from skill_ttrl.stages.setup.open_bank import starting_file
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.types import Task
 from skill_ttrl.voting import check_strategy
 from skill_ttrl.voting.rewards import MODEL_REWARD, VERIFY, build_reward
 from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
 
-PROCESS_BYTES = 450_000_000
-"""Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
 ROLLING: tuple[Phase, ...] = ("rl", "vote_sft", "dagger")
 """Phases of training that roll out."""
 DATA_PHASES: tuple[Phase, ...] = ("collect", "distill")
 """Phases that change no weights."""
+Found = Iterator[SkillTTRLError | str]
+"""Errors, or the texts of errors in the config."""
 
 
-def check_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, begun: bool = False) -> None:
+def check_run(config: SkillTTRLConfig, *, trains: bool = True, asks_ranks: bool = False, begun: bool = False) -> None:
     """Refuse a run that cannot start; arguments as for `refusals`.
 
     Raises:
         SkillTTRLError: the only reason, or a `ConfigError` that lists all of them.
     """
-    raise_all(refusals(config, asks_ranks=asks_ranks, begun=begun))
+    raise_all(refusals(config, trains=trains, asks_ranks=asks_ranks, begun=begun))
 
 
-def check_policy(config: SkillTTRLConfig) -> None:
-    """Refuse a policy that cannot sample, for a command that trains nothing.
-
-    Raises:
-        SkillTTRLError: see `check_run`.
-    """
-    raise_all(refusals(config, trains=False))
-
-
-def raise_all(errors: Iterator[SkillTTRLError]) -> None:
-    """Raise what there is to raise.
+def raise_all(errors: Iterable[SkillTTRLError]) -> None:
+    """Raise the only error, or a `ConfigError` with a line for each; nothing where there are none.
 
     Raises:
-        SkillTTRLError: the only error, or a `ConfigError` with a line for each.
+        SkillTTRLError: see above.
     """
     if error := combined([*errors]):
         raise error
@@ -111,8 +109,8 @@ def refusals(
     """
     if config.requires:
         yield ConfigError(f"The config {config.name!r} cannot run: it requires {config.requires}.")
-    names = [*_unknown_names(config, trains)]
-    yield from names
+    names = {str(error): error for error in _unknown_names(config, trains)}
+    yield from names.values()
     if names:  # what else is wrong may be their fault
         return
     try:
@@ -120,25 +118,28 @@ def refusals(
     except SkillTTRLError as error:
         yield error
         return
-    yield from _of_prompts(config, trains)
+    yield from _errors(_of_prompts(config, trains))
     if trains:
-        yield from _of_phases(config)
-        yield from _of_model(config)
-        yield from _of_votes(config)
-        yield from _of_skills(config, begun)
-        yield from _of_processes(config, asks_ranks)
+        for found in (_of_phases(config), _of_model(config), _of_votes(config)):
+            yield from _errors(found)
+        yield from _errors(_of_skills(config, begun))
+        yield from _errors(_of_processes(config, asks_ranks))
 
 
-def _failing(look: Callable[[], object]) -> Iterator[SkillTTRLError]:
+def _errors(found: Found) -> Iterator[SkillTTRLError]:
+    return (ConfigError(each) if isinstance(each, str) else each for each in found)
+
+
+def _failing(look: Callable[..., object], *args: Any, **options: Any) -> Iterator[SkillTTRLError]:
     """The error of a lookup or a check that raises."""
     try:
-        look()
+        look(*args, **options)
     except SkillTTRLError as error:
         yield error
 
 
 def _unknown_names(config: SkillTTRLConfig, trains: bool) -> Iterator[SkillTTRLError]:
-    """Everything that the phases of a config call by a name that nothing has, each once."""
+    """Everything that the phases of a config call by a name that nothing has."""
     env_id = None
     try:
         found = resolve_env(config.env.id)
@@ -149,12 +150,8 @@ def _unknown_names(config: SkillTTRLConfig, trains: bool) -> Iterator[SkillTTRLE
         yield error
     with suppress(SkillTTRLError):  # an unknown algorithm is found by its lookup
         config = with_algorithm_defaults(config)
-    seen = set[str]()
     for look in _lookups(config, env_id, trains):
-        for wrong in _failing(look):
-            if str(wrong) not in seen:
-                yield wrong
-            seen.add(str(wrong))
+        yield from _failing(look)
 
 
 def _lookups(config: SkillTTRLConfig, env_id: str | None, trains: bool) -> Iterator[Callable[[], object]]:
@@ -172,9 +169,8 @@ def _lookups(config: SkillTTRLConfig, env_id: str | None, trains: bool) -> Itera
     if not trains:
         return
     shown = config.demonstration_source if config.imitates else None
-    yield from (
-        partial(find_family, each) for each in (config.train_source, config.eval_source, shown) if each is not None
-    )
+    named = (config.train_source, config.eval_source, shown)
+    yield from (partial(find_family, each) for each in named if each is not None)
     yield partial(check_tracker, config.run.report_to)
     models = models_of(config)
     if "distill" in phases:
@@ -215,84 +211,63 @@ def _lookups(config: SkillTTRLConfig, env_id: str | None, trains: bool) -> Itera
         yield partial(make_teacher, config.evolve.teacher, models=models)
 
 
-def _of_prompts(config: SkillTTRLConfig, trains: bool) -> Iterator[SkillTTRLError]:
+def _of_prompts(config: SkillTTRLConfig, trains: bool) -> Found:
     """Forms of observations and actions, and what the backend must be able to do for them."""
     agent, name, facts = config.agent, config.rollout.backend, backend_facts(config)
     form = find_observations(agent.observations)
     if form is not None and form.actions is not None:
-        others = {
+        changes = {
             "agent.actions=numbered": agent.actions == "numbered",
             "agent.action_order=words": agent.action_order == "words",
             f"agent.hidden_verbs={agent.hidden_verbs}": bool(agent.hidden_verbs),
-            "demonstrations.rationale=next_subgoal": config.demonstrations.rationale == "next_subgoal",
         }
-        if found := [key for key, asked in others.items() if asked]:
-            yield ConfigError(
-                f"agent.observations={agent.observations} has its own form of actions, which {' and '.join(found)} would change. "
-                f"Leave {'it' if len(found) == 1 else 'them'} out."
-            )
+        if found := [key for key, asked in changes.items() if asked]:
+            yield f"agent.observations={agent.observations} has its own form of actions: leave out {' and '.join(found)}."
     if agent.whole_episodes and (facts.remote or not facts.grows):
-        yield ConfigError(
-            f"agent.context_mode=episode needs a backend that takes tokens and has encode_next (skill_ttrl.llm.backend.Backend); "
-            f"rollout.backend={name} does not. Use hf or vllm, or set agent.context_mode=conversation."
-        )
+        yield f"agent.context_mode=episode needs a backend with tokens and encode_next, such as hf or vllm; {name} is none."
     if agent.structured_actions and not facts.structured:
-        yield ConfigError(
-            f"agent.structured_actions needs a backend that can restrict a completion to given texts; rollout.backend={name} cannot. Use "
-            "hf or vllm, or set agent.structured_actions=false."
-        )
+        yield f"agent.structured_actions: rollout.backend={name} cannot restrict a completion. Use hf or vllm, or set it to false."
     elif agent.structured_actions and trains and not (facts.is_learner or facts.is_copy):
-        yield ConfigError(
-            f"agent.structured_actions with rollout.backend={name} works for evaluation only: the backend does not report which tokens "
-            "were allowed, so the learner cannot score them. Train with rollout.backend=hf, or with agent.structured_actions=false."
+        yield (
+            f"agent.structured_actions with rollout.backend={name} works for evaluation only: the learner does not get to know which "
+            "tokens were allowed. Train with rollout.backend=hf, or with agent.structured_actions=false."
         )
 
 
-def _of_phases(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
+def _of_phases(config: SkillTTRLConfig) -> Found:
     """Phases that nothing feeds, or that train nothing."""
     phases, shown = config.phases, config.demonstrations
-    yield from _failing(partial(learning_phases, config))
+    yield from _failing(learning_phases, phases)
     if config.agent.whole_episodes and config.imitates and shown.rationale == "openai":
-        yield ConfigError(
-            "demonstrations.rationale=openai needs single steps, but agent.context_mode=episode imitates whole episodes. Set "
-            "demonstrations.rationale to none, skill or next_subgoal, or agent.context_mode=conversation."
-        )
+        yield "demonstrations.rationale=openai needs single steps, but agent.context_mode=episode imitates whole episodes."
     if "collect" in phases:
-        yield from _failing(partial(training_selection, config))
+        yield from _failing(training_selection, config)
     elif "distill" in phases and shown.trajectories is None:
-        yield ConfigError(
-            "The phase distill needs episodes: add the phase collect before it, or name a file in demonstrations.trajectories."
-        )
+        yield "The phase distill needs episodes: put the phase collect before it, or set demonstrations.trajectories."
     elif config.imitates and config.sft.data is None and shown.trajectories is None:
-        yield ConfigError(
-            "The phase sft needs something to imitate (and dagger too): put the phase collect before it, name a file of episodes in "
-            "demonstrations.trajectories, or demonstrations in sft.data.path (see `skillttrl configs quickstart`)."
+        yield (
+            "The phases sft and dagger need something to imitate: put the phase collect before them, or set "
+            "demonstrations.trajectories or sft.data.path (see `skillttrl configs quickstart`)."
         )
     if "dagger" not in phases:
         return
     expert = find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
     if expert is None:
-        yield ConfigError(
-            f"The phase dagger asks an expert in every state, but collect.agent={config.collect.agent} is a policy. Name a scripted "
-            "agent, such as expert."
-        )
+        yield f"The phase dagger asks an expert, but collect.agent={config.collect.agent} is a policy. Name a scripted agent."
     else:
-        yield from _failing(partial(check_adviser, expert))
+        yield from _failing(check_adviser, expert)
 
 
-def _of_model(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
+def _of_model(config: SkillTTRLConfig) -> Found:
     """The weights that learn, what samples with them, and the tokens that both have room for."""
     model, sft, facts = config.model, config.sft, backend_facts(config)
     if not facts.trainable:
-        yield ConfigError(untrainable(config.rollout.backend))
+        yield untrainable(config.rollout.backend)
     if model.lora is not None and model.path == BUILTIN:
-        yield ConfigError(
-            "model.lora needs a trained model; the built-in one starts from random weights. Leave model.lora out, or "
-            "set model.path to a trained model."
-        )
+        yield "model.lora needs a trained model in model.path; the built-in one starts from random weights."
     intended = model.path == BUILTIN or model.builtin == BuiltinConfig() or run_of(model.path)
     if "sft" in config.phases and not intended:
-        yield ConfigError(
+        yield (
             f"The cold start of this config (phase sft, {sft.steps} steps at learning rate {sft.learning_rate:g}) is made for the built-in "
             f"model and would overwrite what {model.path} knows. Train with the recipe quickstart_pretrained, or set phases=[rl]. To "
             "imitate all the same, set model.builtin={}."
@@ -302,7 +277,7 @@ def _of_model(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
     if config.runtime.device not in ("auto", "cpu"):
         from skill_ttrl.rl.device import resolve_device
 
-        bad_device = [*_failing(partial(resolve_device, config.runtime.device))]
+        bad_device = [*_failing(resolve_device, config.runtime.device)]
         yield from bad_device
         if bad_device:
             return
@@ -315,7 +290,7 @@ def _of_model(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
         return
     engine = config.vllm.max_model_len if facts.engine else None
     known = [each for each in (getattr(text, "max_position_embeddings", None), engine) if each is not None]
-    yield from _failing(lambda: refuse_length(config, context_parts(config), min(known, default=None)))
+    yield from _failing(refuse_length, config, context_parts(config), min(known, default=None))
     if facts.engine:
         from skill_ttrl.llm.vllm.checks import check_fits
         from skill_ttrl.rl.device import resolve_device
@@ -327,14 +302,11 @@ def _of_model(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
         yield from _failing(lambda: check_fits(BackendContext(config, nothing, device, trains=config.reinforces)))
 
 
-def _of_votes(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
+def _of_votes(config: SkillTTRLConfig) -> Found:
     """Groups that are too small to vote or to compare, and rounds that save nothing."""
-    rollout, rl, votes = config.rollout, config.rl, config.rollout.n_votes_per_prompt
+    rollout, rl, votes, vote = config.rollout, config.rl, config.rollout.n_votes_per_prompt, config.vote
     if votes == 1 and config.votes and "majority" in (rl.reward, *rl.extra_rewards):
-        yield ConfigError(
-            "The reward majority needs several votes, but rollout.n_votes_per_prompt is 1, and a single vote always agrees with "
-            "itself. Raise it (TTRL: 64), or set another rl.reward."
-        )
+        yield "The reward majority needs several votes: raise rollout.n_votes_per_prompt (TTRL: 64), or set another rl.reward."
     if not config.reinforces:
         return
     if rollout.n_samples_per_prompt == 1:
@@ -343,49 +315,42 @@ def _of_votes(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
         algorithm = build_algorithm(rl.algorithm)
         # Some algorithms give a group of one sample an advantage; an estimate tells.
         if isinstance(algorithm, GroupRelative) and not algorithm.estimate([1.0, 0.0], [0, 1]).any():
-            yield ConfigError(
+            yield (
                 f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so "
                 "every advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
             )
-    if config.vote.strategy != SEQUENTIAL:
+    if vote.strategy != SEQUENTIAL:
         return
-    if (first := SequentialTest(**config.vote.options).first) >= votes:
-        yield ConfigError(
+    if (first := SequentialTest(**vote.options).first) >= votes:
+        yield (
             f"vote.strategy={SEQUENTIAL} looks after {first} samples (vote.options.first), but rollout.n_votes_per_prompt is {votes}, so "
-            "nothing would be saved. Lower the first, raise the other, or set vote.strategy=majority."
+            "nothing would be saved. Lower the first, or raise the other."
         )
     if rl.reward == "env":
-        yield ConfigError(
-            f"vote.strategy={SEQUENTIAL} stops where answers agree, but rl.reward=env rewards no answers. Set vote.strategy=majority, "
-            "or rl.reward=majority."
-        )
+        yield f"vote.strategy={SEQUENTIAL} stops where answers agree, but rl.reward=env rewards no answers. Change one of them."
 
 
-def _of_skills(config: SkillTTRLConfig, begun: bool) -> Iterator[SkillTTRLError]:
+def _of_skills(config: SkillTTRLConfig, begun: bool) -> Found:
     """The bank to begin with, its packages, and the language models that are asked. Nothing is sent."""
-    skills, used = config.skills, roles_used(config)
+    skills, used, optimize = config.skills, roles_used(config), config.optimize
     if skills is not None and not begun:
-        yield from _failing(partial(starting_skills, skills))
+        yield from _failing(starting_file, skills)
     if skills is not None:
-        yield from _failing(partial(check_packages, skills))
-    edits = config.reinforces and config.optimize is not None and config.optimize.every is not None
-    if edits and (skills is None or not skills.enabled):
-        yield ConfigError(
-            "optimize.every edits the run's skill bank, and this run has none in use. Add a skills section, or remove it."
-        )
-    if edits and config.optimize is not None and config.optimize.lr_scheduler in ("autonomous", "none"):
-        yield ConfigError(
-            f"optimize.every needs a schedule, and optimize.lr_scheduler is {config.optimize.lr_scheduler}. Set it to cosine."
-        )
-    if not edits:
+        yield from _failing(check_packages, skills)
+    if config.reinforces and optimize is not None and optimize.every is not None:
+        if skills is None or not skills.enabled:
+            yield "optimize.every edits the run's skill bank, and this run has none in use. Add a skills section, or remove it."
+        if optimize.lr_scheduler in ("autonomous", "none"):
+            yield f"optimize.every needs a schedule, and optimize.lr_scheduler is {optimize.lr_scheduler}. Set it to cosine."
+    else:
         used.discard("optimizer")  # only the command optimize queries it
     for role in sorted(used):
-        yield from _failing(lambda role=role: make_client(config.endpoints, role).shut())  # type: ignore[misc]
+        yield from _failing(lambda role=role: make_client(config.endpoints, role).shut())
 
 
-def _of_processes(config: SkillTTRLConfig, asks_ranks: bool) -> Iterator[SkillTTRLError]:
+def _of_processes(config: SkillTTRLConfig, asks_ranks: bool) -> Found:
     """Ranks that train together, rollouts ahead of the learner, and workers of a cluster."""
-    ranks, device, backend = planned_ranks(config), config.runtime.device, config.rollout.backend
+    ranks, device, backend = planned_ranks(config.runtime), config.runtime.device, config.rollout.backend
     how = None
     try:
         how = strategy(config.runtime, ranks, on_gpu=device not in ("cpu", "mps") and bool(_gpus()))
@@ -393,21 +358,18 @@ def _of_processes(config: SkillTTRLConfig, asks_ranks: bool) -> Iterator[SkillTT
         yield error
     if ranks > 1:
         if ":" in device or device == "mps":
-            yield ConfigError(
-                f"runtime.device is {device!r}, a single device, but there are {ranks} ranks. Set it to cuda, cpu or auto: each rank "
-                "uses the GPU of its number."
-            )
+            yield f"runtime.device is {device!r}, a single device, but there are {ranks} ranks. Set it to cuda, cpu or auto."
         if backend == "vllm" and config.vllm.mode == "colocate":
-            yield ConfigError(
+            yield (
                 f"vllm.mode=colocate puts an engine into the learner's process, but there are {ranks} ranks. Start servers (skillttrl "
                 "serve) and set vllm.mode=server, or use rollout.backend=hf."
             )
         if how == "fsdp" and backend not in ("hf", "vllm"):
-            yield ConfigError(
+            yield (
                 f"rollout.backend={backend} samples with one process's weights, but runtime.parallel=fsdp spreads them over {ranks}. "
                 "Set runtime.parallel=ddp, or use hf or vllm."
             )
-        yield from _failing(partial(check_gpus, config, asked=asks_ranks))
+        yield from _failing(check_gpus, config.runtime, asked=asks_ranks)
     if runs_ahead(config):
         facts, skills = backend_facts(config), config.skills
         needs = {
@@ -419,35 +381,29 @@ def _of_processes(config: SkillTTRLConfig, asks_ranks: bool) -> Iterator[SkillTT
             "skills.gate=null": skills is not None and skills.gate is not None,
         }
         if found := [need for need, lacks in needs.items() if lacks]:
-            yield ConfigError(
-                f"rl.max_staleness={config.rl.max_staleness} samples while the learner computes. It needs {', and '.join(found)}. Or "
-                "set rl.max_staleness=0."
-            )
+            yield f"rl.max_staleness={config.rl.max_staleness} samples while the learner computes. It needs {', and '.join(found)}."
     if config.scale.address is not None:
         yield from _of_workers(config)
 
 
-def _of_workers(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
+def _of_workers(config: SkillTTRLConfig) -> Found:
     """A cluster that no phase would use, or could not use."""
     address, rollout, count = config.scale.address, config.rollout, config.rl.prompts_per_step
-    if "collect" not in config.phases and not rolls_out_on_workers(config):
-        yield ConfigError(
-            f"scale.address={address} distributes the phases collect, {', '.join(ROLLING)}, and the commands collect, evaluate and "
-            f"vote, but phases is {config.phases}. Leave it out. For several GPUs here: --nproc."
-        )
+    if "collect" not in config.phases and not rolls_out_on_workers(config.phases):
+        yield f"scale.address={address} distributes the phases collect, {', '.join(ROLLING)}; phases is {config.phases}. Leave it out."
         return
-    shares = rolls_out_on_workers(config)
+    shares = rolls_out_on_workers(config.phases)
     # False where nobody is asked, None where a policy is.
     asks_agent = "collect" in config.phases and find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
     if asks_agent is None or shares:
-        yield from _failing(partial(check_shared_policy, config))
+        yield from _failing(check_shared_policy, config)
     if shares and rollout.backend != "hf":
-        yield ConfigError(
+        yield (
             f"scale.address={address} samples with hf on the workers, but rollout.backend is {rollout.backend}. Leave it out; vLLM "
             "has its own servers (vllm.servers)."
         )
     elif shares and (rollout.prompts_per_batch is None or (1 < count <= rollout.prompts_per_batch and config.votes)):
-        yield ConfigError(
+        yield (
             f"scale.address={address} gives each worker one batch of prompts, but with "
             f"rollout.prompts_per_batch={rollout.prompts_per_batch or 'null'} all {count} prompts of a step are one batch. Lower "
             f"it, for example to {max(1, count // 8)} (it changes which samples a seed gives)."
@@ -460,32 +416,18 @@ def check_shared_policy(config: SkillTTRLConfig) -> None:
     if remote or (config.skills is not None and config.skills.embedder == OPENAI):
         what = f"rollout.backend={config.rollout.backend}" if remote else f"skills.embedder={OPENAI}"
         raise ConfigError(
-            f"scale.address={config.scale.address} distributes policies that workers load. {what} calls a remote model, whose cost "
-            "one process must count: leave out scale.address."
+            f"{what} calls a remote model, whose cost one process must count: leave out scale.address={config.scale.address}."
         )
 
 
-def check_gpus(config: SkillTTRLConfig, *, asked: bool = False) -> None:
-    """Check that this machine has a GPU for each rank, or memory for all of them on the CPU.
+def check_gpus(runtime: RuntimeConfig, *, asked: bool = False) -> None:
+    """Raise `ModelError` where this machine has no GPU for each rank, unless they share the CPU.
 
-    Args:
-        config: The whole config.
-        asked: The command line says how many ranks; without any GPU they then share the CPU. Ranks that were started are asked for.
-
-    Raises:
-        ModelError: there are fewer GPUs than ranks, or the ranks alone take more memory than the CPU has.
+    `asked`: the command line says how many ranks, so without any GPU they share the CPU; ranks that were started are asked for.
     """
-    ranks, device = local_world_size() if launched() else config.runtime.nproc or 1, config.runtime.device
+    ranks, device = local_world_size() if launched() else runtime.nproc or 1, runtime.device
     found = 0 if device == "cpu" else _gpus()
-    if device == "cpu" or (not found and device == "auto" and (asked or launched())):
-        needed, available = ranks * PROCESS_BYTES, free_memory()
-        if needed > available and not launched():  # else they are here
-            raise ModelError(
-                f"{ranks} ranks on the CPU (runtime.nproc) need {needed / 1e9:.1f} GB of memory even without a model; "
-                f"{available / 1e9:.1f} GB are free. Start fewer: --nproc."
-            )
-        return
-    if found >= ranks or device == "mps":
+    if device in ("cpu", "mps") or found >= ranks or (not found and device == "auto" and (asked or launched())):
         return
     here = {0: "no CUDA device", 1: "one GPU"}.get(found, f"{found} GPUs")
     fewer = f"--nproc {found}" if found > 1 else "--nproc 1 --set runtime.parallel=auto"
@@ -502,54 +444,51 @@ def _gpus() -> int:
 
 
 def task_refusals(
-    config: SkillTTRLConfig, train: Sequence[Task] | None, evaluated: Sequence[Task] | None, envs: EnvPool | None
+    config: SkillTTRLConfig, train: Sequence[Task] | None, envs: EnvPool | None
 ) -> Iterator[SkillTTRLError]:
     """Every reason why a run cannot start with its tasks.
 
     Args:
         config: The config, with its defaults (`with_defaults`).
         train: The tasks to train on; None: not known yet.
-        evaluated: The held-out tasks; None: the run is measured on its training tasks, or they are not known yet.
         envs: Environments that can play them.
     """
-    rl = config.rl
-    if not is_held_out(config):
-        same, instead = (
-            "and this run evaluates on the same tasks.",
-            "separate evaluation tasks (data.eval), or remove it.",
-        )
-        if config.evolve is not None and config.reinforces:
-            yield ConfigError(f"evolve learns from success on the training tasks, {same} Give it {instead}")
-        if config.optimize is not None and config.optimize.every is not None and config.reinforces:
-            yield ConfigError(
-                f"optimize.every edits the bank by results on the training tasks, {same} Give it {instead}"
-            )
-        if gate_of(config) is not None:
-            yield ConfigError(f"skills.gate decides by success on training tasks, {same} Give it {instead}")
+    return _errors(_of_tasks(config, train, envs))
+
+
+def _of_tasks(config: SkillTTRLConfig, train: Sequence[Task] | None, envs: EnvPool | None) -> Found:
+    rl, gate = config.rl, gate_of(config)
+    if not is_held_out(config.data):
+        edits = config.optimize is not None and config.optimize.every is not None
+        uses = {
+            "evolve learns from success": config.evolve is not None and config.reinforces,
+            "optimize.every edits the bank by results": edits and config.reinforces,
+            "skills.gate decides by success": gate is not None,
+        }
+        for use in (use for use, has in uses.items() if has):
+            yield f"{use} on the training tasks, and this run evaluates on the same tasks. Set data.eval, or remove it."
     if train is None or not config.votes:
         return
-    rewards = (rl.reward, *rl.extra_rewards)
-    yield from _failing(partial(check_training_tasks, config, train))
+    yield from _failing(check_training_tasks, rl, train)
     if not config.reinforces:
         return
+    rewards = (rl.reward, *rl.extra_rewards)
     missing = [task.id for task in train if task.ground_truth is None]
     if "label" in rewards and missing:
-        yield ConfigError(
+        yield (
             f"The reward label needs a true answer for every training task; {len(missing)} of {len(train)} have none, first "
             f"{missing[0]!r}. Use rl.reward=majority, or remove those tasks."
         )
-    gate = gate_of(config)
     if gate is not None and gate.data is None:
-        yield from _failing(partial(split_tasks, train, gate.tasks, config.seed))
+        yield from _failing(split_tasks, train, gate.tasks, config.seed)
     if envs is None:
         return
     from skill_ttrl.rl.algorithms import build_algorithm, requirements
 
     if "states" in requirements(build_algorithm(rl.algorithm)) and not names_states(envs.acquire(1)[0], train[0]):
-        yield ConfigError(
+        yield (
             f"rl.algorithm={rl.algorithm['type']} compares steps from the same exact state, but {config.env.id} does not "
-            'report its state (info["state"], see skill_ttrl.envs.state_digest). Use alfworld, webshop or another environment that '
-            "does, or rl.algorithm=gigpo, which compares observations."
+            'report its state (info["state"], see skill_ttrl.envs.state_digest). rl.algorithm=gigpo compares observations.'
         )
     graded = {
         "The reward env": "env" in rewards,
@@ -557,16 +496,15 @@ def task_refusals(
         "skills.gate": gate is not None and gate.data is None,
     }
     if asking := [name for name, asked in graded.items() if asked]:
-        yield from _failing(partial(check_graded, train[0].without_ground_truth(), envs, " and ".join(asking)))
+        yield from _failing(check_graded, train[0].without_ground_truth(), envs, " and ".join(asking))
 
 
-def check_cut_series(config: SkillTTRLConfig, tasks: Iterable[Task]) -> None:
+def check_cut_series(max_turns: int, tasks: Iterable[Task]) -> None:
     """Raise `ConfigError` where an episode would end before its last problem: the answer to another one would be judged."""
     longest = longest_series(tasks)
-    if longest > config.agent.max_turns:
+    if longest > max_turns:
         raise ConfigError(
-            f"A series has up to {longest} problems, but agent.max_turns is {config.agent.max_turns}, so the last would never be "
-            f"shown. Set agent.max_turns={longest}."
+            f"A series has up to {longest} problems: raise agent.max_turns from {max_turns} to {longest}."
         )
 
 
@@ -585,22 +523,20 @@ def check_graded(task: Task, envs: EnvPool, asking: str) -> None:
         )
 
 
-def check_training_tasks(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
+def check_training_tasks(rl: RLConfig, tasks: Sequence[Task]) -> None:
     """Raise `ConfigError` where a step takes more tasks than there are to train on, or one has no check for the reward `verify`."""
-    if VERIFY in (config.rl.reward, *config.rl.extra_rewards):
-        for task in tasks:
-            try:
-                conditions(task.options[CHECK])
-            except (KeyError, TypeError, ValueError) as error:
-                found = "has none" if isinstance(error, KeyError) else f"has one that cannot be read: {error}"
-                raise ConfigError(
-                    f"The reward verify needs a check for every training task; {named(task)} {found}. Add the field `check`, for example "
-                    '"x + 7 = 25", or set rl.reward=majority.'
-                ) from None
-    if config.rl.prompts_per_step > len(tasks):
+    for task in tasks if VERIFY in (rl.reward, *rl.extra_rewards) else ():
+        try:
+            conditions(task.options[CHECK])
+        except (KeyError, TypeError, ValueError) as error:
+            found = "has none" if isinstance(error, KeyError) else f"has one that cannot be read: {error}"
+            raise ConfigError(
+                f"The reward verify needs a check for every training task; {task.id!r} {found}. Add the field `check`, for example "
+                '"x + 7 = 25", or set rl.reward=majority.'
+            ) from None
+    if rl.prompts_per_step > len(tasks):
         raise ConfigError(
-            f"rl.prompts_per_step is {config.rl.prompts_per_step}, but the number of training tasks is {len(tasks)}. Lower it, or add "
-            "tasks."
+            f"rl.prompts_per_step is {rl.prompts_per_step}, but the number of training tasks is {len(tasks)}. Lower it, or add tasks."
         )
 
 
@@ -629,24 +565,22 @@ def refuse_length(config: SkillTTRLConfig, parts: Mapping[str, int], positions: 
     raise ConfigError(f"{sums} = {needed} tokens, but the model has {positions} positions{bound}. Lower one{builtin}.")
 
 
-def planned_ranks(config: SkillTTRLConfig) -> int:
+def planned_ranks(runtime: RuntimeConfig) -> int:
     """Number of ranks of a run: those that were started, else those that `skillttrl train` would start."""
-    return world_size() if launched() else config.runtime.nproc or 1
+    return world_size() if launched() else runtime.nproc or 1
 
 
-def learning_phases(config: SkillTTRLConfig) -> list[Phase]:
+def learning_phases(phases: Sequence[Phase]) -> list[Phase]:
     """The phases in which weights change.
 
     Raises:
         ConfigError: there are none.
     """
-    found = [phase for phase in config.phases if phase not in DATA_PHASES]
-    if not found:
-        raise ConfigError(
-            f"None of the phases trains: phases is {config.phases}. To only collect or distill: skillttrl collect, skillttrl "
-            "distill."
-        )
-    return found
+    if found := [phase for phase in phases if phase not in DATA_PHASES]:
+        return found
+    raise ConfigError(
+        f"None of the phases trains: phases is {phases}. To only collect or distill: skillttrl collect, skillttrl distill."
+    )
 
 
 def roles_used(config: SkillTTRLConfig) -> set[Role]:
@@ -665,17 +599,16 @@ def roles_used(config: SkillTTRLConfig) -> set[Role]:
     return {role for role, used in uses.items() if used}
 
 
-def uncorrected_staleness(config: SkillTTRLConfig) -> str | None:
+def uncorrected_staleness(rl: RLConfig, phases: Sequence[Phase]) -> str | None:
     """Return the warning of a run that takes the log-probs of older weights for those of the present ones; None where it does not."""
-    if not runs_ahead(config) or config.rl.rollout_correction != "none":
+    if "rl" not in phases or not rl.max_staleness or rl.rollout_correction != "none":
         return None
     return (
-        f"rl.max_staleness={config.rl.max_staleness} with rl.rollout_correction=none treats the log-probs of older weights "
-        "as the learner's: nothing corrects the difference, and no effective sample size is logged. Set "
-        "rl.rollout_correction=auto."
+        f"rl.max_staleness={rl.max_staleness} with rl.rollout_correction=none treats the log-probs of older weights "
+        "as the learner's: nothing corrects the difference. Set rl.rollout_correction=auto."
     )
 
 
-def rolls_out_on_workers(config: SkillTTRLConfig) -> bool:
+def rolls_out_on_workers(phases: Sequence[Phase]) -> bool:
     """True if a phase of training rolls out, so that workers can."""
-    return any(phase in config.phases for phase in ROLLING)
+    return any(phase in phases for phase in ROLLING)

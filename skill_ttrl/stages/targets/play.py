@@ -34,7 +34,7 @@ from skill_ttrl.stages.inputs.tasks import own_training_tasks, source_tasks, spl
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.defaults import with_env_defaults
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy
-from skill_ttrl.stages.setup.rules import check_graded, check_policy
+from skill_ttrl.stages.setup.rules import check_graded, check_run
 from skill_ttrl.stages.targets.resolve import (
     EvalTarget,
     env_kwargs,
@@ -194,7 +194,7 @@ def load_policy(trained: EvalTarget, use_bank: bool = True) -> Iterator[PolicyBu
         trained: which policy.
         use_bank: False leaves its skill bank out; so does `skills.enabled: false`.
     """
-    check_policy(trained.config)
+    check_run(trained.config, trains=False)
     parts = build_policy(trained.config, weights=trained.weights)
     agent = parts.agent
     bank: RunBank | NoBank = NoBank()

@@ -15,7 +15,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.stages.inputs.demonstrate import LeftOut, chosen_steps, coverage, demonstrate, follows
+from skill_ttrl.stages.inputs.demonstrate import LeftOut, chosen_steps, coverage, demonstrate
 from skill_ttrl.types import Skill, Step, Task, Trajectory
 
 LISTED = ("go to shelf 1", "look", "take mug 1 from shelf 1")
@@ -48,7 +48,7 @@ def skilled() -> Agent:
 def test_only_won_episodes_are_imitated() -> None:
     found, left_out = chosen_steps([WON, LOST], DemonstrationsConfig())
     assert [action for _, _, action in found] == ["go to shelf 1", "take mug 1 from shelf 1"]
-    assert left_out == LeftOut()
+    assert left_out == (0, 0)
 
 
 def test_a_step_that_its_player_did_not_want_is_not_imitated() -> None:
@@ -84,7 +84,7 @@ def test_fewer_examples_are_spread_over_the_episodes() -> None:
 
 
 def test_prompts_are_those_of_the_agent_with_its_skills_from_the_first_step() -> None:
-    shown = list(demonstrate([WON], skilled(), DemonstrationsConfig(no_skill_fraction=0, random_skill_fraction=0), 0))
+    shown = demonstrate([WON], skilled(), DemonstrationsConfig(no_skill_fraction=0, random_skill_fraction=0), 0)[0]
     first, second = (each.messages[-1].content for each in shown)
     assert "<skill>take the thing where it lies</skill>" in first
     assert "put a mug on the shelf" in first
@@ -95,52 +95,21 @@ def test_prompts_are_those_of_the_agent_with_its_skills_from_the_first_step() ->
 
 def test_skills_are_left_out_of_a_share_of_the_episodes() -> None:
     many = [replace(WON, task=replace(WON.task, id=f"w{n}")) for n in range(200)]
-    shown = list(demonstrate(many, skilled(), DemonstrationsConfig(no_skill_fraction=0.3, random_skill_fraction=0), 0))
+    shown = demonstrate(many, skilled(), DemonstrationsConfig(no_skill_fraction=0.3, random_skill_fraction=0), 0)[0]
     bare = {each.task_id for each in shown if not each.skills}
     assert 40 <= len(bare) <= 80
     assert all(not each.skills for each in shown if each.task_id in bare)
-    again = list(demonstrate(many, skilled(), DemonstrationsConfig(no_skill_fraction=0.3, random_skill_fraction=0), 0))
+    again = demonstrate(many, skilled(), DemonstrationsConfig(no_skill_fraction=0.3, random_skill_fraction=0), 0)[0]
     assert shown == again
-
-
-def test_a_thought_names_the_skill_that_the_step_follows() -> None:
-    config = DemonstrationsConfig(rationale="skill", no_skill_fraction=0, random_skill_fraction=0)
-    shown = list(demonstrate([WON], skilled(), config, 0))
-    assert shown[1].response(tagged=True).startswith("<think>Take it</think><action>")
-    assert follows("look", [SKILLS[0]]) is None
-
-
-def test_a_thought_may_be_the_next_action_that_handles_what_the_task_names() -> None:
-    def played(name: str, thing: str, place: str) -> Trajectory:
-        done = (f"go to {place} 1", f"take {thing} 1 from {place} 1", "go to desk 2", f"move {thing} 1 to desk 2")
-        steps = [Step("", action, 0.0, False, False, info={"won": place == ""}) for action in done[:-1]]
-        end = Step("", done[-1], 1.0, True, False, info={"won": True})
-        task = Task(name, "SkillTTRL/ALFWorld-v0", task_type="pick")
-        return Trajectory(task, (*steps, end), None, "terminated", goal=f"put a {thing} in desk")
-
-    many = [
-        played("a", "mug", "shelf"),
-        played("b", "cup", "bed"),
-        played("c", "pen", "drawer"),
-        played("d", "book", "sofa"),
-    ]
-    agent = Agent(PromptFormatter("plain"), "window", window=window())
-    shown = list(demonstrate(many, agent, DemonstrationsConfig(rationale="next_subgoal"), 0))
-    assert [each.thought for each in shown[:4]] == [
-        "take mug from shelf",
-        "take mug 1 from shelf 1",
-        "go to desk 2",
-        "move mug 1 to desk 2",
-    ]
 
 
 def test_an_agent_without_skills_makes_demonstrations_too() -> None:
     agent = Agent(PromptFormatter("plain"), "window", window=window())
-    assert all(not each.skills for each in demonstrate([WON], agent, DemonstrationsConfig(), 0))
+    assert all(not each.skills for each in demonstrate([WON], agent, DemonstrationsConfig(), 0)[0])
 
 
 def test_coverage_says_what_is_shown_and_what_never_is() -> None:
-    shown = list(demonstrate([WON], skilled(), DemonstrationsConfig(no_skill_fraction=0, random_skill_fraction=0), 0))
-    found = coverage(shown, [WON], [*SKILLS, Skill("s3", "Other", "x", task_type="other")], LeftOut())
+    shown = demonstrate([WON], skilled(), DemonstrationsConfig(no_skill_fraction=0, random_skill_fraction=0), 0)[0]
+    found = coverage(shown, [WON], [*SKILLS, Skill("s3", "Other", "x", task_type="other")], (0, 0))
     assert (found.examples, found.episodes, found.won) == (2, 1, 1)
     assert found.skills_shown == {"s1": 2, "s2": 2, "s3": 0}

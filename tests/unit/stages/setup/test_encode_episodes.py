@@ -16,7 +16,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.chat import encode_chats, encode_next, turn_end
-from skill_ttrl.stages.inputs.demonstrate import EpisodeShown, LeftOut, coverage, demonstrate_episodes
+from skill_ttrl.stages.inputs.demonstrate import EpisodeShown, coverage, demonstrate_episodes
 from skill_ttrl.stages.setup.encode import encode_advised, encode_shown, label_answer
 from skill_ttrl.types import Completion, Message, Step, Task, Trajectory
 
@@ -79,7 +79,7 @@ def test_an_episode_is_one_example_and_only_what_was_advised_is_learnt(tiny_mode
     assert tuple(example.response_ids) == (*ids["left"], *seen[0], *ids["right"], *seen[1], *ids["wait"])
     assert example.mask is not None and example.labels is not None
     learnt = [label for label, each in zip(example.labels, example.mask, strict=True) if each]
-    assert learnt == [*ids["left"], ids["wait"][0], *ids["wait"]] and left_out == LeftOut(1)
+    assert learnt == [*ids["left"], ids["wait"][0], *ids["wait"]] and left_out == (1, 0)
     found = coverage(shown, episodes, [], left_out)
     assert (found.examples, found.episodes, found.not_possible) == (3, 1, 1)
     again = EpisodeShown.from_chat(json.loads(json.dumps(grown[0].as_chat())))

@@ -12,7 +12,7 @@ from skill_ttrl.llm.backend import BackendFacts
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.parallel.environment import strategy
 from skill_ttrl.stages import train
-from skill_ttrl.stages.setup.rules import PROCESS_BYTES, check_gpus, refusals, uncorrected_staleness
+from skill_ttrl.stages.setup.rules import check_gpus, refusals, uncorrected_staleness
 
 SERVERS = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=[http://h:1]"]
 
@@ -48,7 +48,7 @@ def test_hf_samples_with_a_copy_ahead_of_the_learner() -> None:
     ],
 )
 def test_staleness_without_a_correction_is_warned_of(settings: list[str], warned: bool) -> None:
-    assert (uncorrected_staleness(load_config({}, settings)) is not None) == warned
+    assert (uncorrected_staleness(load_config({}, settings).rl, ["rl"]) is not None) == warned
 
 
 def test_ranks_hold_shards_on_gpus_and_everything_on_a_cpu() -> None:
@@ -76,18 +76,9 @@ def test_ranks_without_a_gpu_each_are_refused(
 ) -> None:
     monkeypatch.setattr("skill_ttrl.rl.device.gpu_count", lambda: gpus)
     with pytest.raises(ModelError, match=words):
-        check_gpus(ranks(nproc=8), asked=asked)
+        check_gpus(RuntimeConfig(nproc=8), asked=asked)
     with pytest.raises(ModelError, match="torch finds"):
-        check_gpus(ranks(nproc=8, device="cuda"), asked=asked)
-
-
-def test_ranks_that_are_asked_for_share_the_cpu_as_far_as_its_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.rl.device.gpu_count", lambda: 0)
-    monkeypatch.setattr("skill_ttrl.stages.setup.rules.free_memory", lambda: 8 * PROCESS_BYTES)
-    check_gpus(ranks(nproc=8), asked=True)
-    check_gpus(ranks(nproc=8, device="cpu"))
-    with pytest.raises(ModelError, match=r"9 ranks on the CPU .* need 4.0 GB .*; 3.6 GB are free"):
-        check_gpus(ranks(nproc=9), asked=True)
+        check_gpus(RuntimeConfig(nproc=8, device="cuda"), asked=asked)
 
 
 def test_ranks_that_nothing_starts_are_refused() -> None:
