@@ -226,7 +226,7 @@ def _of_prompts(config: SkillTTRLConfig, trains: bool) -> Found:
     if agent.whole_episodes and (facts.remote or not facts.grows):
         yield f"agent.context_mode=episode needs a backend with tokens and encode_next, such as hf or vllm; {name} is none."
     if agent.structured_actions and not facts.structured:
-        yield f"agent.structured_actions: rollout.backend={name} cannot restrict a completion. Use hf or vllm, or set it to false."
+        yield f"agent.structured_actions: rollout.backend={name} cannot restrict a completion. Use hf or agent.structured_actions=false."
     elif agent.structured_actions and trains and not (facts.is_learner or facts.is_copy):
         yield (
             f"agent.structured_actions with rollout.backend={name} works for evaluation only: the learner does not get to know which "
