@@ -37,6 +37,8 @@ CLI = "from skill_ttrl.cli.entry import main; main()"
 NAMES: dict[str, str | None] = {
     "dropped": None,
     "prompt_variant": None,
+    "gradient_shares": None,
+    "stopped_tokens": None,
     **dict.fromkeys(
         f"votes.jsonl:{field}" for field in (
             "rewards", "class_ids", "label_weights", "weight", "penalty", "bonus", "skipped", "flags",

@@ -39,9 +39,6 @@ class KLInRewardConfig(Section):
     """Weight of log π - log π_ref of each token, in nats."""
 
 
-RolloutCorrection = Literal[
-    "auto", "none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "icepop"
-]
 COPY = "policy"
 """`rl.critic.model`: a copy of the policy."""
 
@@ -120,14 +117,10 @@ class RLConfig(Section):
     """Weight of the loss term for the KL divergence from the reference model, estimated by k3 (docs/algorithms.md); 0: no reference model."""
     kl_in_reward: KLInRewardConfig | None = None
     """A KL penalty on the rewards, before advantages; None: none."""
-    rollout_correction: RolloutCorrection = "auto"
+    rollout_correction: Literal["auto", "none", "token_truncate"] = "auto"
     """Importance weights against a rollout backend whose log-probs are not the learner's own (docs/algorithms.md). `token_truncate`: weight
-    each token's loss by p_learner / p_backend, at most `rollout_is_threshold` (truncated importance sampling). `token_mask`: drop tokens
-    whose weight is above that or below its inverse. `sequence_truncate`, `sequence_mask`: the same with one weight per sequence. `icepop`:
-    `token_mask` between 0.5 and 5. `none`: use the backend's log-probs as the learner's. `auto`: `none` for `hf`, which is the learner;
-    otherwise `token_truncate`, also for `hf` under `max_staleness`."""
-    rollout_is_threshold: float | None = Field(default=None, gt=1)
-    """Largest importance weight; None: 2 (verl), for `icepop` 5."""
+    each token's loss by p_learner / p_backend, at most 2 (truncated importance sampling). `none`: use the backend's log-probs as the
+    learner's. `auto`: `none` for `hf`, which is the learner; otherwise `token_truncate`, also for `hf` under `max_staleness`."""
     dynamic_sampling: int = Field(default=0, ge=0)
     """Most rounds of `prompts_per_step` tasks in which a step looks for as many groups whose rewards differ, and trains on these (DAPO, arXiv
     2503.14476, section 3.2; verl: 10); 0: one round, of which all groups are used."""

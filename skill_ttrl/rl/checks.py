@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
-from skill_ttrl.rl.correction import weight_rule
+from skill_ttrl.rl.correction import corrects
 
 
 def check_algorithm(
@@ -119,8 +119,7 @@ def check_correction(
             f"rollout.backend={backend} returns no log-probs, which the policy ratio and rl.rollout_correction need. Train with hf, vllm, "
             "or a backend of your own that returns them."
         )
-    corrects = weight_rule(rl, sampler_is_learner=sampler_is_learner) is not None
-    if corrects and truncates_sampling and not sampler_is_learner:
+    if corrects(rl, sampler_is_learner=sampler_is_learner) and truncates_sampling and not sampler_is_learner:
         problems.append(
             f"rl.rollout_correction compares the log-probs of {backend} with the learner's, but with rollout.top_p below 1 or "
             "rollout.top_k above 0 they come from a truncated distribution. Set rollout.top_p=1 and rollout.top_k=0, or "

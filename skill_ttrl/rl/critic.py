@@ -22,7 +22,7 @@ from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate, masked_mean
 from skill_ttrl.rl.micro_batch import MicroBatch
-from skill_ttrl.rl.optim import PolicyOptimizer, SkippedUpdate
+from skill_ttrl.rl.optim import PolicyOptimizer, why_skipped
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, like, local, own_micro_batches
 from skill_ttrl.rl.policy import Policy
 
@@ -69,8 +69,8 @@ class Critic:
         width = int(base.config.get_text_config().hidden_size)
         self.head = ValueHead(width, self._decoder.device)
         self._optimizer = self._build_optimizer()
-        self.skipped: list[SkippedUpdate] = []
-        """Optimizer steps of the latest update that were not taken, because loss or gradient was not finite."""
+        self.skipped: list[str] = []
+        """Why optimizer steps of the latest update were not taken, as `LocalLearner.skipped`."""
 
     @torch.no_grad()
     def score(self, batch: RolloutBatch) -> RolloutBatch:
@@ -177,9 +177,8 @@ class Critic:
         self._ranks.sum_([sums])
         norm, applied = self._optimizer.step(sums[0], self._config.grad_clip)
         loss, share = sums.tolist()
-        if not applied:
-            overflow = self._scales and math.isfinite(loss)
-            self.skipped.append(SkippedUpdate(batch, indices, loss, norm, overflow))
+        if not applied and not (self._scales and math.isfinite(loss)):
+            self.skipped.append(why_skipped(batch, indices, loss, norm))
         return loss, share, norm, applied
 
     def _rows(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Iterator[tuple[Int[Tensor, " N"], bool]]:

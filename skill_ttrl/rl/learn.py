@@ -21,8 +21,8 @@ from skill_ttrl.rl.algorithms import (
     whiten_advantages,
 )
 from skill_ttrl.rl.batch import RolloutBatch, pack, with_advantages
-from skill_ttrl.rl.correction import corrected, weight_rule
-from skill_ttrl.rl.learner import LocalLearner, TurnGradients
+from skill_ttrl.rl.correction import corrected, corrects
+from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRecord:
-    """Scores, advantages and gradient shares of an update's trajectories (E), group after group: recorded, never read by the update."""
+    """Scores and advantages of an update's trajectories (E), group after group: recorded, never read by the update."""
 
     trajectories: Sequence[Trajectory]
     """As they were given to the update."""
@@ -41,21 +41,6 @@ class UpdateRecord:
     """True if these are scores of the algorithm's own and not the rewards."""
     advantages: Sequence[Sequence[float | None]]
     """Of each a row with the mean advantage of each step's trained tokens; None for a step that has none."""
-    gradient_shares: Sequence[Sequence[float]] = ()
-    """Of each a row with each step's share of the sum of |d loss / d log-prob| over all trained tokens, in [0, 1]: of the policy loss,
-    and of the optimizer steps that were taken. Empty before the update."""
-    stopped_tokens: Sequence[Sequence[int]] = ()
-    """Of each a row with the tokens of each step whose gradient a clip or a weight of 0 has stopped, counted in each pass."""
-
-    def after(self, batch: RolloutBatch, gradients: TurnGradients) -> UpdateRecord:
-        """The same record after its update."""
-        total = float(gradients.absolute_S.sum()) or 1.0
-        shares = [[0.0] * len(row) for row in self.advantages]
-        stopped = [[0] * len(row) for row in self.advantages]
-        for at, (trajectory, step) in enumerate(batch.turn_places):
-            shares[trajectory][step] = float(gradients.absolute_S[at]) / total
-            stopped[trajectory][step] = int(gradients.stopped_S[at])
-        return replace(self, gradient_shares=shares, stopped_tokens=stopped)
 
 
 def record_update(samples: TrainingSamples, batch: RolloutBatch, scores: Sequence[float] | None = None) -> UpdateRecord:
@@ -113,7 +98,7 @@ class UpdateRule:
         self.join = join
         self.algorithm = build_algorithm(config.algorithm)
         self.requires = requirements(self.algorithm)
-        self.correction = weight_rule(config, sampler_is_learner=sampler_is_learner)
+        self.corrects = corrects(config, sampler_is_learner=sampler_is_learner)
 
     def __call__(
         self,
@@ -149,21 +134,18 @@ class UpdateRule:
         batch = learner.score(
             batch,
             temperature=temperature,
-            own=self.correction is not None,
+            own=self.corrects,
             reference=self.config.kl_coef > 0 or penalty is not None,
         )
         metrics: dict[str, float] = {}
-        if self.correction is not None:
-            batch, gap = corrected(batch, self.correction)
-            metrics |= gap
+        if self.corrects:
+            batch, metrics = corrected(batch)
         if penalty is not None:
             batch, kl_metrics = apply_kl_penalty(batch, penalty.coef)
             metrics |= kl_metrics
         batch, found = self.estimate(replace(samples, batch=batch), batch)
         metrics |= found
         metrics |= learner.update(batch, step=step, seed=seed, temperature=temperature)
-        if learner.gradients is not None and self.record is not None:
-            self.record = self.record.after(batch, learner.gradients)
         return metrics
 
     def _samples(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from skill_ttrl.rl.losses import (
     ratio_metrics,
 )
 from skill_ttrl.rl.micro_batch import MicroBatch
-from skill_ttrl.rl.optim import SkippedUpdate, build_optimizer, learning_rate, shared_rows
+from skill_ttrl.rl.optim import build_optimizer, learning_rate, shared_rows, why_skipped
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, own_micro_batches
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import derive_seed
@@ -69,8 +69,8 @@ class LocalLearner:
     ) -> None:
         self.policy = policy
         self.config = config
-        self.skipped: list[SkippedUpdate] = []
-        self.gradients: TurnGradients | None = None
+        self.skipped: list[str] = []
+        """Why optimizer steps of the latest update were not taken; fp16's loss scaler leaves out further ones, which are counted alone."""
         self._scored = 0.0
         """Operations of `score` since the last update."""
         self._ranks = ranks
@@ -169,17 +169,15 @@ class LocalLearner:
         metrics.work(self._scored)
         self._scored = 0.0
         self.policy.release_weights()
-        trace = GradientTrace(batch, self.policy.device)
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
             for epoch in range(self.config.ppo_epochs):
                 for indices in self._mini_batches(batch, derive_seed(seed, "minibatch", step, epoch)):
-                    self._update_mini_batch(batch, indices, position, temperature, metrics, trace)
+                    self._update_mini_batch(batch, indices, position, temperature, metrics)
                     position += 1
         refresh = self.config.ref_model_sync_steps
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
             self.policy.refresh_reference()
-        self.gradients = trace.gathered(self._ranks)
         return metrics.gathered(self._ranks).summary() | batch_metrics(batch) | values
 
     def _update_critic(self, critic: Critic, batch: RolloutBatch, step: int, seed: int) -> dict[str, float]:
@@ -217,7 +215,6 @@ class LocalLearner:
         position: int,
         temperature: float,
         metrics: UpdateMetrics,
-        trace: GradientTrace,
     ) -> None:
         config = self.config
         denominators = self._denominators(batch, indices)
@@ -233,33 +230,28 @@ class LocalLearner:
         total = torch.zeros((), device=self.policy.device)
         for rows, counts in self._own_rows(batch, alive):
             micro_batch = self.policy.lay_out(batch, rows)
-            loss, means, log_probs_N_R = self._micro_batch_loss(micro_batch, denominators, temperature)
+            loss, means = self._micro_batch_loss(micro_batch, denominators, temperature)
             self._optimizer.backward(loss if counts else loss * 0.0)
             metrics.work(self.policy.work.update(micro_batch), micro_batch.computed_tokens)
             if counts:
                 total += loss.detach()
                 metrics.add(means, micro_batch.trained_tokens)
-                trace.add(rows, micro_batch, log_probs_N_R.grad)
         self._ranks.sum_([total])
         norm, applied = self._optimizer.step(total, config.grad_clip)
         metrics.count(norm, applied, self._optimizer.part_norms)
-        trace.settle(applied)
-        if not applied:
-            overflow = self._accelerator.scaler is not None and math.isfinite(float(total))
-            self.skipped.append(SkippedUpdate(batch, indices, float(total), norm, overflow))
+        if not applied and (self._accelerator.scaler is None or not math.isfinite(float(total))):
+            self.skipped.append(why_skipped(batch, indices, float(total), norm))
 
     def _micro_batch_loss(
         self, micro_batch: MicroBatch, denominators: Denominators, temperature: float
-    ) -> tuple[Tensor, dict[str, Tensor], Float[Tensor, "N R"]]:
-        """(loss, metrics, log-probs as the policy loss alone sees them: their gradient stays after the backward pass)."""
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(loss, metrics)."""
         config, mask = self.config, micro_batch.response_mask_N_R
         with self._accelerator.autocast():
             log_probs, entropy = self.policy.token_logprobs(
                 micro_batch, temperature=temperature, with_entropy=config.entropy_coef > 0
             )
-        seen = log_probs.view_as(log_probs)
-        seen.retain_grad()
-        inputs = LossInputs(seen, micro_batch.old_log_probs_N_R, micro_batch.advantages_N_R, mask)
+        inputs = LossInputs(log_probs, micro_batch.old_log_probs_N_R, micro_batch.advantages_N_R, mask)
         with naming_own("loss", config.loss):
             token_loss, info = self._loss(inputs)
             if token_loss.shape != mask.shape:
@@ -288,7 +280,7 @@ class LocalLearner:
             loss = loss + compute_entropy_bonus(
                 entropy, mask, config.entropy_coef, config.loss_aggregation, denominators
             )
-        return loss, means, seen
+        return loss, means
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume, without the model's weights and the step number.
@@ -409,47 +401,3 @@ class UpdateMetrics:
 def _finite_mean(values: Sequence[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / max(1, len(finite))
-
-
-# Which turns of a batch carried the gradient of the policy loss.
-
-
-@dataclass(frozen=True, slots=True)
-class TurnGradients:
-    """Of each turn of a batch, over all optimizer steps of an update that were taken."""
-
-    absolute_S: Float[Tensor, " S"]
-    """Sum over its trained tokens of |d loss / d log-prob|, of the policy loss alone: a KL term or an entropy bonus pulls on all."""
-    stopped_S: Float[Tensor, " S"]
-    """Tokens with an advantage whose gradient a clip or a weight of 0 has stopped; a token counts once for each pass over it."""
-
-
-class GradientTrace:
-    """Gathers `TurnGradients`; nothing waits for the device until the end."""
-
-    def __init__(self, batch: RolloutBatch, device: torch.device) -> None:
-        self._batch = batch
-        self._taken_2_S = torch.zeros(2, len(batch.turn_places), device=device)
-        self._pending_2_S = torch.zeros_like(self._taken_2_S)
-
-    def add(self, rows: Int[Tensor, " N"], micro_batch: MicroBatch, gradient_N_R: Float[Tensor, "N R"] | None) -> None:
-        """Add a micro-batch with the items `rows`; a gradient of None is 0."""
-        if gradient_N_R is None:
-            return
-        turn_K = self._batch.turn_F[self._batch.trained_places(rows)].to(self._taken_2_S.device)
-        gradient_K = gradient_N_R.flatten()[micro_batch.slots_K]
-        advantages_K = micro_batch.advantages_N_R.flatten()[micro_batch.slots_K]
-        stopped_K = (gradient_K == 0) & (advantages_K != 0)
-        self._pending_2_S.index_add_(1, turn_K, torch.stack([gradient_K.abs(), stopped_K.to(gradient_K.dtype)]))
-
-    def settle(self, applied: bool) -> None:
-        """Count the micro-batches since the last call, if their optimizer step was taken."""
-        if applied:
-            self._taken_2_S += self._pending_2_S
-        self._pending_2_S.zero_()
-
-    def gathered(self, ranks: Ranks) -> TurnGradients:
-        """Those of all ranks together."""
-        ranks.sum_([self._taken_2_S])
-        absolute_S, stopped_S = self._taken_2_S.cpu()
-        return TurnGradients(absolute_S, stopped_S)

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from skill_ttrl.config import SFTConfig
 from skill_ttrl.rl.batch import EncodedDemonstration, pack_demonstrations
 from skill_ttrl.rl.losses import Denominators, aggregate
-from skill_ttrl.rl.optim import SkippedUpdate, build_optimizer, learning_rate, shared_rows
+from skill_ttrl.rl.optim import build_optimizer, learning_rate, shared_rows, why_skipped
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, own_micro_batches
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import derive_seed
@@ -48,8 +48,8 @@ class SFTLearner:
     ) -> None:
         self.policy = policy
         self._grad_clip = grad_clip
-        self.skipped: list[SkippedUpdate] = []
-        """The latest step, if it was not taken."""
+        self.skipped: list[str] = []
+        """Why the latest step was not taken, as `LocalLearner.skipped`."""
         self._ranks = ranks
         self.config = config
         self._accelerator = accelerator
@@ -100,7 +100,7 @@ class SFTLearner:
             self._ranks.sum_([total])
             norm, applied = self._optimizer.step(total, self._grad_clip)
         overflow = self._accelerator.scaler is not None and math.isfinite(float(total))
-        self.skipped = [] if applied else [SkippedUpdate(batch, every, float(total), norm, overflow)]
+        self.skipped = [] if applied or overflow else [why_skipped(batch, every, float(total), norm)]
         return {
             "loss": float(total),
             "grad_norm": norm,

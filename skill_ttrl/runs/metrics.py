@@ -83,11 +83,6 @@ class SampleRecord:
     """1 where its answer is the true one, else 0; None without a label. The meter's."""
     advantages: Sequence[float | None] | None = None
     """Mean advantage of the trained tokens of each of its steps, None for one without; None where none was trained on."""
-    gradient_shares: Sequence[float] | None = None
-    """Share of each of its steps in the policy loss's gradient of the whole training step (`rl.learn.UpdateRecord`); None where it was not
-    given to the update."""
-    stopped_tokens: Sequence[int] | None = None
-    """Tokens of each of its steps whose gradient a clip or a weight of 0 has stopped."""
 
 
 _RECORD = tuple(field.name for field in fields(SampleRecord))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from skill_ttrl.rl.batch import RolloutBatch, pack
-from skill_ttrl.rl.correction import WeightRule, corrected
+from skill_ttrl.rl.correction import corrected
 from skill_ttrl.rl.learn import apply_kl_penalty
 from tests.golden.field_values import assert_close, cases, given, tensor
 from tests.sampled import flat, padded, sampled_groups
@@ -31,19 +31,18 @@ def test_the_kl_in_the_reward_is_verls() -> None:
     assert_close(metrics["reward_kl"], case["values"]["metrics"]["actor/reward_kl_penalty"], "metric")
 
 
-def of_verl(asked: dict[str, Any]) -> WeightRule:
-    """Our correction for verl's settings."""
-    low, icepop, high = str(asked["rollout_is_threshold"]).rpartition("_")
-    return WeightRule(asked["rollout_is"] == "sequence", bool(icepop), float(low or 0), float(high))
+def truncated(library: str) -> dict[str, dict[str, Any]]:
+    """The cases of our one correction; the libraries have further ones."""
+    return {name: case for name, case in cases(library, "correction").items() if name.startswith("token_truncate")}
 
 
-@pytest.mark.parametrize("name", list(cases("verl", "correction")))
+@pytest.mark.parametrize("name", list(truncated("verl")))
 def test_corrections_and_their_metrics_are_verls(name: str) -> None:
     case = cases("verl", "correction")[name]
     batch = batch_of(
         case["inputs"]["response_mask"], old_log_probs_F="old_log_probs", sampler_log_probs_F="sampler_log_probs"
     )
-    found, metrics = corrected(batch, of_verl(case["settings"]))
+    found, metrics = corrected(batch, case["settings"]["rollout_is_threshold"])
     assert found.weights_F is not None
     mask = given(case)["response_mask"]
     values = case["values"]
@@ -59,14 +58,11 @@ def test_corrections_and_their_metrics_are_verls(name: str) -> None:
     assert compared >= (3 if without else 9)
 
 
-@pytest.mark.parametrize("name", list(cases("trl", "correction")))
+@pytest.mark.parametrize("name", list(truncated("trl")))
 def test_corrections_are_trls(name: str) -> None:
     case = cases("trl", "correction")[name]
-    asked = case["settings"]
-    low = 0.0 if asked["min"] is None else asked["min"]
-    rule = WeightRule(asked["mode"].startswith("sequence"), asked["mode"].endswith("mask"), low, asked["max"])
     batch = batch_of("mask", old_log_probs_F="old_log_probs", sampler_log_probs_F="sampler_log_probs")
-    found, metrics = corrected(batch, rule)
+    found, metrics = corrected(batch, case["settings"]["max"])
     assert found.weights_F is not None
     mask = given(case)["mask"]
     assert_close(

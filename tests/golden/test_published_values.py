@@ -19,7 +19,7 @@ from skill_ttrl.rl.algorithms import compute_gae_advantage, group_advantages, wh
 from skill_ttrl.rl.algorithms.grpo import RLOO, LevelOptions
 from skill_ttrl.rl.algorithms.tokens import returns_to_go
 from skill_ttrl.rl.batch import pack
-from skill_ttrl.rl.correction import WeightRule, corrected
+from skill_ttrl.rl.correction import corrected
 from skill_ttrl.rl.losses import AggregationMode, LossInputs, aggregate, build_loss, kl_estimate
 from tests.sampled import flat, padded, sampled_groups
 
@@ -107,37 +107,25 @@ def test_kl_of_nemo() -> None:
 
 
 def test_truncated_importance_sampling_of_nemo() -> None:
-    # test_clipped_pg_loss_on_policy_truncated_importance_sampling, at most 0.8: by tokens [0.6065, 0.8, 0.8], by sequences 0.8.
-    weights = corrected_weights(WeightRule(False, False, 0.0, 0.8), [-0.5, -1.5, -0.8])
+    # test_clipped_pg_loss_on_policy_truncated_importance_sampling, at most 0.8: by tokens [0.6065, 0.8, 0.8].
+    weights = corrected_weights(0.8, [-0.5, -1.5, -0.8])
     assert weights == pytest.approx([0.6065, 0.8, 0.8], abs=1e-4)
     tokens = token_losses({"type": "ppo_clip"}, RATIOS, ADVANTAGES, OLD)
     assert float((tokens * torch.tensor(weights)).mean()) == pytest.approx(-0.4744, abs=5e-5)
-    weights = corrected_weights(WeightRule(True, False, 0.0, 0.8), [-0.5, -1.5, -0.8])
-    gspo = {"type": "gspo", "clip_ratio": 0.2, "clip_ratio_high": 0.2}
-    sequences = token_losses(gspo, [RATIOS], [ADVANTAGES], [OLD])[0]
-    assert float((sequences * torch.tensor(weights)).mean()) == pytest.approx(-0.4846, abs=5e-5)
 
 
 def test_bounds_of_nemos_importance_weights() -> None:
     # test_clipped_pg_loss_tis_min_bound_defaults_to_zero: ratios 0.1, 1, 3
     sampler = [-1.0 - math.log(ratio) for ratio in (0.1, 1.0, 3.0)]
-    for low, smallest in ((0.0, 0.1), (0.5, 0.5)):
-        found = corrected_weights(WeightRule(False, False, low, 2.0), sampler)
-        assert found == pytest.approx([smallest, 1.0, 2.0], abs=1e-6)
+    assert corrected_weights(2.0, sampler) == pytest.approx([0.1, 1.0, 2.0], abs=1e-6)
 
 
-def test_icepop_of_nemo() -> None:
-    # test_clipped_pg_loss_icepop_importance_sampling, [0.5, 5]: weights 0.6065, 12.182, 0.8187, of which the second is left out
-    weights = corrected_weights(WeightRule(False, True, 0.5, 5.0), [-0.5, -3.5, -0.8])
-    assert weights == pytest.approx([0.6065, 0.0, 0.8187], abs=1e-4)
-
-
-def corrected_weights(rule: WeightRule, sampler: list[float]) -> list[float]:
+def corrected_weights(largest: float, sampler: list[float]) -> list[float]:
     """Weights of three tokens whose log-probs of the learner's own are -1."""
     batch = pack(sampled_groups(torch.ones(1, 3)))
     sampled, own = torch.tensor([sampler]), torch.full((1, 3), -1.0)
     batch = replace(batch, sampler_log_probs_F=flat(batch, sampled), old_log_probs_F=flat(batch, own))
-    found, _ = corrected(batch, rule)
+    found, _ = corrected(batch, largest)
     assert found.weights_F is not None
     return [float(value) for value in padded(found, found.weights_F)[0]]
 

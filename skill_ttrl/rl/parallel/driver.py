@@ -34,8 +34,7 @@ from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.models.weights import read_shards, stored_sizes, trained_weights, weights_of, write_shards
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.device import out_of_memory
-from skill_ttrl.rl.learner import LocalLearner, TurnGradients
-from skill_ttrl.rl.optim import SkippedUpdate
+from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, current_ranks, leave
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
@@ -248,15 +247,9 @@ class RanksLearner:
         self._driver = driver
 
     @property
-    def skipped(self) -> list[SkippedUpdate]:
-        """Skipped updates of the last step, from the driver's replica: every rank has the whole batch."""
-        found: list[SkippedUpdate] = self._driver.replica.learner.skipped
-        return found
-
-    @property
-    def gradients(self) -> TurnGradients | None:
-        """Gradients of the last update by turn, summed over the ranks (`TurnGradients`)."""
-        found: TurnGradients | None = self._driver.replica.learner.gradients
+    def skipped(self) -> list[str]:
+        """`LocalLearner.skipped` of the driver's replica: every rank has the whole batch."""
+        found: list[str] = self._driver.replica.learner.skipped
         return found
 
     def score(self, batch: RolloutBatch, **options: Any) -> RolloutBatch:

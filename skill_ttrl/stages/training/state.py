@@ -19,7 +19,6 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.hand_over import LEFT, PLACE
 from skill_ttrl.rl.learn import UpdateRecord, UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.optim import dump_skipped
 from skill_ttrl.rl.parallel.driver import LEARNER, RanksLearner, Replica, rl_learner
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
@@ -30,7 +29,6 @@ from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
 from skill_ttrl.stages.training.run import Run, stopped_by
 from skill_ttrl.stages.training.votes import GreedyBaseline, VoteManager
-from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 if TYPE_CHECKING:
@@ -160,12 +158,9 @@ def sample_records(
         if update is None or place is None:
             rescored = update is not None and update.rescored
             return SampleRecord(None if rescored else trajectory.reward, original)
-        shares = update.gradient_shares[place] if update.gradient_shares else None
-        stopped = update.stopped_tokens[place] if update.stopped_tokens else None
         advantages = update.advantages[place]
-        if all(value is None for value in advantages):  # out of the loss
-            return SampleRecord(update.scores[place], original, None, shares, stopped)
-        return SampleRecord(update.scores[place], original, advantages, shares, stopped)
+        out_of_loss = all(value is None for value in advantages)
+        return SampleRecord(update.scores[place], original, None if out_of_loss else advantages)
 
     return [
         [record(each, original) for each, original in zip(group.trajectories, row, strict=True)]
@@ -353,12 +348,8 @@ class RolloutsAhead:
 
 LEFT_OUT = "Updates were skipped because the loss or gradient was not finite"
 """Begins the warning of them, which a run gives once."""
-DUMPS = "nonfinite"
-"""Folder of a run with the batches of updates that were left out."""
-KEPT_DUMPS = 5
 MAX_SKIPPED = 20
 """Updates in a row that are not finite, after which a phase ends with an error."""
-"""Newest ones of a phase that stay."""
 
 
 def remaining_steps(run: Run, state: PhaseState) -> Iterator[int]:
@@ -389,27 +380,10 @@ def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | N
 
 
 def watch_updates(run: Run, state: PhaseState, step: int) -> TrainingError | None:
-    """Record the skipped updates of this step, and return an error if the phase must stop after it.
-
-    Their batch is dumped into the run's folder, and the first one is warned of. fp16's loss scaler leaves updates out while it finds
-    its scale: these are counted alone.
-
-    Returns:
-        The error to end with, see `skipped_too_often`; None: the phase continues.
-
-    Raises:
-        RunFolderError: the dump cannot be written.
-    """
-    if state.learner is None or not state.learner.skipped:
+    """Warn of the first skipped update, and return an error if the phase must stop after this step (`skipped_too_often`)."""
+    if state.learner is None:
         return None
-    skipped = [each for each in state.learner.skipped if not each.overflow]
-    if skipped:
-        path = run.folder.path / DUMPS / f"{state.phase}-{step:06d}.pt"
-        with wrap_os_errors("write", path):
-            path.parent.mkdir(exist_ok=True)
-            write_atomic(path, dump_skipped(skipped))
-            for old in sorted(path.parent.glob(f"{state.phase}-*.pt"))[:-KEPT_DUMPS]:
-                old.unlink()
-        what = f"{skipped[0].reason()}. The batch is in {DUMPS}/{path.name}"
-        run.warn(f"{LEFT_OUT}, first in step {step} of {state.phase}: {what}. Metric: skipped_updates.", once=LEFT_OUT)
+    if state.learner.skipped:
+        what = f"first in step {step} of {state.phase}: {state.learner.skipped[0]}"
+        run.warn(f"{LEFT_OUT}, {what}. Metric: skipped_updates.", once=LEFT_OUT)
     return skipped_too_often(run, state.phase, ended=False)

@@ -15,24 +15,16 @@ from skill_ttrl.config import RLConfig, RuntimeConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_correction
-from skill_ttrl.rl.correction import Sequences, WeightRule, corrected, importance_weights, weight_rule
+from skill_ttrl.rl.correction import corrected, corrects
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
-
-TRUNCATE = WeightRule(of_sequence=False, mask=False, low=0.0, high=2.0)
 
 
 def scored(policy: Policy, batch: RolloutBatch, rows: int) -> RolloutBatch:
     settings = RLConfig(micro_batch_size=rows, kl_coef=0.0)
     learner = LocalLearner(policy, settings, make_accelerator(RuntimeConfig(device="cpu")), total_steps=1)
     return learner.score(batch, temperature=1.0, own=True, reference=False)
-
-
-def weighted(learner: LocalLearner, batch: RolloutBatch, rule: WeightRule | None) -> RolloutBatch:
-    if rule is None:
-        return batch
-    return corrected(learner.score(batch, temperature=1.0, own=True, reference=False), rule)[0]
 
 
 def as_sampled(batch: RolloutBatch, log_probs: Tensor) -> RolloutBatch:
@@ -57,7 +49,7 @@ def test_a_sampler_that_is_the_learner_has_weight_one_everywhere(
 ) -> None:
     policy = make_policy()
     batch = sampled_by(policy, make_batch())
-    found, figures = corrected(scored(policy, batch, rows), TRUNCATE)
+    found, figures = corrected(scored(policy, batch, rows))
     assert found.weights_F is not None
     assert torch.allclose(found.weights_F, torch.ones_like(found.weights_F), atol=1e-5)
     assert torch.allclose(found.old_log_probs_F, batch.old_log_probs_F, atol=1e-5)
@@ -76,9 +68,11 @@ def test_the_gradient_is_that_of_weighted_advantages(
     settings = RLConfig(learning_rate=1e-9, warmup_steps=0, prompts_per_step=3, mini_batch_size=None, kl_coef=0.0)
     settings.grad_clip = 1e9
     norms = []
-    for batch, correction in ((own, None), (half, TRUNCATE)):
+    for batch in (own, half):
         learner = LocalLearner(make_policy(), settings, accelerator, total_steps=1)
-        norms.append(learner.update(weighted(learner, batch, correction), step=0, seed=0, temperature=1.0)["grad_norm"])
+        if batch is half:
+            batch, _ = corrected(learner.score(batch, temperature=1.0, own=True, reference=False))
+        norms.append(learner.update(batch, step=0, seed=0, temperature=1.0)["grad_norm"])
     assert norms[1] == pytest.approx(2 * norms[0], rel=1e-3)
 
 
@@ -93,7 +87,7 @@ def test_inserted_tokens_are_neither_scored_nor_counted(
     wrong = batch.old_log_probs_F.clone()
     wrong[first] = -99.0
     batch = replace(batch, trained_F=trained, old_log_probs_F=wrong, sampler_log_probs_F=wrong)
-    found, figures = corrected(scored(policy, batch, 2), TRUNCATE)
+    found, figures = corrected(scored(policy, batch, 2))
     assert found.weights_F is not None and float(found.weights_F[first]) == 1.0
     assert figures["sampling/logp_difference/max"] < 1e-5
 
@@ -101,29 +95,14 @@ def test_inserted_tokens_are_neither_scored_nor_counted(
 @pytest.mark.parametrize(
     ("settings", "own_model", "found"),
     [
-        ({}, True, None),
-        ({}, False, TRUNCATE),
-        ({"rollout_correction": "none"}, False, None),
-        ({"rollout_correction": "token_mask"}, True, WeightRule(False, True, 0.5, 2.0)),
-        ({"rollout_correction": "icepop"}, False, WeightRule(False, True, 0.5, 5.0)),
-        (
-            {"rollout_correction": "sequence_mask", "rollout_is_threshold": 4.0},
-            False,
-            WeightRule(True, True, 0.25, 4.0),
-        ),
+        ({}, True, False),
+        ({}, False, True),
+        ({"rollout_correction": "none"}, False, False),
+        ({"rollout_correction": "token_truncate"}, True, True),
     ],
 )
-def test_the_sampler_is_corrected_for_where_it_is_not_the_learner(
-    settings: Any, own_model: bool, found: WeightRule | None
-) -> None:
-    assert weight_rule(RLConfig.model_validate(settings), sampler_is_learner=own_model) == found
-
-
-def test_a_sequence_has_one_weight() -> None:
-    log_ratio = torch.tensor([0.5, -0.5, 1.5, 0.2, 0.1], dtype=torch.float64)
-    rule = WeightRule(of_sequence=True, mask=True, low=0.25, high=4.0)
-    found, _ = importance_weights(log_ratio, Sequences(torch.tensor([0, 0, 0, 1, 1])), rule)
-    assert found.tolist() == pytest.approx([0.0] * 3 + [1.3498588] * 2)  # e^1.5 is above 4
+def test_the_sampler_is_corrected_for_where_it_is_not_the_learner(settings: Any, own_model: bool, found: bool) -> None:
+    assert corrects(RLConfig.model_validate(settings), sampler_is_learner=own_model) == found
 
 
 @pytest.mark.parametrize(

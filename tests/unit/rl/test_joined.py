@@ -156,8 +156,6 @@ def test_a_rule_learns_the_same_from_whole_episodes(
     for name in ("policy_loss", "grad_norm", "clip_fraction", "entropy", "advantage/mean", "tokens"):
         assert joined[name] == pytest.approx(apart[name], abs=2e-6), name
     assert joined["sequences"] == 7 < apart["sequences"] and joined["all_tokens"] < apart["all_tokens"]
-    for mine, other in zip(same.gradient_shares, record.gradient_shares, strict=True):
-        assert mine == pytest.approx(other, abs=1e-5)
     for row, wanted in zip(same.advantages, record.advantages, strict=True):
         assert row == pytest.approx(wanted, abs=1e-5)
 

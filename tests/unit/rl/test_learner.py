@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,14 +17,10 @@ from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
-from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.losses import LOSSES, PPOClip
-from skill_ttrl.rl.optim import dump_skipped
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner, rate_fraction
-from skill_ttrl.types import Group
-from tests.unit.rl.test_algorithms import VOTES
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
@@ -317,79 +312,6 @@ def test_one_bad_value_costs_its_mini_batch_alone_and_is_named(
     assert (metrics["updates"], metrics["skipped_updates"]) == (2, 1)
     assert all(each.isfinite().all() for each in policy.model.parameters())
     (skipped,) = learner.skipped
-    assert set(batch.prompt_index_N[skipped.items_M].tolist()) == {1} and not skipped.overflow
-    assert skipped.reason() == f"the loss is nan; not finite before it: {name} at 1 tokens"
+    assert skipped == f"the loss is nan; not finite before it: {name} at 1 tokens"
     learner.update(make_batch(), step=0, seed=0, temperature=1.0)
     assert not learner.skipped, "they are those of the latest update"
-
-
-def test_a_dump_holds_the_whole_batch_and_loads_without_code(
-    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
-) -> None:
-    batch = with_nan(make_batch(), "advantages_F", item=0)
-    learner = LocalLearner(make_policy(), RLConfig(**SETTINGS), accelerator, total_steps=1)
-    learner.update(batch, step=0, seed=0, temperature=1.0)
-    found = torch.load(io.BytesIO(dump_skipped(learner.skipped)), weights_only=True)
-    again = RolloutBatch(**found["batch"])
-    for field in fields(batch):
-        before, after = getattr(batch, field.name), getattr(again, field.name)
-        assert (before is None and after is None) or torch.equal(torch.nan_to_num(before), torch.nan_to_num(after))
-    (update,) = found["updates"]
-    assert update["nonfinite"] == {"advantages_F": 1} and 0 in update["items"].tolist()
-
-
-# Which items carried the gradient of an update.
-
-
-def rl_config(**changes: Any) -> RLConfig:
-    plain = {"prompts_per_step": 3, "mini_batch_size": None, "kl_coef": 0.0, "warmup_steps": 0, "learning_rate": 1e-9}
-    return RLConfig.model_validate({**plain, **changes})
-
-
-@pytest.mark.parametrize("kl_coef", [0.0, 0.5])
-def test_an_items_gradient_is_that_of_the_policy_loss_at_its_log_probs(
-    kl_coef: float,
-    make_policy: Callable[..., Policy],
-    make_batch: Callable[..., RolloutBatch],
-    accelerator: Accelerator,
-) -> None:
-    batch = make_batch(advantages=[2.0, -1.0, 0.0, 0.5] * 3)
-    learner = LocalLearner(make_policy(), rl_config(kl_coef=kl_coef), accelerator, total_steps=1)
-    batch = learner.score(batch, temperature=1.0, own=True, reference=kl_coef > 0)
-    learner.update(batch, step=0, seed=0, temperature=1.0)
-    assert learner.gradients is not None
-    # At a ratio of 1 the gradient of token-mean is -A / tokens, whatever KL adds.
-    expected = batch.sum_by_item(batch.advantages_F.abs() * batch.trained_F) / batch.trained_F.sum()
-    assert torch.allclose(learner.gradients.absolute_S, expected, atol=1e-6)
-    assert not learner.gradients.stopped_S.any()
-
-
-def test_clipped_tokens_carry_nothing_and_are_counted(
-    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
-) -> None:
-    batch = make_batch(advantages=[1.0] * 12)
-    learner = LocalLearner(make_policy(), rl_config(ppo_epochs=2), accelerator, total_steps=1)
-    batch = learner.score(batch, temperature=1.0, own=True, reference=False)
-    first = batch.item_F == 0
-    # The policy has moved past the clip at the first item's tokens.
-    moved = torch.where(first & batch.trained_F, batch.old_log_probs_F - 1.0, batch.old_log_probs_F)
-    learner.update(replace(batch, old_log_probs_F=moved), step=0, seed=0, temperature=1.0)
-    assert learner.gradients is not None
-    stopped = learner.gradients.stopped_S
-    assert stopped[0] == 2 * batch.trained_tokens_N[0] and not stopped[1:].any(), "once in each pass"
-    assert learner.gradients.absolute_S[0] == 0 and (learner.gradients.absolute_S[1:] > 0).all()
-
-
-def test_a_record_has_each_steps_share(
-    make_policy: Callable[..., Policy], make_groups: Callable[..., list[Group]], accelerator: Accelerator
-) -> None:
-    groups = [group.with_rewards([1.0, 0.0, 0.0, 0.0]) for group in make_groups(turns=2)]
-    rule = UpdateRule(rl_config(reward="env"), sampler_is_learner=True)
-    learner = LocalLearner(make_policy(), rl_config(), accelerator, total_steps=1)
-    rule(learner, groups, VOTES, step=0, seed=0, temperature=1.0)
-    assert rule.record is not None
-    shares, advantages = rule.record.gradient_shares, rule.record.advantages
-    assert [len(row) for row in shares] == [2] * 12 and sum(map(sum, shares)) == pytest.approx(1.0)
-    by_reward = [sum(map(sum, shares[at::4])) for at in range(4)]
-    assert by_reward[0] > max(by_reward[1:]) and (advantages[0][0] or 0) > 0 > (advantages[1][0] or 0)
-    assert all(value >= 0 for row in rule.record.stopped_tokens for value in row)

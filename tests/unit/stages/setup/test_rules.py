@@ -43,7 +43,7 @@ def test_hf_samples_with_a_copy_ahead_of_the_learner() -> None:
     [
         (["rl.max_staleness=1"], False),
         (["rl.max_staleness=1", "rl.rollout_correction=none"], True),
-        (["rl.max_staleness=1", "rl.rollout_correction=icepop"], False),
+        (["rl.max_staleness=1", "rl.rollout_correction=token_truncate"], False),
         (["rl.rollout_correction=none"], False),
     ],
 )
