@@ -8,7 +8,7 @@ from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatFn, Journal
-from skill_ttrl.optimize.engines import ENGINES
+from skill_ttrl.optimize.engines import run_engine
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.prompts.templates import Templates
 from tests.rule_follower import ScriptedTarget, make_items
@@ -60,7 +60,7 @@ class RuleRun:
 
     def __call__(self, document: str = "", **config: Any) -> Optimized:
         """Run it; settings of the config by name."""
-        settings = OptimizeConfig(engine=self.engine, workers=self.workers, **config)
+        settings = OptimizeConfig.model_validate({"engine": self.engine, "workers": self.workers, **config})
         self.optimizer = self.optimizer or ScriptedOptimizer(seed=self.seed)
         self.target = self.target or ScriptedTarget(seed=self.seed)
         self.calls = Calls(
@@ -71,9 +71,8 @@ class RuleRun:
             reuse_rollouts=self.reuse_rollouts,
             workers=self.workers,
         )
-        run = ENGINES.get(settings.engine)
         templates = Templates(base="optimize")
-        return run(self.task, document, settings, self.calls, templates, seed=self.seed, watch=self.trace)
+        return run_engine(self.task, document, settings, self.calls, templates, seed=self.seed, watch=self.trace)
 
     @property
     def rollouts(self) -> int:

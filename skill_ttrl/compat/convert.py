@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from skill_ttrl.config.yaml_text import read_mapping
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.rl.algorithms import build_algorithm
 from skill_ttrl.rl.losses import build_loss
+from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.storage.files import write_new
 
 Data = dict[str, Any]
@@ -81,11 +83,9 @@ class Converted:
 
     def notes(self) -> list[str]:
         """One line for each of these keys, after one on where the config comes from."""
-        return [
-            f"Converted from a config of {self.system}.",
-            *(f"No counterpart: {key}. {reason}." for key, reason in self.without_counterpart.items()),
-            *(f"Different: {key}. {reason}." for key, reason in self.different.items()),
-        ]
+        missing = [f"No counterpart: {key}. {reason}." for key, reason in self.without_counterpart.items()]
+        different = [f"Different: {key}. {reason}." for key, reason in self.different.items()]
+        return [f"Converted from a config of {self.system}.", *missing, *different]
 
     def text(self) -> str:
         """The config as a file, its notes as comments at the head."""
@@ -107,15 +107,9 @@ def convert(path: str | Path, output: str | Path | None = None) -> Converted:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"Cannot read {path}: {getattr(error, 'strerror', None) or error}. Expected {EXPECTED}."
-        ) from None
+        raise ConfigError(f"Cannot read {path}: {error}. Expected {EXPECTED}.") from None
     data = read_mapping(text, where)
-    stated: Data = {}
-    for section, inner in data.items():
-        stated |= (
-            {f"{section}.{name}": each for name, each in inner.items()} if isinstance(inner, dict) else {section: inner}
-        )
+    stated = {name: value for name, value in flatten(data, lists=False).items() if value != {}}
     system = max(SYSTEMS, key=lambda each: len(each.keys.keys() & stated.keys()))
     if not system.keys.keys() & stated.keys():  # a key of ours alone decides nothing
         found = ", ".join(str(name)[:40] for name in list(data)[:8]) or "nothing"
@@ -138,15 +132,10 @@ def convert(path: str | Path, output: str | Path | None = None) -> Converted:
             ours = {path: value for path, value in ours.items() if not path.startswith(start)}
     if ours.get(ALGORITHM, "grpo") != "grpo":  # the others have no such option, and normalise by themselves
         ours.pop(SCALE, None)
-    nested: Data = {"name": re.sub(r"[^\w.-]", "_", Path(path).stem).lstrip(".") or "converted"}
-    for setting, value in ours.items():
-        node = nested
-        *sections, last = setting.split(".")
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[last] = value
+    name = re.sub(r"[^\w.-]", "_", Path(path).stem).lstrip(".") or "converted"
+    changes = [f"{setting}={json.dumps(value)}" for setting, value in ours.items()]
     try:
-        converted = Converted(system.name, load_config(nested), missing, different)
+        converted = Converted(system.name, load_config({"name": name}, changes), missing, different)
     except ConfigError as error:
         raise ConfigError(f"{where} cannot be converted, by the keys that its own became: {error}") from None
     build_loss(converted.config.rl.loss)  # options of both are checked when they are built

@@ -14,10 +14,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from pydantic import ValidationError
 
 import skill_ttrl
 from skill_ttrl.answers.grade import matches, token_f1
-from skill_ttrl.config import EndpointConfig, OptimizeConfig, Role
+from skill_ttrl.config import EndpointConfig, OptimizeConfig
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.errors import (
     ConfigError,
@@ -40,12 +39,13 @@ from skill_ttrl.errors import (
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import Client
 from skill_ttrl.llm.openai.ledger import asked_in
-from skill_ttrl.optimize.calls import JOURNAL, ONE_REQUEST, Calls, Item, Journal, Reply
+from skill_ttrl.llm.openai.replies import Reply as ClientReply
+from skill_ttrl.optimize.calls import IDENTITY, JOURNAL, ONE_REQUEST, Calls, Item, Journal, Reply, in_threads
 from skill_ttrl.optimize.engines import prompt_texts
 from skill_ttrl.optimize.gate import GateMetric
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
-from skill_ttrl.optimize.record import FolderWatch, Optimized, OptimizeState, OptimizeTask, StepRecord, write_json
+from skill_ttrl.optimize.record import FolderWatch, Optimized, OptimizeState, OptimizeTask, StepRecord, write_file
 from skill_ttrl.optimize.schedule import SchedulerMode
 from skill_ttrl.optimize.types import RolloutResult, compute_score, content_hash, skill_hash
 from skill_ttrl.prompts.templates import PARTS, Templates, places_of
@@ -65,27 +65,15 @@ class BaseLLMClient(ABC):
     """Name of the model, for logs."""
 
     @abstractmethod
-    def chat(
-        self,
-        *,
-        system: str,
-        user: str,
-        max_completion_tokens: int = 4096,
-        temperature: float | None = None,
-        stage: str = "",
-        retries: int = 3,
-        **kwargs: Any,
-    ) -> tuple[str, dict[str, Any]]:
+    def chat(self, *, system: str, user: str, **options: Any) -> tuple[str, dict[str, Any]]:
         """One answer and what it took.
 
         Args:
             system: the instructions.
             user: the question.
-            max_completion_tokens: longest answer.
-            temperature: of the sampling; None: the client's own choice.
-            stage: the stage that asks: `rollout`, `analyst`, `merge`, `ranking`.
-            retries: attempts where the connection or the server fails.
-            kwargs: further fields of the request, where the client knows any.
+            options: `max_completion_tokens`, longest answer; `temperature` of the sampling, None: the client's own choice; `stage` that
+                asks, `rollout`, `analyst`, `merge` or `ranking`; `retries`, attempts where the connection or the server fails; and
+                further fields of the request, where the client knows any.
 
         Returns:
             The text, perhaps empty, and a dictionary with `prompt_tokens`, `completion_tokens` and `total_tokens`.
@@ -124,10 +112,8 @@ class OpenAIChatClient(BaseLLMClient):
         timeout: float = 120.0,
     ) -> None:
         self.model, self.default_temperature, self.timeout = model, default_temperature, timeout
-        self._key, self._api_version = api_key, api_version
-        self._lock = threading.Lock()
-        self._clients: dict[tuple[Role, int], Client] = {}
-        self._limit_field = NEW_LIMIT
+        self._key, self._api_version, self._limit_field = api_key, api_version, NEW_LIMIT
+        self._lock, self._clients = threading.Lock(), dict[int, Client]()
         try:
             self._config = EndpointConfig(
                 model=model,
@@ -137,7 +123,7 @@ class OpenAIChatClient(BaseLLMClient):
                 timeout=timeout,
                 max_concurrency=64,  # the caller's threads are the bound
             )
-            self._client("optimizer", 3)  # a missing key is found now
+            self._client(3)  # a missing key is found now
         except ValidationError as error:
             raise ConfigError(f"OpenAIChatClient({model!r}): {first_problem(error)}") from None
         except ConfigError as error:
@@ -163,27 +149,23 @@ class OpenAIChatClient(BaseLLMClient):
             BudgetError: the budget of the ledger in use is spent.
         """
         messages = [Message("system", system or ""), Message("user", user or "")]
-        role: Role = "policy" if stage == "rollout" else "optimizer"
 
-        def answer(limit_field: str) -> tuple[str, dict[str, Any]]:
-            limit = {NEW_LIMIT: None, limit_field: max_completion_tokens}
+        def answer(limit_field: str) -> ClientReply:
+            extra = {NEW_LIMIT: None, limit_field: max_completion_tokens, **kwargs}
             with asked_in(stage or "other"):
-                reply = wait_for(
-                    self._client(role, retries).chat(messages, temperature=temperature, extra={**limit, **kwargs})
-                )
-            used = {"prompt_tokens": reply.usage.prompt, "completion_tokens": reply.usage.answer}
-            total = {"total_tokens": reply.usage.prompt + reply.usage.answer}
-            return reply.text.strip(), {**used, **total, "calls": 1, "stage": stage}
+                return wait_for(self._client(retries).chat(messages, temperature=temperature, extra=extra))
 
         limit_field = self._limit_field
         try:
-            return answer(limit_field)
+            reply = answer(limit_field)
         except EndpointError as error:
             if limit_field != NEW_LIMIT or error.kind != "refused" or NEW_LIMIT not in str(error):
                 raise
-        found = answer(OLD_LIMIT)
-        self._limit_field = OLD_LIMIT
-        return found
+            reply = answer(OLD_LIMIT)
+            self._limit_field = OLD_LIMIT
+        prompt, written = reply.usage.prompt, reply.usage.answer
+        used = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+        return reply.text.strip(), {**used, "calls": 1, "stage": stage}
 
     def close(self) -> None:
         """End the connections. Safe to call twice."""
@@ -192,13 +174,12 @@ class OpenAIChatClient(BaseLLMClient):
         for client in clients.values():
             client.shut()
 
-    def _client(self, role: Role, retries: int) -> Client:
-        """This project's client for a role: what a request is for stands in the ledger."""
+    def _client(self, retries: int) -> Client:
         with self._lock:
-            if (role, retries) not in self._clients:
+            if retries not in self._clients:
                 config = self._config.model_copy(update={"max_retries": SENT_PER_RETRY * max(1, retries) - 1})
-                self._clients[role, retries] = Client(config, role, key=self._key, api_version=self._api_version)
-            return self._clients[role, retries]
+                self._clients[retries] = Client(config, "optimizer", key=self._key, api_version=self._api_version)
+            return self._clients[retries]
 
 
 class SkillEnv(ABC):
@@ -286,55 +267,48 @@ class SimpleQAEnv(SkillEnv):
         Raises:
             EndpointError: the client got no answer.
         """
-        question, context = str(item.get("question") or ""), str(item.get("context") or "")
-        answers = references(item.get("answers"))
-        system = skill or NO_SKILL
-        user = "\n\n".join([*([f"Context:\n{context}"] if context else []), f"Question: {question}", "Answer:"])
+        said = {name: str(item.get(name) or "") for name in ("question", "context", "task_type", "task_description")}
+        answers = item.get("answers") or []
+        answers = [str(each) for each in (answers if isinstance(answers, list | tuple) else [answers])]
+        context = [f"Context:\n{said['context']}"] if said["context"] else []
+        user = "\n\n".join([*context, f"Question: {said['question']}", "Answer:"])
+        messages = {"system": skill or NO_SKILL, "user": user}
         text, _ = target_client.chat(
-            system=system, user=user, max_completion_tokens=self.max_completion_tokens, stage="rollout", retries=2
+            **messages, max_completion_tokens=self.max_completion_tokens, stage="rollout", retries=2
         )
         prediction = (text or "").strip()
         hard = int(matches(prediction, answers))
-        shown = [answer[:60] for answer in answers[:3]]
+        shown = f"(pred={prediction[:80]!r}, refs={[answer[:60] for answer in answers[:3]]})"
         return RolloutResult(
             id=str(item.get("id", "")),
             hard=hard,
             soft=1.0 if hard else round(token_f1(prediction, answers), 4),
             n_turns=1,
-            fail_reason=""
-            if hard
-            else f"prediction does not match any reference answer (pred={prediction[:80]!r}, refs={shown})",
-            task_type=str(item.get("task_type") or ""),
-            task_description=str(item.get("task_description") or ""),
+            fail_reason="" if hard else f"prediction does not match any reference answer {shown}",
+            task_type=said["task_type"],
+            task_description=said["task_description"],
             predicted_answer=prediction,
-            question=question,
+            question=said["question"],
             reference_text=" | ".join(answers),
-            target_system_prompt=system,
+            target_system_prompt=messages["system"],
             target_user_prompt=user,
             conversation=[
-                {"role": "system", "content": system},
-                {"role": "user", "content": user},
-                {"role": "assistant", "content": prediction},
+                {"role": role, "content": content} for role, content in {**messages, "assistant": prediction}.items()
             ],
         )
 
 
-def references(answers: Any) -> list[str]:
-    """The reference answers as texts; a single one may stand without a list."""
-    if answers is None or answers == "":
-        return []
-    return [str(each) for each in answers] if isinstance(answers, list | tuple) else [str(answers)]
-
-
-IDENTITY = "optimize.json"
 FREE = ("workers", "verbose", "save_every_step", "eval_test", "out_root", "extras")
 """Keys of the config that a continued run may change: no result depends on them."""
-SAME = "batch_size minibatch_size merge_batch_size edit_budget min_edit_budget lr_scheduler failure_only".split()
-"""Keys of `SkillOptConfig` that the section `optimize` has too."""
 OURS = {
     "num_epochs": "epochs",
     "optimizer_max_completion_tokens": "max_answer_tokens",
-    **dict(zip(SAME, SAME, strict=True)),
+    "gate_metric": "gate.metric",
+    "gate_mixed_weight": "gate.mixed_weight",
+    **{
+        name: name
+        for name in "batch_size minibatch_size merge_batch_size edit_budget min_edit_budget lr_scheduler failure_only".split()
+    },
 }
 """Keys of `SkillOptConfig` → keys of the section `optimize`."""
 
@@ -404,24 +378,18 @@ def section_of(config: SkillOptConfig) -> OptimizeConfig:
     Raises:
         ConfigError: a value cannot be used; all problems at once.
     """
-    own = {ours: getattr(config, theirs) for theirs, ours in OURS.items()}
-    own |= {
-        "gate": {"metric": config.gate_metric, "mixed_weight": config.gate_mixed_weight},
-        "workers": max(1, config.workers),
-    }
+    own: dict[str, Any] = {"workers": max(1, config.workers), "gate": {}}
+    own |= {"step_buffer": False, "meta_skill": False, "slow_update": False}
+    for theirs, ours in OURS.items():
+        section, _, key = ours.rpartition(".")
+        (own[section] if section else own)[key] = getattr(config, theirs)
     try:
-        return OptimizeConfig.model_validate(
-            {**own, "step_buffer": False, "meta_skill": False, "slow_update": False}, strict=True
-        )
+        return OptimizeConfig.model_validate(own, strict=True)
     except ValidationError as error:
-        theirs = {ours: name for name, ours in OURS.items()} | {
-            "gate.metric": "gate_metric",
-            "gate.mixed_weight": "gate_mixed_weight",
-        }
-        problems = []
+        named, problems = {ours: theirs for theirs, ours in OURS.items()}, []
         for problem in error.errors():
             place = ".".join(map(str, problem["loc"]))
-            problems.append(f"{theirs.get(place, place)}: {' '.join(explain_problem(problem, OptimizeConfig))}")
+            problems.append(f"{named.get(place, place)}: {' '.join(explain_problem(problem, OptimizeConfig))}")
         raise ConfigError(f"SkillOptConfig: {'; '.join(problems)}") from None
 
 
@@ -445,23 +413,20 @@ class EnvRollouts:
         """The items of a split as the loop has them: a name that is unique, and the content.
 
         Raises:
-            EnvError: the environment has no such split, or returns no list of dictionaries.
+            EnvError: the environment has no such split, or returns no list of dictionaries that JSON can hold.
         """
         call = f"{type(self.env).__name__}.get_items({split!r})"
         try:
-            found = self.env.get_items(split)
+            named = {f"{split}-{place}": item for place, item in enumerate(self.env.get_items(split))}
+            # The type stands in place of what JSON cannot hold: an address in memory differs from run to run.
+            text = json.dumps(named, default=lambda value: f"<{type(value).__name__}>")
         except KeyError as error:
             raise SplitError(
                 f"{call} raised KeyError: {error}. selection_split and test_split name the splits; training items are those of 'train'."
             ) from error
-        if not isinstance(found, Sequence) or not all(isinstance(item, dict) for item in found):
-            raise EnvError(f"{call} must return a list of dictionaries, found {found!r:.200}.")
-        named = {f"{split}-{place}": item for place, item in enumerate(found)}
-        self._items |= named
-        try:  # the type stands in place of what JSON cannot hold: an address in memory differs from run to run
-            text = json.dumps(named, default=lambda value: f"<{type(value).__name__}>")
         except (TypeError, ValueError) as error:  # a key that is no text, or an item that holds itself
-            raise EnvError(f"{call} returned items that JSON cannot hold: {error}") from None
+            raise EnvError(f"{call} must return a list of dictionaries that JSON can hold: {error}") from None
+        self._items |= named
         return [{"id": name, "item": item} for name, item in json.loads(text).items()]
 
     def __call__(
@@ -478,20 +443,14 @@ class EnvRollouts:
         errors: dict[int, Exception] = {}
 
         def roll_out(place: int) -> None:
-            found = self._one(document, items[place])
-            if isinstance(found, Exception):
-                errors[place] = found
-                return
-            results[place] = found
-            on_result(place, found)
+            try:
+                results[place] = self._one(document, str(items[place]["id"]))
+            except Failed as failed:
+                errors[place] = failed.error
+            else:
+                on_result(place, results[place])
 
-        pool = ThreadPoolExecutor(max_workers=max(1, min(self.workers, len(items))))
-        try:
-            jobs = [pool.submit(copy_context().run, roll_out, place) for place in range(len(items))]
-            for future in as_completed(jobs):
-                future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)  # waits for rollouts under way: they are paid for
+        in_threads([partial(roll_out, place) for place in range(len(items))], self.workers)
         if errors and not results:
             error = errors[min(errors)]
             said = f"All {len(errors)} rollouts of {type(self.env).__name__} failed; the first: {type(error).__name__}: {error}"
@@ -504,23 +463,22 @@ class EnvRollouts:
             on_result(place, results[place])
         return [results[place] for place in range(len(items))]
 
-    def _one(self, document: str, item: Item) -> RolloutResult | Exception:
-        """The result of one rollout, as it will be read from the disk, or the error that it raised.
+    def _one(self, document: str, name: str) -> RolloutResult:
+        """The result of one rollout, as it will be read from the disk.
 
         Raises:
+            Failed: the user's code raised an error.
             EnvError: it is no result, or JSON cannot hold it.
         """
-        name = str(item["id"])
         try:
             found: Any = self.env.rollout_one(item=self._items[name], skill=document, target_client=self.target_client)
-        except EndpointError as error:
-            if error.kind not in ONE_REQUEST:
+        except Exception as error:
+            ends = (
+                error.kind not in ONE_REQUEST if isinstance(error, EndpointError) else isinstance(error, SkillTTRLError)
+            )
+            if ends:
                 raise
-            return error
-        except SkillTTRLError:
-            raise
-        except Exception as error:  # the user's code: a failed rollout is data
-            return error
+            raise Failed(error) from error
         where = f"{type(self.env).__name__}.rollout_one returned for the item {name!r}"
         row = found if isinstance(found, Mapping) else getattr(found, "to_dict", lambda: None)()
         if not isinstance(row, Mapping):
@@ -536,34 +494,35 @@ class EnvRollouts:
         return result
 
 
-@dataclass(frozen=True)
-class ClientChat:
-    """Asks a client of `skillrl`'s interface; see `calls.ChatFn`."""
+class Failed(Exception):
+    """A rollout raised an error of its own: a failed rollout is data."""
 
-    client: BaseLLMClient
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
-    def __call__(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
-        """One answer.
 
-        Raises:
-            EndpointError: the client raised an error, or reports one in place of an answer.
-        """
-        who = f"The optimizer's client {type(self.client).__name__}({self.client.model!r})"
-        kind = stage.partition("_")[0]
-        named = kind if kind in ("analyst", "merge") else stage  # as skillrl names its stages
-        try:
-            text, used = self.client.chat(system=system, user=user, max_completion_tokens=max_tokens, stage=named)
-            used = dict(used or {})
-        except SkillTTRLError:
-            raise
-        except Exception as error:  # the user's code
-            raise EndpointError(f"{who} raised {type(error).__name__}: {error}", "client") from error
-        if not isinstance(text, str):
-            raise EndpointError(f"{who} returned {text!r:.200}; expected a text.", "malformed")
-        if not text and used.get("error"):
-            raise EndpointError(f"{who} reports: {used['error']}", "client")
-        prompt, answer = (used.get(name) for name in ("prompt_tokens", "completion_tokens"))
-        return Reply(text, prompt if isinstance(prompt, int) else 0, answer if isinstance(answer, int) else 0)
+def ask_client(client: BaseLLMClient, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
+    """One answer of a client of `skillrl`'s interface; see `calls.ChatFn`.
+
+    Raises:
+        EndpointError: the client raised an error, or reports one in place of an answer.
+    """
+    who, kind = f"The optimizer's client {type(client).__name__}({client.model!r})", stage.partition("_")[0]
+    named = kind if kind in ("analyst", "merge") else stage  # as skillrl names its stages
+    try:
+        text, used = client.chat(system=system, user=user, max_completion_tokens=max_tokens, stage=named)
+        used = dict(used or {})
+    except SkillTTRLError:
+        raise
+    except Exception as error:  # the user's code
+        raise EndpointError(f"{who} raised {type(error).__name__}: {error}", "client") from error
+    if not isinstance(text, str):
+        raise EndpointError(f"{who} returned {text!r:.200}; expected a text.", "malformed")
+    if not text and used.get("error"):
+        raise EndpointError(f"{who} reports: {used['error']}", "client")
+    prompt, answer = (used.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    return Reply(text, prompt if isinstance(prompt, int) else 0, answer if isinstance(answer, int) else 0)
 
 
 class SkillOptTrainer:
@@ -616,28 +575,24 @@ class SkillOptTrainer:
             EndpointError, BudgetError: a model cannot be used any more; the same call continues.
             RunFolderError: `out_root` holds another run, or cannot be written.
         """
-        began, config = time.monotonic(), self._config
+        began, config, cfg = time.monotonic(), self._config, self.cfg
         roll_out = EnvRollouts(self.env, self.target_client, config.workers)
-        test = roll_out.items(self.cfg.test_split) if self.cfg.eval_test else []
-        task = OptimizeTask(roll_out.items("train"), roll_out.items(self.cfg.selection_split), test, self.env.name)
-        root = Path(self.cfg.out_root)
+        test = roll_out.items(cfg.test_split) if cfg.eval_test else []
+        task = OptimizeTask(roll_out.items("train"), roll_out.items(cfg.selection_split), test, self.env.name)
+        root = Path(cfg.out_root)
         with self._opened(root, task) as journal:
-            write_json(root / "config.json", self.cfg.to_dict())
-            calls = Calls(
-                ClientChat(self.optimizer_client),
-                roll_out,
-                journal,
-                self.cfg.seed,
-                workers=config.workers,
-                early_stop=False,
-            )
-            watch = TrainerWatch(self, root)
-            optimizer = LLMOptimizer(calls, config, self._templates)
-            found = optimize(task, self.initial_skill, config, calls, optimizer, seed=self.cfg.seed, watch=watch)
+            write_file(root / "config.json", cfg.to_dict())
+            chat = partial(ask_client, self.optimizer_client)
+            calls = Calls(chat, roll_out, journal, cfg.seed, workers=config.workers, early_stop=False)
+            watch, optimizer = TrainerWatch(self, root), LLMOptimizer(calls, config, self._templates)
+            found = optimize(task, self.initial_skill, config, calls, optimizer, seed=cfg.seed, watch=watch)
             watch.end(found)
-            write_buckets(root, found, self.env.get_task_types())
+            if types := self.env.get_task_types():
+                for name, results in (("baseline", found.test_first), ("best", found.test_best)):
+                    if results is not None:
+                        write_file(root / f"test_eval_{name}" / "buckets.json", buckets(results, types))
             summary = self._summary(found, calls, time.monotonic() - began)
-            write_json(root / "summary.json", summary)
+            write_file(root / "summary.json", summary)
         self.say(f"best selection score {self.best_score:.4f} (step {self.best_step}); written to {root}")
         return summary
 
@@ -740,18 +695,14 @@ class TrainerWatch(FolderWatch):
         trainer.say(f"{trainer.env.name}: {said}")
 
 
-def write_buckets(root: Path, found: Optimized, task_types: Sequence[str]) -> None:
-    """Write the test results by type of task; nothing where the environment has no types."""
-    for name, results in (("baseline", found.test_first), ("best", found.test_best)):
-        if results is None or not task_types:
-            continue
-        kinds = {each.task_type or "other" for each in results}
-        of_type = {
-            kind: [each for each in results if (each.task_type or "other") == kind]
-            for kind in (*task_types, *sorted(kinds - {*task_types}))
-        }
-        rows = {
-            kind: {"total": len(each), "hard": sum(r.hard for r in each), "soft": sum(r.soft for r in each)}
-            for kind, each in {**of_type, "overall": list(results)}.items()
-        }
-        write_json(root / f"test_eval_{name}" / "buckets.json", rows)
+def buckets(results: Sequence[RolloutResult], task_types: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Test results by type of task, and overall."""
+    kinds = [each.task_type or "other" for each in results]
+    found = {kind: {"total": 0, "hard": 0, "soft": 0.0} for kind in (*task_types, *sorted({*kinds} - {*task_types}))}
+    found["overall"] = {"total": 0, "hard": 0, "soft": 0.0}
+    for kind, each in zip(kinds, results, strict=True):
+        for bucket in (found[kind], found["overall"]):
+            bucket["total"] += 1
+            bucket["hard"] += each.hard
+            bucket["soft"] += each.soft
+    return found

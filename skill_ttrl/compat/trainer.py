@@ -26,7 +26,7 @@ from skill_ttrl.stages.setup.open_run import Resume
 from skill_ttrl.stages.train import run
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
-from skill_ttrl.types import Group, Message, Step, Task, Trajectory, VoteResult, derive_seed
+from skill_ttrl.types import Group, Message, Step, Task, Trajectory, derive_seed
 from skill_ttrl.voting import ballot_of, batch_vote, label_metrics
 
 Records = Sequence[Mapping[str, Any]]
@@ -54,8 +54,7 @@ class SkillTTRLTrainer:
         without one. A run of `train` stores its bank in its folder."""
         if config.skills is not None:
             self.skill_bank = SkillBank.from_config(config.skills)
-            first = starting_skills(config.skills)
-            if first:
+            if first := starting_skills(config.skills):
                 self.skill_bank.import_skills(first)
 
     def train(
@@ -121,39 +120,33 @@ class SkillTTRLTrainer:
             )
         from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
 
-        config = self.config
-        groups = [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
+        config, groups = self.config, [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
         ballots = [ballot_of(group) for group in groups]
         votes = batch_vote(config.vote.strategy, ballots, config.vote.options)
         rewards = [list(vote.sample_rewards) for vote in votes]
         rewarded = [group.with_rewards(row) for group, row in zip(groups, rewards, strict=True)]
         estimate: Any = build_algorithm(config.rl.algorithm).advantages(TrainingSamples(rewarded, votes))
-        given: Sequence[Any] = getattr(estimate, "advantages", estimate)
         # A response is one step; an algorithm gives a number for it, or one for each of its tokens.
-        values = iter(float(each[0]) if isinstance(each, Sequence) else float(each) for each in given)
-        advantages = [list(islice(values, len(row))) for row in rewards]
+        given = getattr(estimate, "advantages", estimate)
+        values = iter(float(each[0] if isinstance(each, Sequence) else each) for each in given)
+        shares = [vote.majority_ratio for vote in votes]
         found: dict[str, Any] = {
             "rewards": rewards,
-            "advantages": advantages,
+            "advantages": [list(islice(values, len(row))) for row in rewards],
             "majority_answers": [vote.answer for vote in votes],
-            "agreement_ratios": [vote.majority_ratio for vote in votes],
+            "agreement_ratios": shares,
             "mean_reward": fmean(value for group in rewards for value in group) if rewards else 0.0,
-            "mean_agreement": fmean(vote.majority_ratio for vote in votes) if votes else 0.0,
+            "mean_agreement": fmean(shares) if shares else 0.0,
         }
         if ground_truths is not None:
             found |= label_metrics(votes, ground_truths, [group.answers for group in groups])
-        found |= self._learn(groups, votes)
-        return found | {"skill_bank_size": 0 if self.skill_bank is None else len(self.skill_bank)}
-
-    def _learn(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, Any]:
-        """Let the winners change `skill_bank`; gives the update and its report, nothing where the bank does not learn."""
-        skills, bank = self.config.skills, self.skill_bank
-        if skills is None or bank is None or skills.update != "merge":
-            return {}
-        rules = MergeRules.of(skills, self.merger)
-        changes, report = merge_groups(groups, [list(vote.matches) for vote in votes], bank.snapshot(), rules)
-        update = bank.apply(changes, reason="merge") if changes else None
-        return {"bank_update": update, "bank_report": report}
+        skills, bank = config.skills, self.skill_bank
+        if skills is not None and bank is not None and skills.update == "merge":
+            rules = MergeRules.of(skills, self.merger)
+            changes, report = merge_groups(groups, [list(vote.matches) for vote in votes], bank.snapshot(), rules)
+            update = bank.apply(changes, reason="merge") if changes else None
+            found |= {"bank_update": update, "bank_report": report}
+        return found | {"skill_bank_size": 0 if bank is None else len(bank)}
 
 
 class OfflineMerger:

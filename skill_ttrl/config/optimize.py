@@ -39,8 +39,8 @@ class OptimizeSelectionConfig(Section):
 class OptimizeConfig(Section):
     """Optimization of a skill document: rollout, reflect, aggregate, select, edit, gate."""
 
-    engine: str = "skillopt"
-    """`skillopt` (the stages below), `gepa`, or `module:attribute` of your own."""
+    engine: Literal["skillopt", "gepa"] = "skillopt"
+    """`skillopt` (the stages below) or `gepa`."""
     optimizer: str = "openai"
     """The optimizer that reflects, merges and ranks: `openai` (a language model, `endpoints`), `induce` (no language model: rules by
     elimination, in a grammar of yours), or `module:attribute` of your own."""

@@ -11,24 +11,26 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from skill_ttrl.config import EndpointsConfig, Role
+from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import make_client
-from skill_ttrl.llm.openai.ledger import Ledger, asked_in
+from skill_ttrl.llm.openai.ledger import asked_in
 from skill_ttrl.optimize.types import RolloutResult, content_hash, skill_hash
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Message, derive_seed
 
-JOURNAL = "journal.jsonl"
+JOURNAL, IDENTITY = "journal.jsonl", "optimize.json"
+"""Files of a run: its finished work, and what it depends on besides the config."""
 
 
 class Journal:
@@ -57,10 +59,9 @@ class Journal:
     def __len__(self) -> int:
         return len(self._results)
 
-    def get(self, key: str) -> Mapping[str, Any] | None:
-        """The result of a finished piece of work; None where it is not finished."""
-        found: Mapping[str, Any] | None = self._results.get(key)
-        return found
+    def get(self, key: str) -> Any:
+        """The result of a finished piece of work, a mapping; None where it is not finished."""
+        return self._results.get(key)
 
     def put(self, key: str, result: Mapping[str, Any], *, durable: bool = True) -> None:
         """Keep a result, on the disk when this returns where it is `durable`. Safe to call from several threads.
@@ -70,9 +71,8 @@ class Journal:
         """
         with self._lock:
             if self.path is not None:
-                append_whole(
-                    self.path, f"{json.dumps({'key': key, 'result': dict(result)})}\n".encode(), durable=durable
-                )
+                line = json.dumps({"key": key, "result": dict(result)})
+                append_whole(self.path, f"{line}\n".encode(), durable=durable)
             self._results[key] = result
 
 
@@ -93,39 +93,32 @@ class Reply:
     completion_tokens: int = 0
 
 
-class ChatFn(Protocol):
-    """Asks a language model for one answer. Called from several threads at once."""
-
-    def __call__(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
-        """The answer to `user` under the instructions `system`.
-
-        Raises:
-            EndpointError: it came to nothing; the loop counts it.
-            BudgetError: the budget does not allow it.
-        """
-        ...
-
-
+ChatFn = Callable[..., Reply]
+"""`chat(system, user, *, max_tokens, stage)` asks a language model for one answer to `user` under the instructions `system`; several threads
+call it at once. It raises EndpointError where the request comes to nothing (the loop counts it), BudgetError where the budget is spent."""
 CHAT = "chat(system, user, *, max_tokens, stage) returns a skill_ttrl.optimize.calls.Reply(text, prompt_tokens, completion_tokens)"
+RollOutFn = Callable[..., list[RolloutResult]]
+"""`roll_out(document, items, *, seed, on_result)` rolls out a document: one result an item, in order; `on_result(place, result)` is called as
+each is finished.
+
+A rollout that fails in the environment is a result that says so; what is raised ends the run: BudgetError, and EndpointError or EnvError where
+nothing works. A function whose results depend on which items go together has `batched = True`: a batch that was interrupted is then repeated
+whole. Any other one derives an item's seed from `seed` and its id alone.
+"""
 
 
 class EndpointChat:
-    """The `ChatFn` of an endpoint; no other role stands in for one that is missing.
+    """The `ChatFn` of the endpoint with the role `optimizer`.
 
     Requests stand in the ledger under the stage that asks. Temperature, prices, retries and time limits are those of the config.
-
-    Args:
-        endpoints: the section of the config.
-        role: which of them is asked.
-        ledger: where requests are counted; None: the ledger of the caller's context (`track_usage`).
 
     Raises:
         ConfigError: there is no such endpoint, or its key or address is missing.
         MissingDependencyError: the package openai is not installed.
     """
 
-    def __init__(self, endpoints: EndpointsConfig, role: Role = "optimizer", ledger: Ledger | None = None) -> None:
-        self._client = make_client(endpoints, role, ledger)
+    def __init__(self, endpoints: EndpointsConfig) -> None:
+        self._client = make_client(endpoints, "optimizer")
 
     def __call__(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
         """Ask for one answer, as `ChatFn` says. One that was refused, filtered or cut off is what there is of it."""
@@ -137,24 +130,6 @@ class EndpointChat:
     def close(self) -> None:
         """End the connections. Safe to call twice."""
         self._client.shut()
-
-
-class RollOutFn(Protocol):
-    """Rolls out a document on items.
-
-    One whose results depend on which items go together has `batched = True`: a batch that was interrupted is then repeated whole. Any
-    other one derives an item's seed from `seed` and its id alone.
-    """
-
-    def __call__(
-        self, document: str, items: Sequence[Item], *, seed: int, on_result: Callable[[int, RolloutResult], None]
-    ) -> list[RolloutResult]:
-        """One result an item, in order; `on_result(place, result)` is called as each is finished.
-
-        A rollout that fails in the environment is a result that says so. Raises what ends the run: BudgetError, and EndpointError or
-        EnvError where nothing works.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +210,14 @@ class Calls:
             EndpointError: the server serves nobody.
             BudgetError: the budget is spent; the answers until then are saved.
         """
-        keys = [
-            self._name("chat", request.stage, request.system, request.user, request.max_tokens) for request in requests
-        ]
-        missing = [place for place, key in enumerate(keys) if self.journal.get(key) is None]
-        for request in requests:
-            self._of(request.stage).asked += 1
-        self._in_threads([(self._put, (requests[place], keys[place])) for place in missing])
+        keys = [self._name("chat", each.stage, each.system, each.user, each.max_tokens) for each in requests]
+        counts = [self._of(request.stage) for request in requests]
+        for count in counts:
+            count.asked += 1
+        pairs = zip(requests, keys, strict=True)
+        in_threads([partial(self._put, *pair) for pair in pairs if self.journal.get(pair[1]) is None], self.workers)
         results = [self.journal.get(key) or {} for key in keys]
-        for request, result in zip(requests, results, strict=True):
-            count = self._of(request.stage)
+        for count, result in zip(counts, results, strict=True):
             count.prompt_tokens += result.get("prompt_tokens", 0)
             count.completion_tokens += result.get("completion_tokens", 0)
             count.failed += "error" in result
@@ -258,23 +231,19 @@ class Calls:
             EndpointError, EnvError: nothing works, or none of the first results is graded.
         """
         count, name = self._of(stage), skill_hash(document)
-        keys, before = [], []
-        for item in items:
-            base = content_hash("rollout", name, item)
-            before.append(self._asked[base] > 0)
-            repeat = 0 if self.reuse_rollouts else self._asked[base]
-            self._asked[base] += 1
-            keys.append(f"{base}-{repeat}")
+        bases = [content_hash("rollout", name, item) for item in items]
+        if self.reuse_rollouts:
+            count.reused += sum(self._asked[base] > 0 for base in bases)
+        keys = [f"{base}-{0 if self.reuse_rollouts else self._asked[base]}" for base in bases]
+        self._asked.update(bases)
         seed = derive_seed(self.seed, "rollout", self._name("batch", stage, name))  # the same whatever is still missing
         missing = [place for place, key in enumerate(keys) if self.journal.get(key) is None]
         count.asked += len(items)
-        count.reused += sum(before) if self.reuse_rollouts else 0
         if missing:
             redone = [*range(len(items))] if getattr(self.roll_out_fn, "batched", False) else missing
             with asked_in(stage):
                 self._roll_out_missing(document, {keys[place]: items[place] for place in redone}, seed)
-        found = [self.journal.get(key) for key in keys]
-        results = [RolloutResult.from_dict(dict(each)) for each in found if each is not None]
+        results = [RolloutResult.from_dict(self.journal.get(key)) for key in keys]
         count.failed += sum(result.extras.get("stop_reason") in FAILED for result in results)
         count.ungraded += sum(result.ungraded for result in results)
         for mark, what in MARKS.items():
@@ -289,13 +258,12 @@ class Calls:
         keys = [*missing]
 
         def keep(place: int, result: RolloutResult) -> None:
-            # One that was finished before the batch is repeated stays as it was.
-            if self.journal.get(keys[place]) is None:
+            if (
+                self.journal.get(keys[place]) is None
+            ):  # one that was finished before the batch is repeated stays as it was
                 self.journal.put(keys[place], result.to_dict(), durable=False)
 
         results = self.roll_out_fn(document, [*missing.values()], seed=seed, on_result=keep)
-        if len(results) != len(keys):
-            raise ValueError(f"A rollout of {len(keys)} items gave {len(results)} results.")
         played = [result for result in results if result.extras.get("stop_reason") not in FAILED]
         # Results of such a batch are not logged, so an empty journal means that none was graded yet.
         if not len(self.journal) and played and all(result.ungraded for result in played):
@@ -320,19 +288,6 @@ class Calls:
                 raise ConfigError(f"The optimizer's model returned {reply!r:.100}; expected: {CHAT}.")
             self.journal.put(key, {"stage": request.stage, **asdict(reply)})
 
-    def _in_threads(self, work: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
-        """Do all of it, and raise the first error once what is on its way has ended: its answers are paid for."""
-        with ThreadPoolExecutor(max_workers=max(1, min(self.workers, len(work)))) as pool:
-            futures = [pool.submit(copy_context().run, function, *arguments) for function, arguments in work]
-            try:
-                wait(futures, return_when=FIRST_EXCEPTION)
-            finally:  # also where a signal ends it
-                for future in futures:
-                    future.cancel()  # those that have not begun
-        for future in futures:
-            if not future.cancelled():
-                future.result()
-
     def _name(self, *content: Any) -> str:
         base = content_hash(*content)
         self._asked[base] += 1
@@ -340,3 +295,13 @@ class Calls:
 
     def _of(self, stage: str) -> Counts:
         return self.counts.setdefault(stage, Counts())
+
+
+def in_threads(work: Sequence[Callable[[], None]], workers: int) -> None:
+    """Do all of it, and raise the first error once what is on its way has ended: its answers are paid for."""
+    pool = ThreadPoolExecutor(max(1, min(workers, len(work))))
+    try:
+        for future in as_completed([pool.submit(copy_context().run, each) for each in work]):
+            future.result()
+    finally:  # also where a signal ends it
+        pool.shutdown(cancel_futures=True)

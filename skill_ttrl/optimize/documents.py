@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from skill_ttrl.optimize.types import Edit, Patch, as_text
+from skill_ttrl.optimize.types import EDITS, Edit, Patch, as_text
 from skill_ttrl.sanitize import OUR_TAGS, replace_surrogates
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types.thoughts import json_content
@@ -47,13 +47,11 @@ def apply_edit_with_report(skill: str, edit: Edit | Mapping[str, Any]) -> tuple[
     """The document after one edit, and what became of the edit."""
     if not isinstance(edit, Edit | Mapping):
         problem = f"An edit is an object with op, content and target; found {type(edit).__name__}."
-        return skill, {"op": "", "target": "", "content_preview": "", "status": "error", "error": problem}
+        return skill, {**_report(Edit(""), "error"), "error": problem}
     if isinstance(edit, Mapping):
         edit = Edit.from_dict({**edit, "op": edit.get("op") or ""})
-    content = (edit.content or "").strip()
-    target = edit.target or ""
-    document, status = _edited(skill, edit.op, content, target)
-    return document, _report(edit.op, target, content, status)
+    document, status = _edited(skill, edit.op, (edit.content or "").strip(), edit.target or "")
+    return document, _report(edit, status)
 
 
 def apply_patch(skill: str, patch: Patch | Mapping[str, Any]) -> str:
@@ -63,26 +61,26 @@ def apply_patch(skill: str, patch: Patch | Mapping[str, Any]) -> str:
 
 def apply_patch_with_report(skill: str, patch: Patch | Mapping[str, Any]) -> tuple[str, list[EditReport]]:
     """The document after all edits of a patch, in turn, and what became of each."""
-    edits = patch.edits if isinstance(patch, Patch) else patch.get("edits") or []
     reports: list[EditReport] = []
-    for index, edit in enumerate(edits, 1):
+    for index, edit in enumerate(patch.edits if isinstance(patch, Patch) else patch.get("edits") or [], 1):
         skill, report = apply_edit_with_report(skill, edit)
         reports.append({**report, "index": index})
     return skill, reports
 
 
-def _report(op: str, target: str, content: str, status: str) -> EditReport:
-    return {"op": op, "target": target[:PREVIEW_CHARS], "content_preview": content[:PREVIEW_CHARS], "status": status}
+def _report(edit: Edit, status: str) -> EditReport:
+    target, content = (edit.target or "")[:PREVIEW_CHARS], (edit.content or "").strip()[:PREVIEW_CHARS]
+    return {"op": edit.op, "target": target, "content_preview": content, "status": status}
 
 
 def _edited(skill: str, op: str, content: str, target: str) -> tuple[str, str]:
     """The document after an operation, and its status."""
-    found = bool(target) and target in skill
+    found, appended = bool(target) and target in skill, f"{skill.rstrip()}\n\n{content}\n"
     if op == "append":
-        return _appended(skill, content), "applied_append"
+        return appended, "applied_append"
     if op == "insert_after":
         if not found:
-            return _appended(skill, content), "applied_insert_after_fallback_append"
+            return appended, "applied_insert_after_fallback_append"
         line_end = skill.find("\n", skill.index(target) + len(target))
         at = line_end + 1 if line_end >= 0 else len(skill)
         return f"{skill[:at]}\n{content}\n{skill[at:]}", "applied_insert_after"
@@ -93,14 +91,15 @@ def _edited(skill: str, op: str, content: str, target: str) -> tuple[str, str]:
     return skill, "skipped_unknown_op"
 
 
-def _appended(skill: str, content: str) -> str:
-    return f"{skill.rstrip()}\n\n{content}\n"
-
-
 PROTECTED_STATUS = "skipped_protected_region"
 STATED_STATUS = "skipped_already_stated"
+_BEFORE_BLOCKS = {
+    "applied_append": "applied_append_before_protected_region",
+    "applied_insert_after_fallback_append": "applied_insert_after_fallback_before_protected_region",
+}
 START, END = "<!-- SLOW_UPDATE_START -->", "<!-- SLOW_UPDATE_END -->"
 _MARKER = re.compile(f"{START}|{END}")
+_BLOCK = re.compile(f"{START}(.*?){END}", re.DOTALL)
 _BULLET = re.compile(r"^(?:[-*+•]|\d+[.)])\s+")
 
 
@@ -124,29 +123,14 @@ class Sections:
 def split(document: str) -> Sections:
     """Take a document apart.
 
-    A marker without its partner is removed and the text behind it stays in the body. Texts of several blocks are joined.
+    A marker without its partner is removed and the text behind it stays in the body. Texts of several blocks are joined, and a blank line
+    stands in the body where a block was.
     """
-    pieces, blocks = [""], list[str]()  # pieces of the body, parted by blocks
-    inside, start = False, 0
-    for found in _MARKER.finditer(document):
-        text, start = document[start : found.start()], found.end()
-        if inside:
-            blocks[-1] += text
-            inside = found[0] == START
-            continue
-        pieces[-1] += text
-        if found[0] == START and END in document[start:]:
-            inside = True
-            blocks.append("")
-            pieces.append("")
-    pieces[-1] += document[start:]
-    guidance = strip_markers("\n".join(filter(None, (text.strip() for text in blocks)))).strip()
-    return Sections(_join_pieces(pieces), guidance if blocks else None)
-
-
-def guidance_of(document: str) -> str:
-    """The text of the block; empty where the document has none."""
-    return split(document).guidance or ""
+    first, *rest = map(strip_markers, _BLOCK.split(document))
+    blocks, pieces = rest[::2], [first, *(piece.lstrip("\n") for piece in rest[1::2])]
+    body = "\n\n".join(filter(None, [*(piece.rstrip() for piece in pieces[:-1]), pieces[-1]]))
+    guidance = "\n".join(filter(None, (text.strip() for text in blocks)))
+    return Sections(strip_markers(body), strip_markers(guidance).strip() if blocks else None)
 
 
 def with_guidance(document: str, text: str) -> str:
@@ -178,20 +162,19 @@ def reads_the_same(document: str, other: str) -> bool:
     return len(after) >= len(before) and list(dict.fromkeys(before)) == list(dict.fromkeys(after))
 
 
-def apply_patch_outside(document: str, patch: Patch | Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+def apply_patch_outside(document: str, patch: Patch) -> tuple[str, list[EditReport]]:
     """Apply the edits of a patch to the body, in order, and report on each.
 
     An edit whose target stands in the block, or reaches into it, is skipped (`skipped_protected_region`), and so is one that adds nothing
     but lines that are there (`skipped_already_stated`). The block stays as it is.
     """
     sections, reports = split(document), []
-    for index, given in enumerate((patch if isinstance(patch, Patch) else Patch.from_dict(patch)).edits, 1):
-        edit = replace(given, content=strip_markers(given.content))
-        body = sections.body
+    for index, given in enumerate(patch.edits, 1):
+        edit, body = replace(given, content=strip_markers(given.content)), sections.body
         if edit.target and edit.target not in body and edit.target in sections.text():
-            report = _report(edit.op, edit.target, edit.content.strip(), PROTECTED_STATUS)
+            report = _report(edit, PROTECTED_STATUS)
         elif edit.op in ("append", "insert_after") and {*visible_lines(edit.content)} <= {*visible_lines(body)}:
-            report = _report(edit.op, edit.target, edit.content.strip(), STATED_STATUS)
+            report = _report(edit, STATED_STATUS)
         else:
             body, report = apply_edit_with_report(body, edit)
             if sections.guidance is not None:
@@ -201,71 +184,21 @@ def apply_patch_outside(document: str, patch: Patch | Mapping[str, Any]) -> tupl
     return sections.text(), reports
 
 
-_BEFORE_BLOCKS = {
-    "applied_append": "applied_append_before_protected_region",
-    "applied_insert_after_fallback_append": "applied_insert_after_fallback_before_protected_region",
-}
-
-
-def _join_pieces(pieces: list[str]) -> str:
-    """The body: a blank line where a block stood between two pieces."""
-    trimmed = []
-    for place, piece in enumerate(map(strip_markers, pieces)):
-        piece = piece.lstrip("\n") if place else piece
-        trimmed.append(piece.rstrip() if place < len(pieces) - 1 else piece)
-    return strip_markers("\n\n".join(filter(None, trimmed)))
-
-
 ModeName = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
 
 @dataclass
-class Suggestion(Edit):
-    """A change of the document in words: `op` is its type, `target` its title, `content` what to do."""
+class Proposal(Edit):
+    """A change in another form than an edit: a suggestion in words, or a whole document. `content` is its text, `target` its title."""
 
-    payload_key: ClassVar[str] = "revise_suggestions"
-    motivation: str = ""
-    priority_hint: str = ""
-
-    @classmethod
-    def from_dict(cls, d: Any) -> Suggestion:
-        """Read a suggestion as a model wrote it; a plain text is what to do."""
-        given = d if isinstance(d, Mapping) else {"instruction": d}
-        names = {
-            "op": given.get("type") or "clarify",
-            "content": given.get("instruction"),
-            "target": given.get("title"),
-        }
-        found = cls(**asdict(Edit.from_dict({**given, **names})))
-        found.motivation, found.priority_hint = as_text(given.get("motivation")), as_text(given.get("priority_hint"))
-        return found
+    key: str = EDITS
+    """The list of a patch's JSON in which it stands."""
+    shown: dict[str, Any] = field(default_factory=dict)
+    """The proposal as its JSON states it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The suggestion as JSON; what is empty is left out."""
-        words = {"motivation": self.motivation, "instruction": self.content, "priority_hint": self.priority_hint}
-        return {"type": self.op, "title": self.target, **{k: v for k, v in words.items() if v}, **self.origin()}
-
-
-@dataclass
-class Candidate(Edit):
-    """A whole document: `content` is its text, `target` a title."""
-
-    payload_key: ClassVar[str] = "skill_candidates"
-    change_summary: list[str] = field(default_factory=list)
-
-    @classmethod
-    def from_dict(cls, d: Any) -> Candidate:
-        """Read a candidate as a model wrote it; a plain text is the document."""
-        given = d if isinstance(d, Mapping) else {"new_skill": d}
-        names = {"op": "rewrite", "content": given.get("new_skill"), "target": given.get("title")}
-        summary = given.get("change_summary")
-        lines = [as_text(line) for line in summary] if isinstance(summary, list) else []
-        return cls(**asdict(Edit.from_dict({**given, **names})), change_summary=lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The candidate as JSON."""
-        own = {"title": self.target, "change_summary": list(self.change_summary), "new_skill": self.content}
-        return {**own, **self.origin()}
+        """The proposal as JSON; what is empty is left out."""
+        return self.shown | self.origin()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,19 +206,18 @@ class UpdateMode:
     """A form of proposals and the prompts that ask for it."""
 
     name: ModeName
-    item: type[Edit]
+    key: str = EDITS
+    """The list of proposals in an answer and in a patch's file."""
+    text: str = ""
+    """The field of a proposal that holds its text; a proposal without fields is that text."""
+    fields: tuple[str, ...] = ()
     suffix: str = ""
     """Behind the name of a prompt: `analyst_error` + `_rewrite`."""
 
     @property
-    def key(self) -> str:
-        """The list of proposals in an answer and in a patch's file."""
-        return self.item.payload_key
-
-    @property
     def ranks(self) -> bool:
         """True if proposals are counted against the edit budget: whole documents are not."""
-        return self.item is not Candidate
+        return self.name != "full_rewrite_minibatch"
 
     def read(self, answer: str | None) -> Patch | None:
         """The patch in an answer; None where there is none."""
@@ -296,38 +228,55 @@ class UpdateMode:
         inner = found if self.key in found else found.get("patch")
         if not isinstance(inner, Mapping) or not isinstance(inner.get(self.key), list):
             return None
-        if self.item is Edit:
+        if self.name == "patch":
             return Patch.from_dict(inner)
-        items = [self.item.from_dict(each) for each in inner[self.key]]
+        items = [self._proposal(each) for each in inner[self.key]]
         return Patch([item for item in items if item.content.strip()], as_text(inner.get("reasoning")))
 
+    def _proposal(self, item: Any) -> Edit:
+        given = item if isinstance(item, Mapping) else {self.text: item}
+        shown = {name: _texts(given[name]) for name in self.fields if given.get(name)}
+        edit = {
+            "op": shown.get("type", "rewrite"),
+            "content": shown.get(self.text),
+            "target": as_text(given.get("title")),
+        }
+        return Proposal(**vars(Edit.from_dict({**given, **edit})), key=self.key, shown=shown)
 
+
+def _texts(value: Any) -> Any:
+    return [as_text(each) for each in value] if isinstance(value, list) else as_text(value)
+
+
+SUGGESTION = ("type", "title", "motivation", "instruction", "priority_hint")
 MODES: Mapping[ModeName, UpdateMode] = {
     mode.name: mode
     for mode in (
-        UpdateMode("patch", Edit),
-        UpdateMode("rewrite_from_suggestions", Suggestion, "_rewrite"),
-        UpdateMode("full_rewrite_minibatch", Candidate, "_full_rewrite"),
+        UpdateMode("patch"),
+        UpdateMode("rewrite_from_suggestions", "revise_suggestions", "instruction", SUGGESTION, "_rewrite"),
+        UpdateMode(
+            "full_rewrite_minibatch",
+            "skill_candidates",
+            "new_skill",
+            ("title", "change_summary", "new_skill"),
+            "_full_rewrite",
+        ),
     )
 }
 
 
 def read_text(answer: str | None, key: str) -> str | None:
-    """A text in an answer, without markers; None where it is missing, empty or no text."""
+    """A text in an answer, without markers, of a document (`new_skill`) the body; None where it is missing, empty or no text."""
     found = (extract_json(answer or "") or {}).get(key)
-    text = strip_markers(replace_surrogates(found)).strip() if isinstance(found, str) else ""
-    return text or None
-
-
-def read_document(answer: str | None) -> str | None:
-    """The document that an answer holds as `new_skill`; None where it has none, or an empty one."""
-    found = (extract_json(answer or "") or {}).get("new_skill")
-    return replace_surrogates(found) if isinstance(found, str) and split(found).body.strip() else None
+    if not isinstance(found, str):
+        return None
+    text = replace_surrogates(found)
+    return (split(text).body if key == "new_skill" else strip_markers(text)).strip() or None
 
 
 def updated_document(
     document: str, patch: Patch, mode: UpdateMode, rewrite: Callable[[], str | None]
-) -> tuple[str | None, list[dict[str, Any]]]:
+) -> tuple[str | None, list[EditReport]]:
     """The document after the chosen proposals, and what became of each; None where no document could be written.
 
     A document that is written anew replaces the body; the protected block stays.
@@ -340,17 +289,14 @@ def updated_document(
     """
     if mode.name == "patch":
         return apply_patch_outside(document, patch)
-    chosen: Edit | None = None  # of several whole documents, the first one with a body
-    if mode.name == "rewrite_from_suggestions":
-        text = rewrite()
-    else:
-        chosen = next((item for item in patch.edits if split(item.content).body.strip()), None)
-        text = None if chosen is None else chosen.content
+    whole = not mode.ranks  # of several whole documents, the first one with a body
+    chosen = next((edit for edit in patch.edits if whole and split(edit.content).body.strip()), None)
+    text = (chosen.content if chosen else None) if whole else rewrite()
     status = "skipped_no_rewrite" if text is None else "applied_rewrite"
-    reports = []
-    for index, edit in enumerate(patch.edits, 1):
-        said = status if chosen is None or edit is chosen else "skipped_other_candidate"
-        reports.append({**_report(edit.op, edit.target, edit.content, said), "index": index})
+    reports = [
+        {**_report(edit, status if edit is (chosen or edit) else "skipped_other_candidate"), "index": index}
+        for index, edit in enumerate(patch.edits, 1)
+    ]
     return None if text is None else with_body(document, f"{split(text).body.rstrip()}\n"), reports
 
 

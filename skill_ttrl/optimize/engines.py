@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.resources
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
@@ -19,16 +19,11 @@ from skill_ttrl.optimize.types import Edit, Optimizer, Patch, RawPatch, StepView
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry, naming
 
-OptimizerFactory = Callable[[Calls, OptimizeConfig, Templates], Optimizer]
-OPTIMIZERS: Registry[OptimizerFactory] = Registry("optimizer", key="optimize.optimizer")
+OPTIMIZERS: Registry[Callable[[Calls, OptimizeConfig, Templates], Optimizer]] = Registry(
+    "optimizer", key="optimize.optimizer"
+)
 OPTIMIZERS.register("openai")(LLMOptimizer)
 OPTIMIZERS.register("induce")(make_induction)
-METHODS = {
-    "reflect": "a list of RawPatch, each with a list of Edit",
-    "merge": "a Patch with a list of Edit",
-    "select": "a Patch with a list of Edit",
-}
-"""Methods of an optimizer, and what each must return."""
 EXPECTED = (
     "An optimizer is a class that is called with (calls, config, templates) and has the methods reflect(view), "
     "merge(view, patches) and select(view, patch, max_edits): see docs/optimize.md."
@@ -40,54 +35,68 @@ class OwnOptimizer:
 
     Args:
         name: `module:attribute`.
-        own: the optimizer itself; its further attributes (`state_dict`) are found here too.
+        own: the optimizer itself.
+
+    Raises:
+        ConfigError: it lacks a method.
     """
 
     def __init__(self, name: str, own: Any) -> None:
         self.name, self.own = name, own
+        if missing := [each for each in ("reflect", "merge", "select") if not callable(getattr(own, each, None))]:
+            raise ConfigError(f"The optimizer {name!r} has no {' and no '.join(missing)}. {EXPECTED}")
 
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute == "own":  # before there is one, such as in a copy
-            raise AttributeError(attribute)
-        found = getattr(self.own, attribute)
-        if attribute not in METHODS:
-            return found
+    def reflect(self, view: StepView) -> list[RawPatch]:
+        """Its patches."""
+        made = self._call("reflect", view)
+        if not isinstance(made, list | tuple) or not all(isinstance(raw, RawPatch) for raw in made):
+            raise self._problem("reflect", "a list of RawPatch", made)
+        for raw in made:
+            self._checked("reflect", raw.patch)
+        return [*made]
 
-        def call(view: StepView, *arguments: Any) -> Any:
-            with naming(f"The optimizer {self.name!r}", f"in {attribute} of step {view.step}"):
-                made = found(view, *arguments)
-            raw = made if attribute == "reflect" else [RawPatch(made)]
-            if isinstance(raw, list | tuple) and all(
-                isinstance(each, RawPatch) and _is_patch(each.patch) for each in raw
-            ):
-                return made
-            raise ConfigError(
-                f"The optimizer {self.name!r}: {attribute} must return {METHODS[attribute]} (skill_ttrl.optimize.types), found {made!r:.100}."
-            )
+    def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
+        """Its patch for several."""
+        return self._checked("merge", self._call("merge", view, patches))
 
-        return call
+    def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
+        """Its most important edits."""
+        return self._checked("select", self._call("select", view, patch, max_edits))
+
+    def _call(self, method: str, view: StepView, *arguments: Any) -> Any:
+        with naming(f"The optimizer {self.name!r}", f"in {method} of step {view.step}"):
+            return getattr(self.own, method)(view, *arguments)
+
+    def _checked(self, method: str, made: Any) -> Patch:
+        edits: Any = made.edits if isinstance(made, Patch) else None
+        if not isinstance(made, Patch) or not isinstance(edits, list) or not all(isinstance(e, Edit) for e in edits):
+            raise self._problem(method, "a Patch with a list of Edit", made)
+        return made
+
+    def _problem(self, method: str, expected: str, made: Any) -> ConfigError:
+        where = f"The optimizer {self.name!r}: {method} must return {expected} (skill_ttrl.optimize.types)"
+        return ConfigError(f"{where}, found {made!r:.100}.")
 
 
-def _is_patch(found: Any) -> bool:
-    edits: Any = found.edits if isinstance(found, Patch) else None
-    return isinstance(edits, list | tuple) and all(isinstance(edit, Edit) for edit in edits)
+def unwrapped(optimizer: Optimizer) -> Any:
+    """The optimizer itself, where it is a user's own."""
+    return optimizer.own if isinstance(optimizer, OwnOptimizer) else optimizer
 
 
-def check_optimizer(name: str) -> OptimizerFactory:
+def check_optimizer(name: str) -> Callable[[Calls, OptimizeConfig, Templates], Optimizer]:
     """The factory of an optimizer, checked as far as it can be without being called.
 
     Raises:
         ConfigError: nothing has this name, it cannot be called with the three arguments, or it is a class without the methods.
     """
     factory = OPTIMIZERS.get(name)
-    if name in OPTIMIZERS:
-        return factory
-    try:
-        inspect.signature(factory).bind(None, None, None)
-    except TypeError as error:
-        raise ConfigError(f"The optimizer {name!r} cannot be made: {error}. {EXPECTED}") from None
-    if inspect.isclass(factory):
-        _check_methods(name, factory)
+    if name not in OPTIMIZERS:
+        try:
+            inspect.signature(factory).bind(None, None, None)
+        except TypeError as error:
+            raise ConfigError(f"The optimizer {name!r} cannot be made: {error}. {EXPECTED}") from None
+        if inspect.isclass(factory):
+            OwnOptimizer(name, factory)
     return factory
 
 
@@ -102,73 +111,48 @@ def make_optimizer(name: str, calls: Calls, config: OptimizeConfig, templates: T
         return factory(calls, config, templates)
     with naming(f"The optimizer {name!r}", "when it was made"):
         made = factory(calls, config, templates)
-    _check_methods(name, made)
-    own: Any = OwnOptimizer(name, made)  # its methods are found by name
-    return cast(Optimizer, own)
-
-
-def _check_methods(name: str, made: Any) -> None:
-    missing = [each for each in METHODS if not callable(getattr(made, each, None))]
-    if missing:
-        raise ConfigError(f"The optimizer {name!r} has no {' and no '.join(missing)}. {EXPECTED}")
-
-
-def prompt_names() -> list[str]:
-    """Names of the prompts of an optimization."""
-    folder = importlib.resources.files("skill_ttrl").joinpath("prompts", "optimize")
-    return sorted(entry.name.removesuffix(".md") for entry in folder.iterdir() if entry.name.endswith(".md"))
+    return OwnOptimizer(name, made)
 
 
 def prompt_texts(templates: Templates) -> dict[str, str]:
     """The texts of all prompts of an optimization by name: a run's results depend on them."""
-    return {name: templates.get(name).template for name in prompt_names()}
+    folder = importlib.resources.files("skill_ttrl").joinpath("prompts", "optimize")
+    names = sorted(entry.name.removesuffix(".md") for entry in folder.iterdir() if entry.name.endswith(".md"))
+    return {name: templates.get(name).template for name in names}
 
 
 def check_prompts(prompts: str | None) -> None:
     """Check a user's folder of prompts (`optimize.prompts`): every Markdown file in it is one of ours by name, and can be used.
 
     Raises:
-        ConfigError: there is no such folder, nothing in it has a known name, or a file has another one or lacks a place.
+        ConfigError: there is no such folder, or a file of it has another name or lacks a place.
     """
-    prompt_texts(Templates(prompts, base="optimize"))
-    if prompts is not None and Path(prompts).is_dir():
-        for name in sorted(file.stem for file in Path(prompts).glob("*.md")) or [""]:
-            if name not in prompt_names():
-                raise ConfigError(
-                    f"optimize.prompts: {prompts} has no such prompt: {name!r}.{did_you_mean(name, prompt_names())}"
-                )
+    known = prompt_texts(Templates(prompts, base="optimize"))
+    for file in sorted(Path(prompts or "").glob("*.md") if prompts else ()):
+        if file.stem not in known:
+            raise ConfigError(
+                f"optimize.prompts: {prompts} has no such prompt: {file.stem!r}.{did_you_mean(file.stem, known)}"
+            )
 
 
-Engine = Callable[..., Optimized]
-"""Trains a document: called as `run_skillopt`, it raises as `loop.optimize`, and the same call continues the run.
-
-Everything it requests goes through `calls`, and everything it draws at random comes from `seed`.
-"""
-ENGINES: Registry[Engine] = Registry("engine", key="optimize.engine")
-
-
-@ENGINES.register("skillopt")
-def run_skillopt(
+def run_engine(
     task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, templates: Templates, **how: Any
 ) -> Optimized:
-    """Train a document with the loop of SkillOpt and the optimizer that `optimize.optimizer` names; `how` holds `seed` and `watch`."""
+    """Train a document with the engine of the config; `how` holds `seed` and `watch`. Raises as `loop.optimize`.
+
+    GEPA's request for a new document is its own: `templates` are not used.
+    """
+    if config.engine == "gepa":
+        from skill_ttrl.optimize import gepa
+
+        return gepa.optimize(task, document, config, calls, **how)
     return optimize(task, document, config, calls, make_optimizer(config.optimizer, calls, config, templates), **how)
 
 
-@ENGINES.register("gepa")
-def run_gepa(
-    task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, templates: Templates, **how: Any
-) -> Optimized:
-    """Train a document with GEPA; needs the extra `gepa`. Its request for a new document is its own: `templates` are not used."""
-    from skill_ttrl.optimize import gepa
-
-    return gepa.optimize(task, document, config, calls, **how)
-
-
-def sizes_of(config: OptimizeConfig, train: int) -> tuple[int, int] | None:
-    """Steps of an optimization on so many training items, and the items of a step; None for an engine of the user's own."""
+def sizes_of(config: OptimizeConfig, train: int) -> tuple[int, int]:
+    """Steps of an optimization on so many training items, and the items of a step."""
     if config.engine == "gepa":
         from skill_ttrl.optimize.gepa import MINIBATCH, iterations_of
 
         return iterations_of(config, train), MINIBATCH
-    return step_sizes(config, train) if config.engine == "skillopt" else None
+    return step_sizes(config, train)

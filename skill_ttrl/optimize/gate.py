@@ -7,7 +7,7 @@ remaining items could make it pass: the decision is that of a whole evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -42,16 +42,6 @@ class Evaluation:
         """True if every item was rolled out."""
         return len(self.results) == self.items
 
-    @property
-    def hard(self) -> float:
-        """Mean success of the results."""
-        return compute_score(self.results)[0]
-
-    @property
-    def soft(self) -> float:
-        """Mean soft score of the results."""
-        return compute_score(self.results)[1]
-
 
 @dataclass
 class Selection:
@@ -75,14 +65,13 @@ class Selection:
         left = [place for place in range(len(self.items)) if place not in found]
         if against is not None:
             left.sort(key=lambda place: against.scores[place])
-        threshold = (
-            _mean(against.scores)
-            if against is not None and self.calls.early_stop and self.gate.rule != "none"
-            else None
-        )
-        size = len(left) if threshold is None else CHUNK
-        before = len(found)
-        while left and not (found and threshold is not None and self._best_mean(found, left) <= threshold):
+        stops = against is not None and self.calls.early_stop and self.gate.rule != "none"
+        threshold = _mean(against.scores) if against is not None and stops else -1.0  # a mean is never that low
+        size, before = CHUNK if stops else len(left), len(found)
+        # The best mean is that in which each remaining item gives 1.
+        while left and not (
+            found and (sum(map(self._score, found.values())) + len(left)) / len(self.items) <= threshold
+        ):
             chunk, left = left[:size], left[size:]
             results = self.calls.roll_out("selection", document, [self.items[place] for place in chunk])
             found |= dict(zip(chunk, results, strict=True))
@@ -91,38 +80,23 @@ class Selection:
         scores, cached = tuple(map(self._score, results)), len(found) == before > 0
         return Evaluation(tuple(results), scores, len(self.items), cached, mean)
 
-    def _best_mean(self, found: Mapping[int, RolloutResult], left: Sequence[int]) -> float:
-        """The mean if each remaining item gives 1, the most it can."""
-        return (sum(map(self._score, found.values())) + len(left)) / len(self.items)
-
     def _score(self, result: RolloutResult) -> float:
         return select_gate_score(result.hard, result.soft, self.gate.metric, self.gate.mixed_weight)
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The gate's decision on a candidate."""
-
-    accepted: bool
-    reason: str
-    """Why, in words."""
-
-
-def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation) -> Decision:
-    """Accept `candidate` in the place of `current`, or not."""
+def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation) -> tuple[bool, str]:
+    """True to accept `candidate` in the place of `current`, and why in words."""
     if gate.rule == "none":
-        return Decision(True, "the gate is off")
+        return True, "the gate is off"
     if not candidate.whole:
-        return Decision(
-            False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could no longer pass"
-        )
+        return False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could no longer pass"
     if gate.rule == "better":
         from skill_ttrl.optimize import paired  # numpy, which the strict rule needs not load
 
         found = paired.decide(current.scores, candidate.scores, paired.PairedRule("better", alpha=ALPHA))
-        return Decision(found.accept, found.reason)
+        return found.accept, found.reason
     before, after = _mean(current.scores), _mean(candidate.scores)
-    return Decision(after > before, f"{after:.4f} {'>' if after > before else '<='} {before:.4f}")
+    return after > before, f"{after:.4f} {'>' if after > before else '<='} {before:.4f}"
 
 
 def _mean(scores: Sequence[float]) -> float:

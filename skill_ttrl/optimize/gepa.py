@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import MissingDependencyError
@@ -29,17 +29,13 @@ from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, S
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.sanitize import escape
 
-if TYPE_CHECKING:
-    from gepa.core.adapter import EvaluationBatch, ProposalFn
-    from gepa.core.state import GEPAState
-
-COMPONENT, TRAIN, SELECTION = "document", "rollout", "selection"
+COMPONENT = "document"
 MINIBATCH = 3
 """Training items of an iteration; GEPA's own default."""
 FIELD_CHARS = 2000
 """Longest field of a rollout that the model is shown."""
-Row = tuple[str, Item]
-"""(role, item): GEPA hands an item on without its split."""
+Row = tuple[bool, Item]
+"""(a selection item?, item): GEPA hands an item on without its split."""
 
 
 def iterations_of(config: OptimizeConfig, train: int) -> int:
@@ -75,12 +71,15 @@ def optimize(
     except ImportError:
         raise MissingDependencyError.for_extra("The engine gepa", "gepa") from None
     check(task)
-    run = _Run(task, config, calls, Selection(task.selection, calls, config.gate), watch or Watch())
-    run.begin(document)
+    selection, iterations = Selection(task.selection, calls, config.gate), iterations_of(config, len(task.train))
+    first = selection.evaluate(document)
+    state = OptimizeState(document, first, document, first.score)
+    run: Any = _Run(config, calls, selection, watch or Watch(), state, iterations)
+    run.watch.begin(state, iterations)
     evolve(
         seed_candidate={COMPONENT: document},
-        trainset=[(TRAIN, item) for item in task.train],
-        valset=[(SELECTION, item) for item in task.selection],
+        trainset=[(False, item) for item in task.train],
+        valset=[(True, item) for item in task.selection],
         adapter=run,
         reflection_lm=run.reflect,
         candidate_selection_strategy="pareto",
@@ -92,85 +91,80 @@ def optimize(
     )
     if run.problem is not None:
         raise run.problem
-    return Optimized(run.state, document, run.first, run.rows, *test_rollouts(task, calls, document, run.state.best))
-
-
-class _NoAnswer(Exception):
-    """The model gave no answer: gepa leaves the iteration out."""
+    return Optimized(run.state, document, first, run.rows, *test_rollouts(task, calls, document, run.state.best))
 
 
 @dataclass
 class _Run:
-    """One run of GEPA, as our steps and behind our gate."""
+    """One run of GEPA, as our steps and behind our gate: its adapter, stopper, logger and language model."""
 
-    task: OptimizeTask
     config: OptimizeConfig
     calls: Calls
     selection: Selection
     watch: Watch
+    state: OptimizeState
+    iterations: int
     rows: list[dict[str, Any]] = field(default_factory=list)
     problem: Exception | None = None
     """An error raised by our code, which gepa would swallow."""
     record: StepRecord | None = None
     """The iteration on its way."""
-    propose_new_texts: ProposalFn | None = None
+    propose_new_texts: None = None
     """gepa asks for new texts itself, through `reflect`."""
     _unanswered: str | None = None
 
     def log(self, message: str) -> None:
         """Gepa's logger: our records say what happened."""
 
-    def begin(self, document: str) -> None:
-        """Evaluate the first document."""
-        self.first = self.selection.evaluate(document)
-        self.state = OptimizeState(document, self.first, document, self.first.score)
-        self.iterations = iterations_of(self.config, len(self.task.train))
-        self.watch.begin(self.state, self.iterations)
-
-    def stop(self, gepa_state: GEPAState[Any, Any]) -> bool:
+    def stop(self, gepa_state: Any) -> bool:
         """Called by gepa before each iteration: put the last one on record; True ends the run."""
         if self.record is not None and self.problem is None:
             self.rows.append(self.record.row(self.state))
             self.watch.step(self.record, self.state)
-        self.record = None
-        done = gepa_state.i + 1
-        if self.problem is not None or done >= self.iterations:
+        self.record, step = None, gepa_state.i + 2
+        if self.problem is not None or step > self.iterations:
             return True
-        epoch, place = divmod(done, math.ceil(len(self.task.train) / MINIBATCH))
-        self.record = StepRecord(done + 1, epoch + 1, place, self.state.current)
-        self.state = replace(self.state, step=done + 1)
-        self.watch.enter(done + 1, "rollout")
+        epoch, place = divmod(step - 1, self.iterations // self.config.epochs)
+        self.record = StepRecord(step, epoch + 1, place, self.state.current)
+        self.state = replace(self.state, step=step)
+        self.watch.enter(step, "rollout")
         return False
 
-    def try_out(self, document: str, items: Sequence[Item]) -> list[RolloutResult]:
+    def evaluate(self, batch: list[Row], candidate: dict[str, str], capture_traces: bool = False) -> Any:
+        """Results and scores of a document on all selection items, which puts it before the gate, or on training items."""
+        from gepa.core.adapter import EvaluationBatch
+
+        document, record, gate = candidate[COMPONENT], self.record, self.config.gate
+        if batch[0][0]:
+            evaluation = self.selection.evaluate(document)
+            results = [*evaluation.results]
+            if record is not None:
+                self.watch.enter(record.step, "evaluate")
+                accepted, record.reason = decide(gate, self.state.current_evaluation, evaluation)
+                record.evaluation, record.candidate_score = evaluation, evaluation.score
+                self.state, record.action = advance(self.state, document, evaluation, accepted=accepted)
+        else:
+            assert record is not None
+            results = self._try_out(record, document, [item for _, item in batch])
+        scores = [select_gate_score(result.hard, result.soft, gate.metric, gate.mixed_weight) for result in results]
+        return EvaluationBatch(results, scores, results if capture_traces else None)
+
+    def _try_out(self, record: StepRecord, document: str, items: Sequence[Item]) -> list[RolloutResult]:
         """Roll out a parent, then its child, on the same training items."""
-        record = self.record
-        different = {str(item["id"]): item for item in items}  # gepa fills up a batch with repetitions
-        assert record is not None
         if record.rollouts and reads_the_same(record.before, document):
             record.action, record.reason = "skip_no_change", "the candidate says what its parent says"
             record.candidate = document
             return [RolloutResult(str(item["id"]), fail_reason=record.reason) for item in items]
+        different = {str(item["id"]): item for item in items}  # gepa fills up a batch with repetitions
         found = self.calls.roll_out("rollout", document, [*different.values()])
-        results = dict(zip(different, found, strict=True))
         if record.rollouts:
             record.candidate, record.action = document, "reject"
             record.reason = "no gain on the training items of its iteration"
         else:
             record.before, record.rollouts = document, found
             self.watch.enter(record.step, "reflect")
+        results = dict(zip(different, found, strict=True))
         return [results[str(item["id"])] for item in items]
-
-    def weigh(self, document: str) -> Sequence[RolloutResult]:
-        """Evaluate a document on the selection items, and put it before the gate."""
-        found = self.selection.evaluate(document)
-        if self.record is not None:
-            self.watch.enter(self.record.step, "evaluate")
-            decision = decide(self.config.gate, self.state.current_evaluation, found)
-            self.record.evaluation, self.record.candidate_score = found, found.score
-            self.record.reason = decision.reason
-            self.state, self.record.action = advance(self.state, document, found, accepted=decision.accepted)
-        return found.results
 
     def reflect(self, prompt: str | list[dict[str, Any]]) -> str:
         """Ask the model for a new document. gepa asks once more after an error: it is given the same one."""
@@ -188,29 +182,9 @@ class _Run:
             self._unanswered = text
             if self.record is not None:
                 self.record.fallbacks["gepa_reflect"] += 1
-        raise _NoAnswer
+        raise LookupError("The model gave no answer: gepa leaves the iteration out.")
 
-    # gepa's adapter: documents are evaluated above, rollouts shown as our analysts see them
-
-    def evaluate(
-        self, batch: list[Row], candidate: dict[str, str], capture_traces: bool = False
-    ) -> EvaluationBatch[RolloutResult, RolloutResult]:
-        """Results and scores of a document on training or selection items."""
-        from gepa.core.adapter import EvaluationBatch
-
-        document, items = candidate[COMPONENT], [item for _, item in batch]
-        chosen = batch[0][0] == SELECTION  # gepa always evaluates all of them
-        results = [*(self.weigh(document) if chosen else self.try_out(document, items))]
-        gate = self.config.gate
-        scores = [select_gate_score(result.hard, result.soft, gate.metric, gate.mixed_weight) for result in results]
-        return EvaluationBatch(results, scores, results if capture_traces else None)
-
-    def make_reflective_dataset(
-        self,
-        candidate: dict[str, str],
-        eval_batch: EvaluationBatch[RolloutResult, RolloutResult],
-        components_to_update: list[str],
-    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def make_reflective_dataset(self, candidate: Any, eval_batch: Any, components_to_update: list[str]) -> Any:
         """The rollouts of an iteration, in the fields that gepa's prompt has."""
         return {name: [as_example(result) for result in eval_batch.trajectories or ()] for name in components_to_update}
 

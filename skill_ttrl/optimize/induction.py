@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.types import derive_seed
-
-REASON = "{proposed} edits for {failing} subjects with failures: lines that no rollout excludes"
 
 
 class RuleGrammar(Protocol):
@@ -30,15 +28,12 @@ class RuleGrammar(Protocol):
 
     def subject(self, question: str) -> str | None:
         """The subject of a question, to which a rule belongs; None where there is none."""
-        ...
 
     def lines(self, subject: str) -> Sequence[str]:
         """Every line about a subject. A document holds at most one of them."""
-        ...
 
     def predict(self, line: str, question: str) -> str | None:
         """The answer that a line gives to a question; None: it says nothing of it."""
-        ...
 
 
 @dataclass
@@ -61,9 +56,10 @@ class Evidence:
     def excludes(self, line: str, grammar: RuleGrammar) -> bool:
         """True if a known answer contradicts the line."""
         right = ((grammar.predict(line, question), answer) for question, answer in self.right.items())
-        if any(predicted is not None and predicted != answer for predicted, answer in right):
-            return True
-        return any(grammar.predict(line, question) in answers for question, answers in self.wrong.items())
+        wrong = ((grammar.predict(line, question), answers) for question, answers in self.wrong.items())
+        return any(said is not None and said != answer for said, answer in right) or any(
+            said in answers for said, answers in wrong
+        )
 
 
 @dataclass
@@ -86,12 +82,10 @@ class InductionOptimizer:
                 if subject is not None:
                     self.evidence.setdefault(subject, Evidence()).add(rollout)
                     failures[subject] = failures.get(subject, 0) + (not rollout.hard)
-            failing = sorted(
-                (subject for subject in failures if failures[subject]), key=lambda name: (-failures[name], name)
-            )
+            failing = sorted((name for name in failures if failures[name]), key=lambda name: (-failures[name], name))
             edits = [edit for name in failing for edit in self._edits(view, name, failures[name])]
-            reasoning = REASON.format(proposed=len(edits), failing=len(failing))
-            return [RawPatch(Patch(edits, reasoning), "failure", len(view.rollouts))] if edits else []
+            reason = f"{len(edits)} edits for {len(failing)} subjects with failures: lines that no rollout excludes"
+            return [RawPatch(Patch(edits, reason), "failure", len(view.rollouts))] if edits else []
 
     def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
         """All edits: they are of different subjects."""
@@ -135,14 +129,11 @@ def make_induction(calls: Calls, config: OptimizeConfig, templates: Templates) -
     Raises:
         ConfigError: the options name no usable grammar.
     """
-    for name in config.optimizer_options:
-        if name != "grammar":
-            raise ConfigError(f"The optimizer induce has no option {name!r}.{did_you_mean(name, ['grammar'])}")
     path = config.optimizer_options.get("grammar")
-    if not isinstance(path, str) or ":" not in path:
+    if {*config.optimizer_options} - {"grammar"} or not isinstance(path, str):
         raise ConfigError(
-            "The optimizer induce needs a grammar: optimize.optimizer_options={grammar: 'module:attribute'}, such as "
-            f"skill_ttrl.data.operators:OperatorGrammar; found {path!r}."
+            "The optimizer induce needs a grammar and nothing else: optimize.optimizer_options={grammar: 'module:attribute'}, such as "
+            f"skill_ttrl.data.operators:OperatorGrammar; found {config.optimizer_options}."
         )
     found = import_attribute(path, "grammar")
     with naming(f"The grammar {path!r}", "when it was made"):

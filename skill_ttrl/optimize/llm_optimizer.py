@@ -12,14 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.documents import MODES, extract_json, guidance_of, read_document, read_text
-from skill_ttrl.optimize.lessons import NONE_YET, Pair, describe_edit, show_pairs, show_rollout
+from skill_ttrl.optimize.documents import MODES, extract_json, read_text, split
+from skill_ttrl.optimize.lessons import NONE_YET, Pair, list_edits, show_pairs, show_rollout
 from skill_ttrl.optimize.types import (
-    BudgetDecision,
     Edit,
     Patch,
     RawPatch,
@@ -27,6 +26,7 @@ from skill_ttrl.optimize.types import (
     SourceType,
     StepView,
     compute_score,
+    failures_in,
 )
 from skill_ttrl.prompts.templates import Templates
 
@@ -35,37 +35,6 @@ REQUEST_TOKENS = 2048
 REWRITE_TOKENS = 16_384
 """Longest answer that holds a whole document."""
 _INTEGER = re.compile(r"(?<![\d.])[+-]?\d{1,9}(?!\d)(?!\.\d*[1-9])")
-T = TypeVar("T")
-
-
-def read_budget(answer: str | None, available: int) -> BudgetDecision:
-    """The budget in an answer. Without a whole number it is 0: an answer that cannot be read changes no document."""
-    found = extract_json(answer or "") or {}
-    named = whole_number(found.get("learning_rate"))
-    return BudgetDecision(min(max(named or 0, 0), available), named, str(found.get("reasoning") or ""))
-
-
-def whole_number(value: Any) -> int | None:
-    """A whole number, also one in a text (`about 3 edits`); None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    found = _INTEGER.search(value) if isinstance(value, str) else None
-    return None if found is None else int(found[0])
-
-
-def _documents(before: str, now: str) -> dict[str, str]:
-    return {"previous_document": before or "(empty)", "document": now or "(empty)"}
-
-
-def _counted(stage: str, value: T | None, fallbacks: Counter[str]) -> T | None:
-    """The value; without one, an unusable answer is counted."""
-    if value is None:
-        fallbacks[stage] += 1
-    return value
 
 
 @dataclass
@@ -84,60 +53,44 @@ class LLMOptimizer:
 
     def __post_init__(self) -> None:
         self.mode = MODES[self.config.update_mode]
+        self.answer_tokens = self.config.max_answer_tokens if self.mode.ranks else REWRITE_TOKENS
 
     def reflect(self, view: StepView) -> list[RawPatch]:
         """One patch a minibatch of failures, and one a minibatch of successes, as far as the analysts' answers can be read."""
         jobs = minibatches(view.rollouts, self.config, view.seed)
-        answers = self.calls.ask([self._analyst(view, source, rollouts) for source, rollouts in jobs])
+        requests = []
+        for source, rollouts in jobs:
+            stage, outcome = ("analyst_error", "failed") if source == "failure" else ("analyst_success", "succeeded")
+            places = {"budget": str(view.max_edits), "outcome": outcome, "count": str(len(rollouts))}
+            shown = "\n\n".join(map(show_rollout, rollouts))
+            requests.append(self._request("analyst", view, stage, places | {"rollouts": shown}))
         found = []
-        for (source, rollouts), answer in zip(jobs, answers, strict=True):
-            raw = self._read_analyst(view, source, len(rollouts), answer)
-            if raw is None:
+        for (source, rollouts), answer in zip(jobs, self.calls.ask(requests), strict=True):
+            given = extract_json(answer or "") or {}
+            patch = self.mode.patch_in(given)
+            if patch is None:
                 view.fallbacks["analyst"] += 1
-            else:
-                found.append(raw)
+                continue
+            most = max(view.max_edits, 1) if self.mode.ranks else None
+            edits = [signed(edit, source, len(rollouts)) for edit in patch.edits[:most]]
+            found.append(RawPatch(replace(patch, edits=edits), source, len(rollouts), failures_in(given)))
         return found
 
     def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
         """Failures and successes merged apart, level by level, then both with failures first."""
-        failure = [raw.patch for raw in patches if raw.source_type == "failure" and raw.patch.edits]
-        success = [raw.patch for raw in patches if raw.source_type == "success" and raw.patch.edits]
-        merged = self._merge_levels(view, "merge_failure", failure), self._merge_levels(view, "merge_success", success)
+        merged = []
+        for source in ("failure", "success"):
+            own = [raw.patch for raw in patches if raw.source_type == source and raw.patch.edits]
+            merged.append(self._merge_levels(view, f"merge_{source}", own))
         if not all(patch.edits for patch in merged):
             return merged[0] if merged[0].edits else merged[1]
-        return self._merge_final(view, *merged)
-
-    def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
-        """The edits that the model ranks highest; without a usable answer failures first, then by support (counted)."""
-        described = "\n".join(f"[{place}] {describe_edit(edit)}" for place, edit in enumerate(patch.edits))
-        most = min(REQUEST_TOKENS, self.config.max_answer_tokens)
-        places = {"edits": described, "count": str(len(patch.edits)), "budget": str(max_edits)}
-        (answer,) = self.calls.ask([self._request("ranking", view, most, "ranking", **places)])
-        found = extract_json(answer or "")
-        if chosen := ranked_edits(found, patch.edits, max_edits):
-            return Patch(chosen, f"{patch.reasoning} [ranked: {len(chosen)} of {len(patch.edits)}]".strip(), found)
-        view.fallbacks["ranking"] += 1
-        return Patch(by_support(patch.edits)[:max_edits], f"{patch.reasoning} [no usable ranking: by support]".strip())
-
-    def _analyst(self, view: StepView, source: SourceType, rollouts: Sequence[RolloutResult]) -> ChatRequest:
-        places = {
-            "budget": str(view.max_edits),
-            "outcome": "failed" if source == "failure" else "succeeded",
-            "count": str(len(rollouts)),
-            "rollouts": "\n\n".join(map(show_rollout, rollouts)),
-        }
-        stage = "analyst_error" if source == "failure" else "analyst_success"
-        return self._request("analyst", view, self._answer_tokens, stage, **places)
-
-    def _read_analyst(self, view: StepView, source: SourceType, count: int, answer: str | None) -> RawPatch | None:
-        """An analyst's patch; None where the answer has none."""
-        found = extract_json(answer or "") or {}
-        patch = self.mode.patch_in(found)
+        counts = {"failures": str(len(merged[0].edits)), "successes": str(len(merged[1].edits))}
+        request = self._request("merge_final", view, "merge_final", counts | {"patches": _as_json(merged)})
+        patch = self.mode.read(*self.calls.ask([request]))
         if patch is None:
-            return None
-        summary = [dict(each) for each in _listed(found.get("failure_summary")) if isinstance(each, Mapping)]
-        most = max(view.max_edits, 1) if self.mode.ranks else None
-        return RawPatch(signed(patch, source, count, most), source, count, failure_summary=summary)
+            view.fallbacks["merge"] += 1
+            patch = joined(merged, "no usable merge: failures first, then successes")
+        return patch
 
     def _merge_levels(self, view: StepView, stage: str, patches: Sequence[Patch]) -> Patch:
         """Merge `merge_batch_size` patches at a time until one is left."""
@@ -146,71 +99,80 @@ class LLMOptimizer:
             level += 1
             groups = [left[start : start + size] for start in range(0, len(left), size)]
             several = [group for group in groups if len(group) > 1]
-            answers = iter(self.calls.ask([self._merger(view, stage, group, level) for group in several]))
-            left = [self._merged(view, group, next(answers), level) if len(group) > 1 else group[0] for group in groups]
+            places = [{"patches": _as_json(group), "count": str(len(group)), "level": str(level)} for group in several]
+            answers = iter(self.calls.ask([self._request("merge_patches", view, stage, each) for each in places]))
+            left = []
+            for group in groups:
+                patch = group[0] if len(group) == 1 else self.mode.read(next(answers))
+                if patch is None:
+                    view.fallbacks["merge"] += 1
+                    patch = joined(group, "concatenated")
+                if len(group) > 1:
+                    edits = [replace(edit, merge_level=edit.merge_level or level) for edit in patch.edits]
+                    patch = replace(patch, edits=edits)
+                left.append(patch)
         return left[0] if left else Patch()
 
-    def _merged(self, view: StepView, group: Sequence[Patch], answer: str | None, level: int) -> Patch:
-        patch = self.mode.read(answer)
-        if patch is None:
-            view.fallbacks["merge"] += 1
-            patch = concatenated(group)
-        return replace(patch, edits=[replace(edit, merge_level=edit.merge_level or level) for edit in patch.edits])
-
-    def _merger(self, view: StepView, stage: str, patches: Sequence[Patch], level: int) -> ChatRequest:
-        shown = json.dumps([patch.to_dict() for patch in patches], ensure_ascii=False, indent=2)
-        places = {"patches": shown, "count": str(len(patches)), "level": str(level)}
-        return self._request("merge_patches", view, self._answer_tokens, stage, **places)
-
-    def _merge_final(self, view: StepView, failure: Patch, success: Patch) -> Patch:
-        shown = json.dumps([failure.to_dict(), success.to_dict()], ensure_ascii=False, indent=2)
-        places = {"failures": str(len(failure.edits)), "successes": str(len(success.edits)), "patches": shown}
-        (answer,) = self.calls.ask([self._request("merge_final", view, self._answer_tokens, "merge_final", **places)])
-        patch = self.mode.read(answer)
-        if patch is not None:
-            return patch
-        view.fallbacks["merge"] += 1
-        return Patch([*failure.edits, *success.edits], "no usable merge: failures first, then successes")
+    def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
+        """The edits that the model ranks highest; without a usable answer failures first, then by support (counted)."""
+        places = {"edits": list_edits(patch.edits), "count": str(len(patch.edits)), "budget": str(max_edits)}
+        most = min(REQUEST_TOKENS, self.config.max_answer_tokens)
+        (answer,) = self.calls.ask([self._request("ranking", view, "ranking", places, most)])
+        found = extract_json(answer or "") or {}
+        named = found.get("selected_indices")
+        indices = [place for place in named if type(place) is int] if isinstance(named, list) else []
+        chosen = [patch.edits[place] for place in dict.fromkeys(indices) if 0 <= place < len(patch.edits)][:max_edits]
+        if chosen:
+            return Patch(chosen, f"{patch.reasoning} [ranked: {len(chosen)} of {len(patch.edits)}]".strip(), found)
+        view.fallbacks["ranking"] += 1
+        ranked = sorted(patch.edits, key=lambda edit: (edit.source_type != "failure", -(edit.support_count or 0)))
+        return Patch(ranked[:max_edits], f"{patch.reasoning} [no usable ranking: by support]".strip())
 
     # The calls beyond the three stages. None, or a budget of 0, is an unusable answer: counted.
 
-    def decide_budget(self, view: StepView, patch: Patch) -> BudgetDecision:
-        """How many of the merged proposals this step applies."""
+    def decide_budget(self, view: StepView, patch: Patch) -> dict[str, Any]:
+        """How many of the merged proposals this step applies, `learning_rate`, with SkillOpt's names."""
         hard, soft = compute_score(view.rollouts)
         places = {
             "rollouts": str(len(view.rollouts)),
             "hard": f"{hard:.4f}",
             "soft": f"{soft:.4f}",
             "count": str(len(patch.edits)),
-            "edits": "\n".join(f"[{place}] {describe_edit(edit)}" for place, edit in enumerate(patch.edits)),
+            "edits": list_edits(patch.edits),
         }
         most = min(REQUEST_TOKENS, self.config.max_answer_tokens)
-        decision = read_budget(self._ask("lr_autonomous", view.places() | places, most), len(patch.edits))
-        if decision.named is None:
+        decision = read_budget(self._ask("lr_autonomous", places_of(view) | places, most), len(patch.edits))
+        if decision["fallback"]:
             view.fallbacks["lr_autonomous"] += 1
         return decision
 
     def rewrite(self, view: StepView, patch: Patch) -> str | None:
         """The whole document with the chosen suggestions carried out."""
         shown = json.dumps([edit.to_dict() for edit in patch.edits], ensure_ascii=False, indent=2)
-        places = view.places() | {"count": str(len(patch.edits)), "suggestions": shown}
-        text = read_document(self._ask("rewrite_skill", places, REWRITE_TOKENS))
-        return _counted("rewrite_skill", text, view.fallbacks)
+        places = places_of(view) | {"count": str(len(patch.edits)), "suggestions": shown}
+        return self._write("rewrite_skill", "new_skill", places, view.fallbacks, REWRITE_TOKENS)
 
     def write_guidance(self, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str]) -> str | None:
         """The guidance block of the slow update."""
-        guidance = guidance_of(now) or NONE_YET
-        places = {"guidance": guidance, "comparison": show_pairs(pairs)}
-        answer = self._ask("slow_update", _documents(before, now) | places)
-        return _counted("slow_update", read_text(answer, "slow_update_content"), fallbacks)
+        places = {"guidance": split(now).guidance or NONE_YET, "comparison": show_pairs(pairs)}
+        places |= {"previous_document": before or "(empty)", "document": now or "(empty)"}
+        return self._write("slow_update", "slow_update_content", places, fallbacks)
 
     def write_memory(
         self, before: str, now: str, memory: str, pairs: Sequence[Pair], fallbacks: Counter[str]
     ) -> str | None:
         """The optimizer's memory for the next epoch."""
         places = {"memory": memory or NONE_YET, "comparison": show_pairs(pairs)}
-        answer = self._ask("meta_skill", _documents(before, now) | places)
-        return _counted("meta_skill", read_text(answer, "meta_skill_content"), fallbacks)
+        places |= {"previous_document": before or "(empty)", "document": now or "(empty)"}
+        return self._write("meta_skill", "meta_skill_content", places, fallbacks)
+
+    def _write(
+        self, stage: str, key: str, places: Mapping[str, str], fallbacks: Counter[str], most: int | None = None
+    ) -> str | None:
+        text = read_text(self._ask(stage, places, most), key)
+        if text is None:
+            fallbacks[stage] += 1
+        return text
 
     def _ask(self, stage: str, places: Mapping[str, str], most: int | None = None) -> str | None:
         user = self.templates.render(f"{stage}_request", **places)
@@ -218,14 +180,37 @@ class LLMOptimizer:
         (answer,) = self.calls.ask([request])
         return answer
 
-    @property
-    def _answer_tokens(self) -> int:
-        return self.config.max_answer_tokens if self.mode.ranks else REWRITE_TOKENS
-
-    def _request(self, template: str, view: StepView, tokens: int, stage: str, **places: str) -> ChatRequest:
+    def _request(
+        self, template: str, view: StepView, stage: str, places: Mapping[str, str], tokens: int | None = None
+    ) -> ChatRequest:
         """A question of a stage: its rules in the form of the update mode, and the step's facts."""
-        user = self.templates.render(f"{template}_request", **view.places(), **places)
-        return ChatRequest(stage, self.templates.render(f"{stage}{self.mode.suffix}"), user, tokens)
+        user = self.templates.render(f"{template}_request", **places_of(view), **places)
+        system = self.templates.render(f"{stage}{self.mode.suffix}")
+        return ChatRequest(stage, system, user, tokens or self.answer_tokens)
+
+
+def places_of(view: StepView) -> dict[str, str]:
+    """Values for every prompt of a step: the document, and the further sections as one text."""
+    context = "\n\n".join(f"## {heading}\n{text}" for heading, text in view.context.items() if text)
+    return {"document": view.document or "(empty)", "context": context}
+
+
+def read_budget(answer: str | None, available: int) -> dict[str, Any]:
+    """The budget in an answer. Without a whole number, also in a text (`about 3 edits`), it is 0: such an answer changes no document."""
+    found = extract_json(answer or "") or {}
+    value = found.get("learning_rate")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    number = _INTEGER.search(value) if isinstance(value, str) else None
+    named = value if type(value) is int else int(number[0]) if number else None
+    budget = min(max(named or 0, 0), available)
+    return {
+        "learning_rate": budget,
+        "raw_learning_rate": named,
+        "clamped": named is not None and named != budget,
+        "fallback": named is None,
+        "reasoning": str(found.get("reasoning") or ""),
+    }
 
 
 def minibatches(
@@ -241,35 +226,16 @@ def minibatches(
     return [(source, rows[start : start + size]) for source, rows in sources for start in range(0, len(rows), size)]
 
 
-def signed(patch: Patch, source: SourceType, count: int, most: int | None) -> Patch:
-    """The first `most` edits of an analyst's patch, with where they come from and how many rollouts stand behind them."""
-    edits = [
-        replace(
-            edit,
-            support_count=count if edit.support_count is None else edit.support_count,
-            source_type=edit.source_type or source,
-        )
-        for edit in patch.edits[:most]
-    ]
-    return replace(patch, edits=edits)
+def signed(edit: Edit, source: SourceType, count: int) -> Edit:
+    """An analyst's edit, with where it comes from and how many rollouts stand behind it."""
+    support = count if edit.support_count is None else edit.support_count
+    return replace(edit, support_count=support, source_type=edit.source_type or source)
 
 
-def concatenated(patches: Sequence[Patch]) -> Patch:
+def joined(patches: Sequence[Patch], reasoning: str) -> Patch:
     """All edits of several patches, one after another."""
-    return Patch([edit for patch in patches for edit in patch.edits], "concatenated")
+    return Patch([edit for patch in patches for edit in patch.edits], reasoning)
 
 
-def ranked_edits(found: Mapping[str, Any] | None, edits: Sequence[Edit], most: int) -> list[Edit]:
-    """The edits that `selected_indices` names, in its order, without repetitions; empty where it names none."""
-    named = (found or {}).get("selected_indices")
-    places = [place for place in named if type(place) is int] if isinstance(named, list) else []
-    return [edits[place] for place in dict.fromkeys(places) if 0 <= place < len(edits)][:most]
-
-
-def by_support(edits: Sequence[Edit]) -> list[Edit]:
-    """Edits from failures first, then by how many rollouts stand behind them."""
-    return sorted(edits, key=lambda edit: (edit.source_type != "failure", -(edit.support_count or 0)))
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _as_json(patches: Sequence[Patch]) -> str:
+    return json.dumps([patch.to_dict() for patch in patches], ensure_ascii=False, indent=2)

@@ -20,11 +20,12 @@ from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls, Item
 from skill_ttrl.optimize.documents import MODES, reads_the_same, updated_document, with_guidance
 from skill_ttrl.optimize.gate import Evaluation, Selection, decide
-from skill_ttrl.optimize.lessons import Pair, describe_step, sample_order
+from skill_ttrl.optimize.lessons import Memory, Pair, describe_rejected, failure_patterns
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
-from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
+from skill_ttrl.optimize.record import EpochRecord, Judged, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.schedule import budget_of
 from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView, graded
+from skill_ttrl.types import derive_seed
 
 COMPARISON = "comparison"
 """Rollouts at the end of an epoch are counted under this name."""
@@ -64,15 +65,15 @@ class Loop:
         self.steps, self.step_size = step_sizes(config, len(self.task.train))
         slow, meta = config.slow_update, config.meta_skill
         self.slow_update, self.meta_skill = has if slow is None else slow, has if meta is None else meta
-        needed = {
+        needs = {
             "slow_update": self.slow_update,
             "meta_skill": self.meta_skill,
             "lr_scheduler: autonomous": config.lr_scheduler == "autonomous",
             "update_mode: rewrite_from_suggestions": config.update_mode == "rewrite_from_suggestions",
         }
-        if not has and (named := [name for name, on in needed.items() if on]):
+        if not has and (needed := [name for name, on in needs.items() if on]):
             raise ConfigError(
-                f"optimize.{named[0]} needs a language model, and optimize.optimizer: {config.optimizer} has none. "
+                f"optimize.{needed[0]} needs a language model, and optimize.optimizer: {config.optimizer} has none. "
                 "Turn it off, or use the optimizer 'openai'."
             )
 
@@ -113,10 +114,12 @@ def optimize(
     first = loop.selection.evaluate(document)
     state = OptimizeState(document, first, document, first.score)
     loop.watch.begin(state, loop.steps)
-    rows, ends = [], []
+    rows, ends, size = [], [], loop.step_size
     for epoch in range(1, config.epochs + 1):
-        for place, batch in enumerate(batches(task.train, loop.step_size, seed + 1000 * epoch)):
-            state, record = optimize_step(loop, state, batch, epoch, place)
+        order = list(task.train)
+        random.Random(seed + 1000 * epoch).shuffle(order)
+        for place, start in enumerate(range(0, len(order), size)):
+            state, record = optimize_step(loop, state, order[start : start + size], epoch, place)
             rows.append(record.row(state))
             loop.watch.step(record, state)
         state, end = end_epoch(loop, state, epoch)
@@ -149,32 +152,27 @@ def test_rollouts(
     return found, found if best == first else calls.roll_out("test", best, task.test)
 
 
-def batches(items: Sequence[Item], size: int, seed: int) -> list[list[Item]]:
-    """All items once, shuffled by `seed`, in batches of `size`."""
-    order = list(items)
-    random.Random(seed).shuffle(order)
-    return [order[start : start + size] for start in range(0, len(order), size)]
-
-
 def optimize_step(
     loop: Loop, state: OptimizeState, batch: Sequence[Item], epoch: int, place: int
 ) -> tuple[OptimizeState, StepRecord]:
     """One step: from training items to the state behind it, and the record of what was made."""
     state = replace(state, step=state.step + 1)
     record = StepRecord(state.step, epoch, place, state.current)
-    context = state.memory.context()
+    context, size = state.memory.context(), loop.config.batch_size
     view = StepView(state.step, epoch, state.current, (), loop.config.edit_budget, loop.seed + state.step, context)
     record.fallbacks = view.fallbacks
-    for start in range(0, len(batch), loop.config.batch_size):
+    for start in range(0, len(batch), size):
         with _stage(loop, record, "rollout"):
-            items = batch[start : start + loop.config.batch_size]
-            rollouts = loop.calls.roll_out("rollout", state.current, items)
+            rollouts = loop.calls.roll_out("rollout", state.current, batch[start : start + size])
         with _stage(loop, record, "reflect"):
             raw_patches = loop.optimizer.reflect(replace(view, rollouts=graded(rollouts)))
         record.rollouts = [*record.rollouts, *rollouts]
         record.raw_patches = [*record.raw_patches, *raw_patches]
     state = improve(loop, state, replace(view, rollouts=graded(record.rollouts)), record)
-    return remember(loop, state, record), record
+    if loop.config.step_buffer:
+        memory = replace(state.memory, notes=(*state.memory.notes, describe_step(record, state.current_score)))
+        state = replace(state, memory=memory)
+    return state, record
 
 
 def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord) -> OptimizeState:
@@ -190,15 +188,20 @@ def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord
         return state
     state = replace(state, updates=state.updates + 1)
     with _stage(loop, record, "select"):
-        most = set_budget(loop, state, view, record, merged)
+        config, writer, mode = loop.config, loop.writer, MODES[loop.config.update_mode]
+        if config.lr_scheduler == "autonomous" and writer is not None and mode.ranks:
+            record.lr_decision = writer.decide_budget(view, merged)
+            record.edit_budget = record.lr_decision["learning_rate"]
+        elif config.lr_scheduler != "none" and mode.ranks:
+            record.edit_budget = budget_of(config, state.updates, loop.steps)
+        most = len(merged.edits) if record.edit_budget is None else record.edit_budget
         few = len(merged.edits) <= most
         record.selected = merged if few else loop.optimizer.select(view, merged, most) if most else Patch()
     if not record.selected.edits:
         record.action = "skip_no_budget"
         return state
-    selected, writer = record.selected, loop.writer
+    selected = record.selected
     with _stage(loop, record, "update"):
-        mode = MODES[loop.config.update_mode]
         record.candidate, record.report = updated_document(
             view.document, selected, mode, lambda: None if writer is None else writer.rewrite(view, selected)
         )
@@ -209,43 +212,29 @@ def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord
         return judge(loop, state, record, record.candidate)
 
 
-def set_budget(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord, merged: Patch) -> int:
-    """Most proposals of this step, recorded: by the schedule, by the model, or all there are."""
-    config = loop.config
-    if config.lr_scheduler == "none" or not MODES[config.update_mode].ranks:
-        return len(merged.edits)
-    if config.lr_scheduler == "autonomous" and loop.writer is not None:
-        record.lr_decision = loop.writer.decide_budget(view, merged)
-        record.edit_budget = record.lr_decision.budget
-    else:
-        record.edit_budget = budget_of(config, state.updates, loop.steps)
-    return record.edit_budget
-
-
-def remember(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeState:
-    """The state with a note for later steps of the epoch: failures and rejected edits."""
-    if not loop.config.step_buffer:
-        return state
-    rejected = record.selected.edits if record.selected and record.action.startswith("reject") else ()
-    scores = None if record.candidate_score is None else (state.current_score, record.candidate_score)
+def describe_step(record: StepRecord, score: float) -> str:
+    """A step as the prompts of later steps of its epoch describe it: failures and rejected edits; `score` is of the document behind it."""
     results = graded(record.rollouts)
-    note = describe_step(
-        record.step, record.action, len(record.rollouts), results, record.raw_patches, rejected, scores
-    )
-    return replace(state, memory=state.memory.with_note(note))
+    failed = sum(not result.hard for result in results)
+    lines = [f"- Step {record.step}: {record.action}, {failed} of {len(record.rollouts)} rollouts failed"]
+    lines += [f"  - {pattern}" for pattern in failure_patterns(results, record.raw_patches)]
+    if record.selected is not None and record.action.startswith("reject"):
+        tried = record.candidate_score
+        shown = "" if tried is None else f" (score {tried:.4f}, before {score:.4f})"
+        lines.append(f"  - rejected edits{shown}:")
+        lines += [f"    {place}. {describe_rejected(edit)}" for place, edit in enumerate(record.selected.edits, 1)]
+    return "\n".join(lines)
 
 
-def judge(loop: Loop, state: OptimizeState, record: StepRecord | EpochRecord, candidate: str) -> OptimizeState:
+def judge(loop: Loop, state: OptimizeState, record: Judged, candidate: str) -> OptimizeState:
     """Put a candidate before the gate; the state behind it. One that reads as the present document does is no candidate."""
     if reads_the_same(state.current, candidate):
         record.action, record.reason = "skip_no_change", "the candidate says what the document says"
         return state
-    gate, present = loop.config.gate, state.current_evaluation
-    found = loop.selection.evaluate(candidate, against=present)
-    decision = decide(gate, present, found)
-    record.evaluation, record.reason = found, decision.reason
+    record.evaluation = found = loop.selection.evaluate(candidate, against=state.current_evaluation)
+    accepted, record.reason = decide(loop.config.gate, state.current_evaluation, found)
     record.candidate_score = found.score if found.whole else None
-    state, record.action = advance(state, candidate, found, accepted=decision.accepted)
+    state, record.action = advance(state, candidate, found, accepted=accepted)
     return state
 
 
@@ -263,29 +252,26 @@ def advance(
 
 def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> tuple[OptimizeState, EpochRecord | None]:
     """Compare this epoch's document with the last's: the state with new guidance and lessons, and the record where it was done."""
-    memory, before, writer = state.memory, state.memory.epoch_document, loop.writer
-    last = epoch == loop.config.epochs
-    compares = epoch > 1 and (
-        loop.slow_update or (loop.meta_skill and not last)
-    )  # in the last one for the guidance alone
-    if not compares or before is None or writer is None:
-        return replace(state, memory=memory.after_epoch(state.current, None)), None
-    record = EpochRecord(epoch, state.step, before, state.current)
+    memory, before, now, writer = state.memory, state.memory.epoch_document, state.current, loop.writer
+    meta = loop.meta_skill and epoch < loop.config.epochs  # in the last one for the guidance alone
+    if before is None or writer is None or not (loop.slow_update or meta):
+        return replace(state, memory=Memory(memory.meta_skill, (), now)), None
     loop.watch.enter(state.step, COMPARISON)
-    documents = before, state.current
-    items = sample_order(loop.task.train, loop.seed, epoch)[:COMPARED]
-    first = loop.calls.roll_out(COMPARISON, before, items)
-    second = first if before == state.current else loop.calls.roll_out(COMPARISON, state.current, items)
-    record.pairs = [*map(Pair, first, second)]
+    items = list(loop.task.train)
+    random.Random(derive_seed(loop.seed, "comparison", str(epoch))).shuffle(items)
+    first = loop.calls.roll_out(COMPARISON, before, items[:COMPARED])
+    second = first if before == now else loop.calls.roll_out(COMPARISON, now, items[:COMPARED])
+    record = EpochRecord(epoch, state.step, [*map(Pair, first, second)], action="no_content")
     if loop.slow_update:
-        record.guidance = writer.write_guidance(*documents, record.pairs, record.fallbacks)
+        record.guidance = writer.write_guidance(before, now, record.pairs, record.fallbacks)
         if record.guidance is not None:
-            record.candidate = with_guidance(record.after, record.guidance)
-    if loop.meta_skill and not last:
-        record.meta_skill = writer.write_memory(*documents, memory.meta_skill, record.pairs, record.fallbacks)
+            record.candidate = with_guidance(now, record.guidance)
+    if meta:
+        record.meta_skill = writer.write_memory(before, now, memory.meta_skill, record.pairs, record.fallbacks)
     if record.candidate is not None:
         state = judge(loop, state, record, record.candidate)
-    state = replace(state, memory=memory.after_epoch(state.current, record.meta_skill))
+    lessons = memory.meta_skill if record.meta_skill is None else record.meta_skill
+    state = replace(state, memory=Memory(lessons, (), state.current))
     loop.watch.epoch(record, state)
     return state, record
 

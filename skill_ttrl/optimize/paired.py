@@ -6,11 +6,11 @@ A score is the mean of a task's rollouts, in [0, 1]; before and after are the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from skill_ttrl.statistics import Interval, paired_difference, paired_score_p_value, sign_flip_p_value
 from skill_ttrl.types import derive_seed
@@ -71,7 +71,17 @@ def decide(before_P: ArrayLike, after_P: ArrayLike, rule: PairedRule, *, seed: i
         p_value = paired_score_p_value(before, after, -rule.min_effect)
         large = difference > -rule.min_effect
     accept = bool(large and p_value <= rule.alpha + _CLOSE)
-    reason = _reason(rule, accept, large, difference, p_value)
+    if rule.kind == "better":
+        said = (
+            "better"
+            if accept
+            else "not shown to be better"
+            if large
+            else f"below the least gain of {rule.min_effect:g}"
+        )
+    else:
+        said = f"{'not' if accept else 'may be'} worse by {rule.min_effect:g}"
+    reason = f"{said}: difference {difference:+.3f}, p = {p_value:.3g} at a level of {rule.alpha:.3g}"
     return GateDecision(accept, difference, (low, high), p_value, before.size, reason)
 
 
@@ -99,35 +109,18 @@ def certain(
     one, zero = np.ones(remaining), np.zeros(remaining)
     before, after = np.asarray(before_P, dtype=np.float64), np.asarray(after_P, dtype=np.float64)
     best = (np.concatenate([before, zero]), np.concatenate([after, one]))
-    if rule.kind == "not_worse":
-        return None if float((best[1] - best[0]).mean()) > -rule.min_effect else _early(now, False, remaining)
     worst = (np.concatenate([before, one]), np.concatenate([after, zero]))
-    if not _better(best, rule, seed):
-        return _early(now, False, remaining)
-    return _early(now, True, remaining) if _better(worst, rule, seed) else None
-
-
-def _better(scores: Sequence[NDArray[np.float64]], rule: PairedRule, seed: int) -> bool:
-    """The decision of `better` alone, without its interval."""
-    differences = scores[1] - scores[0]
-    return bool(
-        differences.mean() >= rule.min_effect - _CLOSE
-        and sign_flip_p_value(differences, seed=seed) <= rule.alpha + _CLOSE
+    if rule.kind == "not_worse":
+        accept = None if float((best[1] - best[0]).mean()) > -rule.min_effect else False
+    elif not decide(*best, rule, seed=seed).accept:
+        accept = False
+    else:
+        accept = True if decide(*worst, rule, seed=seed).accept else None
+    if accept is None:
+        return None
+    return replace(
+        now, accept=accept, reason=f"certain before the last {remaining} tasks: their scores cannot change it"
     )
-
-
-def _early(now: GateDecision, accept: bool, remaining: int) -> GateDecision:
-    text = f"certain before the last {remaining} tasks: their scores cannot change it"
-    return GateDecision(accept, now.difference, now.interval, now.p_value, now.n, text)
-
-
-def _reason(rule: PairedRule, accept: bool, large: bool, difference: float, p_value: float) -> str:
-    found = f"difference {difference:+.3f}, p = {p_value:.3g} at a level of {rule.alpha:.3g}"
-    if accept:
-        return f"{'better' if rule.kind == 'better' else f'not worse by {rule.min_effect:g}'}: {found}"
-    if not large and rule.kind == "better":
-        return f"below the least gain of {rule.min_effect:g}: {found}"
-    return f"{'not shown to be better' if rule.kind == 'better' else f'may be worse by {rule.min_effect:g}'}: {found}"
 
 
 V = TypeVar("V")
@@ -178,23 +171,15 @@ def gate_change(
         seed: of the rollouts and of the test.
     """
     scores: tuple[list[float | None], list[float | None]] = ([], [])
-    decision = decide([], [], rule)
+    decision: GateDecision | None = decide([], [], rule)
     for start in range(0, len(tasks), CHUNK):
         part, number = tasks[start : start + CHUNK], derive_seed(seed, "gate", start)
         for version, found in zip((before, after), scores, strict=True):
             found += score(version, part, seed=number)
-        found_so_far = _tied(*scores)
-        remaining = len(tasks) - start - len(part)
-        sure = certain(*found_so_far, remaining, rule, seed=seed)
-        if sure is not None:
-            decision = sure
+        pairs = [(0.0, 0.0) if None in pair else pair for pair in zip(*scores, strict=True)]
+        first, second = np.asarray(pairs, dtype=np.float64).T
+        decision = certain(first, second, len(tasks) - start - len(part), rule, seed=seed)
+        if decision is not None:
             break
+    assert decision is not None, "with no task remaining it is certain"
     return GateOutcome(decision, tuple(scores[0]), tuple(scores[1]), len(tasks))
-
-
-def _tied(before: Sequence[float | None], after: Sequence[float | None]) -> tuple[list[float], list[float]]:
-    """The scores, with a tie at 0 where one is missing."""
-    pairs = [
-        (0.0, 0.0) if one is None or other is None else (one, other) for one, other in zip(before, after, strict=True)
-    ]
-    return [one for one, _ in pairs], [other for _, other in pairs]

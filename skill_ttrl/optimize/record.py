@@ -1,7 +1,7 @@
 """Data of an optimization: its task, its state between two steps, the records of a step and of an epoch's end, and the outcome; and its folder.
 
-The folder has the names of skillrl 1.0.0. All of it is a view: only the journal decides. A continued run replays its finished steps. Their
-files, with the times that the steps took, stay as they are.
+The folder has the names of skillrl 1.0.0. All of it is a view: only the journal decides. A continued run replays its finished steps,
+and writes their files again, with the times that the replay took.
 
 best_skill.md  current_skill.md  history.json  runtime_state.json
 skills/skill_v0003.md                     the document after step 3, with what the end of its epoch added
@@ -22,9 +22,8 @@ from typing import Any
 from skill_ttrl.optimize.calls import Item
 from skill_ttrl.optimize.gate import Evaluation
 from skill_ttrl.optimize.lessons import Memory, Pair, count_changes
-from skill_ttrl.optimize.types import BudgetDecision, Patch, RawPatch, RolloutResult, compute_score, skill_hash
+from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult, compute_score, skill_hash
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
-from skill_ttrl.storage.jsonl import parse_json
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,23 @@ class OptimizeState:
         return self.current_evaluation.score
 
 
+@dataclass(kw_only=True)
+class Judged:
+    """A candidate and what the gate made of it; of one that was not made, None."""
+
+    candidate: str | None = None
+    evaluation: Evaluation | None = None
+    candidate_score: float | None = None
+    """Under the gate's metric; None where the candidate was not evaluated, or abandoned."""
+    action: str = "skip_no_patches"
+    """`accept_new_best`, `accept`, `reject`, or `skip_` and what was missing: `no_patches`, `no_budget`, `no_rewrite`, `no_change`."""
+    reason: str = ""
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    """Stages in which no usable answer came, and a rule stood in."""
+
+
 @dataclass
-class StepRecord:
+class StepRecord(Judged):
     """Everything that a step made, stage by stage; what a skipped stage would have made is None."""
 
     step: int
@@ -76,22 +90,13 @@ class StepRecord:
     merged: Patch | None = None
     edit_budget: int | None = None
     """Most edits of this step; None where nothing bounds them."""
-    lr_decision: BudgetDecision | None = None
+    lr_decision: dict[str, Any] | None = None
     """The model's, under `lr_scheduler: autonomous`."""
     selected: Patch | None = None
-    candidate: str | None = None
     report: Sequence[Mapping[str, Any]] = ()
     """Status of each edit."""
-    evaluation: Evaluation | None = None
-    candidate_score: float | None = None
-    """Under the gate's metric; None where the candidate was not evaluated, or abandoned."""
-    action: str = "skip_no_patches"
-    """`accept_new_best`, `accept`, `reject`, or `skip_` and what was missing: `no_patches`, `no_budget`, `no_rewrite`, `no_change`."""
-    reason: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by stage."""
-    fallbacks: Counter[str] = field(default_factory=Counter)
-    """Stages in which no usable answer came, and a rule stood in."""
 
     def row(self, state: OptimizeState) -> dict[str, Any]:
         """The step as one line of `history.json`, with the names of skillrl 1.0.0; `state` is the one behind it."""
@@ -110,23 +115,29 @@ class StepRecord:
         if self.merged is not None:
             row["n_edits_merged"] = len(self.merged.edits)
         if self.candidate is not None:
-            if self.selected is not None:  # an engine of whole documents selects no edits
-                row |= {"edit_budget": self.edit_budget, "n_edits_ranked": len(self.selected.edits)}
             row |= {"candidate_skill_len": len(self.candidate), "candidate_hash": skill_hash(self.candidate)}
-            if self.selected is not None:
-                row["apply_report"] = _applied(self.report)
+            if self.selected is not None:  # an engine of whole documents selects no edits
+                statuses = [str(each["status"]) for each in self.report]
+                row |= {"edit_budget": self.edit_budget, "n_edits_ranked": len(self.selected.edits)}
+                row["apply_report"] = {
+                    "total": len(statuses),
+                    "applied": sum(status.startswith("applied") for status in statuses),
+                    "skipped": sum(status.startswith("skipped") for status in statuses),
+                    "errors": statuses.count("error"),
+                }
         if self.evaluation is not None:
             whole = self.evaluation.whole  # the mean of an abandoned evaluation says little: hard items come first
+            hard, soft = compute_score(self.evaluation.results)
             row |= {
-                "selection_hard": self.evaluation.hard if whole else None,
-                "selection_soft": self.evaluation.soft if whole else None,
+                "selection_hard": hard if whole else None,
+                "selection_soft": soft if whole else None,
                 "selection_n": len(self.evaluation.results),
                 "selection_whole": whole,
                 "selection_cached": self.evaluation.cached,
                 "candidate_gate_score": self.candidate_score,
             }
         if self.lr_decision is not None:
-            row["lr_decision"] = self.lr_decision.to_dict()
+            row["lr_decision"] = self.lr_decision
         return row | {
             "action": self.action,
             "reason": self.reason,
@@ -140,33 +151,23 @@ class StepRecord:
 
 
 @dataclass
-class EpochRecord:
-    """The record of an epoch's end: comparison, guidance, memory, decision."""
+class EpochRecord(Judged):
+    """The record of an epoch's end: comparison, guidance, memory, decision on the document with the new guidance."""
 
     epoch: int
     step: int
     """Steps behind it."""
-    before: str
-    """The document at the end of the last epoch."""
-    after: str
-    """The document at the end of this one."""
-    pairs: Sequence[Pair] = ()
+    pairs: Sequence[Pair]
+    """Items under the documents at the end of the last epoch and of this one."""
     guidance: str | None = None
-    """New text of the guidance block."""
+    """New text of the guidance block; without one the action is `no_content`."""
     meta_skill: str | None = None
     """New memory of the optimizer."""
-    candidate: str | None = None
-    """The document with the new guidance."""
-    action: str = "no_content"
-    """One of the gate's, or `no_content` (no guidance was written)."""
-    reason: str = ""
-    evaluation: Evaluation | None = None
-    candidate_score: float | None = None
-    fallbacks: Counter[str] = field(default_factory=Counter)
 
     def row(self) -> dict[str, Any]:
         """The record as JSON, with SkillOpt's names."""
-        row: dict[str, Any] = {
+        score = {} if self.candidate_score is None else {"candidate_gate_score": self.candidate_score}
+        return {
             "epoch": self.epoch,
             "step": self.step,
             "action": self.action,
@@ -176,12 +177,9 @@ class EpochRecord:
             "curr_hard": compute_score([pair.after for pair in self.pairs])[0],
             "slow_update_content": self.guidance,
             "fallbacks": dict(self.fallbacks),
+            **({} if self.candidate is None else {"candidate_hash": skill_hash(self.candidate)}),
+            **score,
         }
-        if self.candidate is not None:
-            row["candidate_hash"] = skill_hash(self.candidate)
-        if self.candidate_score is not None:
-            row["candidate_gate_score"] = self.candidate_score
-        return row
 
 
 @dataclass(frozen=True)
@@ -229,74 +227,54 @@ class FolderWatch(Watch):
         self.folder, self._snapshots = folder, snapshots
         self.rows: list[dict[str, Any]] = []
         """The steps so far, as in `history.json`."""
-        self._finished = 0
-        """Steps whose files were there at the beginning."""
 
     def begin(self, state: OptimizeState, steps: int) -> None:
         """Write the first document and its evaluation; remove what a kill left half written."""
         for left in self.folder.rglob(".*.tmp-*"):
             left.unlink(missing_ok=True)
-        finished = read_json(self.folder / "runtime_state.json").get("last_completed_step")
-        self._finished = finished if isinstance(finished, int) else 0
-        self._snapshot(0, state.current)
         write_results(self.folder / "baseline_selection_eval", state.current_evaluation.results)
         self._state(state)
 
     def step(self, record: StepRecord, state: OptimizeState) -> None:
         """Write a step and the state behind it."""
-        step = self.folder / "steps" / f"step_{record.step:04d}"
-        row = record.row(state)
-        before = read_json(step / "step_record.json")
-        if _timeless(before) == _timeless(json.loads(json.dumps(row))):
-            self.rows.append(before)
-            return
-        write_json(step / "rollout_results.json", [result.to_dict() for result in record.rollouts])
-        write_json(step / "raw_patches.json", [raw.to_dict() for raw in record.raw_patches])
-        if record.merged is not None:
-            write_json(step / "merged_patch.json", record.merged.to_dict())
-        if record.selected is not None:
-            write_json(step / "ranked_patch.json", record.selected.to_dict())
+        step, row = self.folder / "steps" / f"step_{record.step:04d}", record.row(state)
+        write_file(step / "rollout_results.json", [result.to_dict() for result in record.rollouts])
+        write_file(step / "raw_patches.json", [raw.to_dict() for raw in record.raw_patches])
+        for name, patch in (("merged", record.merged), ("ranked", record.selected)):
+            if patch is not None:
+                write_file(step / f"{name}_patch.json", patch.to_dict())
         if record.candidate is not None:
-            write_text(step / "candidate_skill.md", record.candidate)
-            write_json(step / "edit_apply_report.json", list(record.report))
+            write_file(step / "candidate_skill.md", record.candidate)
+            write_file(step / "edit_apply_report.json", list(record.report))
         if record.evaluation is not None and not record.evaluation.cached:
             write_results(step / "selection_eval", record.evaluation.results)
-        self._snapshot(record.step, state.current)
-        write_json(step / "step_record.json", row)  # last: where it is, the step is whole
+        write_file(step / "step_record.json", row)
         self.rows.append(row)
-        write_json(self.folder / "history.json", self.rows)
+        write_file(self.folder / "history.json", self.rows)
         self._state(state)
 
     def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
         """Write a comparison of two epochs, what was written from it, and the document behind it."""
         name = f"epoch_{record.epoch:02d}"
-        write_json(
-            self.folder / "slow_update" / name / "comparison_pairs.json", [pair.to_dict() for pair in record.pairs]
-        )
-        write_json(self.folder / "slow_update" / name / "slow_result.json", record.row())
+        folder = self.folder / "slow_update" / name
+        write_file(folder / "comparison_pairs.json", [pair.to_dict() for pair in record.pairs])
+        write_file(folder / "slow_result.json", record.row())
         if record.meta_skill is not None:
             result = {"epoch": record.epoch, "meta_skill_content": record.meta_skill}
-            write_json(self.folder / "meta_skill" / name / "meta_skill_result.json", result)
-        self._snapshot(record.step, state.current)
+            write_file(self.folder / "meta_skill" / name / "meta_skill_result.json", result)
         self._state(state)
 
     def end(self, outcome: Optimized) -> None:
-        """Write the last state and the test rollouts."""
-        write_json(self.folder / "history.json", self.rows)
-        self._state(outcome.state)
+        """Write the test rollouts."""
         for name, results in (("baseline", outcome.test_first), ("best", outcome.test_best)):
             if results is not None:
                 write_results(self.folder / f"test_eval_{name}", results)
 
-    def _snapshot(self, step: int, document: str) -> None:
-        if self._snapshots:
-            write_text(self.folder / "skills" / f"skill_v{step:04d}.md", document)
-
     def _state(self, state: OptimizeState) -> None:
-        if state.step < self._finished:
-            return  # replayed: what is there is newer
-        write_text(self.folder / "current_skill.md", state.current)
-        write_text(self.folder / "best_skill.md", state.best)
+        if self._snapshots:
+            write_file(self.folder / "skills" / f"skill_v{state.step:04d}.md", state.current)
+        write_file(self.folder / "current_skill.md", state.current)
+        write_file(self.folder / "best_skill.md", state.best)
         written = {
             "last_completed_step": state.step,
             "current_score": state.current_score,
@@ -304,53 +282,26 @@ class FolderWatch(Watch):
             "best_step": state.best_step,
             "scheduler_state": {"current_step": state.updates},
         }
-        write_json(self.folder / "runtime_state.json", written)
+        write_file(self.folder / "runtime_state.json", written)
 
 
 def write_results(folder: Path, results: Sequence[RolloutResult]) -> None:
     """Write the rollouts of an evaluation and their means."""
     hard, soft = compute_score(results)
-    write_json(folder / "results.json", [result.to_dict() for result in results])
-    write_json(folder / "summary.json", {"hard": hard, "soft": soft, "n": len(results)})
+    write_file(folder / "results.json", [result.to_dict() for result in results])
+    write_file(folder / "summary.json", {"hard": hard, "soft": soft, "n": len(results)})
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON whole or not at all; its folder is made.
+def write_file(path: Path, value: Any) -> None:
+    """Write a text, or a value as JSON, whole or not at all, unless it is there already; its folder is made.
 
     Raises:
         RunFolderError: it cannot be written.
     """
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=2))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text whole or not at all, unless it is there already; its folder is made. Raises as `write_json`."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
     data = text.encode("utf-8", "replace")
     with wrap_os_errors("write", path):
         if path.is_file() and path.read_bytes() == data:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, data)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object that `write_json` wrote; empty where there is none that can be read."""
-    try:
-        found = parse_json(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _timeless(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "timing"}
-
-
-def _applied(report: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    statuses = [str(each.get("status", "")) for each in report]
-    return {
-        "total": len(statuses),
-        "applied": sum(status.startswith("applied") for status in statuses),
-        "skipped": sum(status.startswith("skipped") for status in statuses),
-        "errors": statuses.count("error"),
-    }

@@ -15,7 +15,7 @@ from skill_ttrl.errors import ConfigError, did_you_mean
 SchedulerMode = Literal["constant", "linear", "cosine"]
 
 
-def edit_budget_at(step: int, *, mode: str, max_lr: int, min_lr: int, total_steps: int) -> int:
+def edit_budget_at(step: int, mode: str, max_lr: int, min_lr: int, total_steps: int) -> int:
     """The most edits of a step, counted from 1. The first step is decayed already; the last one and later ones get `min_lr`.
 
     A run of one step gets `max_lr`. Halves round to the even number, as in `skillrl` and SkillOpt.
@@ -32,8 +32,7 @@ def edit_budget_at(step: int, *, mode: str, max_lr: int, min_lr: int, total_step
 
 def budget_of(config: OptimizeConfig, update: int, total_steps: int) -> int:
     """The most edits of an update under a config."""
-    most, least = config.edit_budget, config.min_edit_budget
-    return edit_budget_at(update, mode=config.lr_scheduler, max_lr=most, min_lr=least, total_steps=total_steps)
+    return edit_budget_at(update, config.lr_scheduler, config.edit_budget, config.min_edit_budget, total_steps)
 
 
 class LRScheduler:
@@ -48,8 +47,7 @@ class LRScheduler:
     mode: SchedulerMode
 
     def __init__(self, max_lr: int, min_lr: int, total_steps: int) -> None:
-        self.max_lr, self.min_lr = int(max_lr), int(min_lr)
-        self.total_steps = max(int(total_steps), 1)
+        self.max_lr, self.min_lr, self.total_steps = int(max_lr), int(min_lr), max(int(total_steps), 1)
         self._current_step = 0
 
     def step(self) -> int:
@@ -59,9 +57,7 @@ class LRScheduler:
 
     def get_lr(self, step: int) -> int:
         """The budget of a step, counted from 1."""
-        return edit_budget_at(
-            step, mode=self.mode, max_lr=self.max_lr, min_lr=self.min_lr, total_steps=self.total_steps
-        )
+        return edit_budget_at(step, self.mode, self.max_lr, self.min_lr, self.total_steps)
 
     def state_dict(self) -> dict[str, int]:
         """The step that it stands at."""
@@ -90,17 +86,13 @@ class CosineScheduler(LRScheduler):
     mode = "cosine"
 
 
-_SCHEDULERS: dict[str, type[LRScheduler]] = {
-    each.mode: each for each in (ConstantScheduler, LinearScheduler, CosineScheduler)
-}
-
-
 def build_scheduler(mode: str = "cosine", max_lr: int = 4, min_lr: int = 2, total_steps: int = 8) -> LRScheduler:
     """A scheduler by name.
 
     Raises:
         ConfigError: there is no such schedule.
     """
-    if mode not in _SCHEDULERS:
-        raise ConfigError(f"Unknown scheduler mode {mode!r}.{did_you_mean(str(mode), _SCHEDULERS)}")
-    return _SCHEDULERS[mode](max_lr, min_lr, total_steps)
+    known = {"constant": ConstantScheduler, "linear": LinearScheduler, "cosine": CosineScheduler}
+    if mode not in known:
+        raise ConfigError(f"Unknown scheduler mode {mode!r}.{did_you_mean(str(mode), known)}")
+    return known[mode](max_lr, min_lr, total_steps)

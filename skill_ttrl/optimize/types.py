@@ -17,21 +17,20 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 from skill_ttrl.errors import DataError
 from skill_ttrl.sanitize import replace_surrogates
 
 SourceType = Literal["failure", "success"]
 GateAction = Literal["accept_new_best", "accept", "reject"]
+EDITS = "edits"
+"""The list of a patch's JSON in which edits stand; changes of another form (`documents.MODES`) have their own."""
 
 
 @dataclass
 class Edit:
     """One change of the document."""
-
-    payload_key: ClassVar[str] = "edits"
-    """The list of a patch's JSON in which it stands; changes of another form (`documents.MODES`) have their own."""
 
     op: str
     """`append`, `insert_after`, `replace` or `delete`; anything else is skipped by the editor."""
@@ -50,15 +49,15 @@ class Edit:
     def from_dict(cls, d: Any) -> Edit:
         """Read an edit as a model wrote it; where it is none, one of an unknown operation that holds what was written."""
         if not isinstance(d, Mapping) or any(isinstance(d.get(key), Mapping | list) for key in ("content", "target")):
-            return cls(op="", content=as_text(d))
-        source = d.get("source_type")
-        return cls(
-            op=as_text(d.get("op", "append")),
-            content=as_text(d.get("content") or ""),
-            target=as_text(d.get("target") or ""),
-            support_count=_count(d.get("support_count")),
-            source_type=cast(SourceType, source) if source in ("failure", "success") else None,
-            merge_level=_count(d.get("merge_level")),
+            return Edit("", as_text(d))
+        source: Any = d.get("source_type")
+        return Edit(
+            as_text(d.get("op", "append")),
+            as_text(d.get("content") or ""),
+            as_text(d.get("target") or ""),
+            _count(d.get("support_count")),
+            source if source in ("failure", "success") else None,
+            _count(d.get("merge_level")),
         )
 
     def origin(self) -> dict[str, Any]:
@@ -84,18 +83,17 @@ class Patch:
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> Patch:
         """Read a patch as a model wrote it. A single edit in place of a list is a list of one."""
-        edits = d.get("edits") or []
-        details = d.get("ranking_details")
+        edits, details = d.get("edits") or [], d.get("ranking_details")
         return cls(
-            edits=[each if isinstance(each, Edit) else Edit.from_dict(each) for each in _listed(edits)],
-            reasoning=as_text(d.get("reasoning") or ""),
-            ranking_details=dict(details) if isinstance(details, Mapping) else None,
+            [each if isinstance(each, Edit) else Edit.from_dict(each) for each in _listed(edits)],
+            as_text(d.get("reasoning") or ""),
+            dict(details) if isinstance(details, Mapping) else None,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The patch as JSON."""
         details = {} if self.ranking_details is None else {"ranking_details": self.ranking_details}
-        key = self.edits[0].payload_key if self.edits else Edit.payload_key
+        key = getattr(self.edits[0], "key", EDITS) if self.edits else EDITS
         return {"reasoning": self.reasoning, key: [edit.to_dict() for edit in self.edits], **details}
 
 
@@ -113,18 +111,14 @@ class RawPatch:
     @classmethod
     def from_dict(cls, d: Any) -> RawPatch | None:
         """Read an analyst's patch, with its metadata around it or next to its keys; None where there is none."""
-        if not isinstance(d, Mapping):
-            return None
-        inner = d.get("patch", d)
+        inner = d.get("patch", d) if isinstance(d, Mapping) else None
         if not isinstance(inner, Mapping):
             return None
         return cls(
-            patch=Patch.from_dict(inner),
-            source_type="success" if d.get("source_type") == "success" else "failure",
-            batch_size=_count(d.get("batch_size")) or 0,
-            failure_summary=[
-                dict(each) for each in _listed(d.get("failure_summary") or []) if isinstance(each, Mapping)
-            ],
+            Patch.from_dict(inner),
+            "success" if d.get("source_type") == "success" else "failure",
+            _count(d.get("batch_size")) or 0,
+            failures_in(d),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,9 +162,8 @@ class RolloutResult:
         Raises:
             DataError: a score or the number of turns is no number.
         """
-        known = {each.name for each in fields(cls)}
+        known, given = {each.name for each in fields(cls)}, d.get("extras")
         extras = {key: value for key, value in d.items() if key not in known}
-        given = d.get("extras")
         return cls(
             id=str(d.get("id", "")),
             hard=int(_number(d, "hard")),
@@ -203,27 +196,6 @@ class GateResult:
     best_step: int
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetDecision:
-    """How many proposals a model wants applied (`lr_scheduler: autonomous`)."""
-
-    budget: int
-    """Between 0 and the number of proposals."""
-    named: int | None
-    """The model's number; None where it wrote no whole one."""
-    reasoning: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The decision as JSON, with SkillOpt's names."""
-        return {
-            "learning_rate": self.budget,
-            "raw_learning_rate": self.named,
-            "clamped": self.named is not None and self.named != self.budget,
-            "fallback": self.named is None,
-            "reasoning": self.reasoning,
-        }
-
-
 @dataclass(frozen=True)
 class StepView:
     """Facts of one step that an optimizer may use."""
@@ -243,38 +215,33 @@ class StepView:
     fallbacks: Counter[str] = field(default_factory=Counter)
     """An optimizer counts here, by stage, where it had no usable answer and a rule or nothing stood in for it."""
 
-    def places(self) -> dict[str, str]:
-        """Values for every prompt of a step: the document, and the further sections as one text."""
-        context = "\n\n".join(f"## {heading}\n{text}" for heading, text in self.context.items() if text)
-        return {"document": self.document or "(empty)", "context": context}
-
 
 class Optimizer(Protocol):
     """Proposes edits. Everything it draws at random comes from `view.seed`."""
 
     def reflect(self, view: StepView) -> list[RawPatch]:
         """Patches that the rollouts suggest, from failures and from successes."""
-        ...
 
     def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
         """One patch for several."""
-        ...
 
     def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
         """The `max_edits` most important edits of a patch; called where it has more."""
-        ...
 
 
 def _listed(edits: Any) -> list[Any]:
     return list(edits) if isinstance(edits, list | tuple) else [edits]
 
 
+def failures_in(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The kinds of failures that an analyst's answer names."""
+    return [dict(each) for each in _listed(answer.get("failure_summary")) if isinstance(each, Mapping)]
+
+
 def as_text(value: Any) -> str:
     """A value of a model's JSON as text that a file can hold."""
-    if isinstance(value, str):
-        return replace_surrogates(value)
     if isinstance(value, Mapping | list):
-        return replace_surrogates(json.dumps(value, ensure_ascii=False, default=str))
+        value = json.dumps(value, ensure_ascii=False, default=str)
     return "" if value is None else replace_surrogates(str(value))
 
 
@@ -293,19 +260,18 @@ def _number(d: Mapping[str, Any], key: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise DataError(
-            f"The rollout {d.get('id', '')!r} has {key} = {value!r}; a number is needed"
-            + (": 1 for solved, else 0." if key == "hard" else ".")
+            f"The rollout {d.get('id', '')!r} has {key} = {value!r}; a number is needed (hard: 1 for solved)."
         )
     return number
 
 
 def compute_score(results: Iterable[RolloutResult | Mapping[str, Any]]) -> tuple[float, float]:
     """Means of `hard` and `soft`; (0, 0) of nothing."""
-    rows = list(results)
+    rows = [each if isinstance(each, Mapping) else vars(each) for each in results]
     hard = soft = 0.0  # added in turn: `sum` compensates from Python 3.12 on, and scores are compared to the last digit
-    for each in rows:
-        hard += float(each.hard if isinstance(each, RolloutResult) else each.get("hard") or 0)
-        soft += float(each.soft if isinstance(each, RolloutResult) else each.get("soft") or 0)
+    for row in rows:
+        hard += float(row.get("hard") or 0)
+        soft += float(row.get("soft") or 0)
     return (hard / len(rows), soft / len(rows)) if rows else (0.0, 0.0)
 
 

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -17,28 +19,28 @@ from skill_ttrl.agents.document import read_document
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
+from skill_ttrl.data.formats import QA_ENV_ID
+from skill_ttrl.data.tasks import MATH_ENV_ID
+from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, DocumentError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, annotate_budget_error, track_usage, when_spent
 from skill_ttrl.optimize.calls import JOURNAL, Calls, ChatFn, EndpointChat, Journal
-from skill_ttrl.optimize.engines import ENGINES, check_optimizer, check_prompts, prompt_texts, sizes_of
+from skill_ttrl.optimize.engines import check_optimizer, check_prompts, prompt_texts, run_engine, sizes_of
 from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.types import content_hash, graded
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.registry import import_attribute
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
+from skill_ttrl.skills.document import skills_of
 from skill_ttrl.stages.inputs.leak import task_content
-from skill_ttrl.stages.optimizing.rollouts import (
-    PlaceDocument,
-    PolicyRollouts,
-    as_bank,
-    items_of,
-    one_by_one,
-    skill_reader,
-)
+from skill_ttrl.stages.inputs.pin import pinned_source
+from skill_ttrl.stages.inputs.tasks import source_tasks, training_tasks
+from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, true_answer
 from skill_ttrl.stages.optimizing.summary import (
     SUMMARY,
     OptimizeSummary,
@@ -49,14 +51,13 @@ from skill_ttrl.stages.optimizing.summary import (
     read_summary,
     summarize,
 )
-from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.defaults import with_env_defaults
 from skill_ttrl.stages.setup.load import load_checked
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.training.run import RolloutWorker
 from skill_ttrl.storage.append_log import flatten
-from skill_ttrl.types import Task
+from skill_ttrl.types import Task, derive_seed
 
 PHASE = "optimize"
 TASK_SECTIONS = tuple("name seed env data agent rollout endpoints command eval skills optimize".split())
@@ -96,10 +97,14 @@ class Prepared:
 
     def made_with(self) -> dict[str, Any]:
         """Inputs, besides the config, that the results depend on, by digest."""
+        facts = {
+            role: [[task.id, task_content(task), task.ground_truth] for task in tasks]
+            for role, tasks in self.tasks.items()
+        }
         return {
             "policy": self.target.fingerprint(),
             "document": content_hash(self.document),
-            "tasks": {role: content_hash([*map(_facts, tasks)]) for role, tasks in self.tasks.items()},
+            "tasks": {role: content_hash(part) for role, part in facts.items()},
             "prompts": content_hash(prompt_texts(self.templates)),
         }
 
@@ -130,14 +135,15 @@ def prepare(
     own = [] if document is None else [f"optimize.document={json.dumps(str(document))}"]
     target, text = _find_target(source, policy, [*overrides, *own])
     config = with_env_defaults(target.config)
-    config.optimize = config.optimize or OptimizeConfig()
-    config.optimize.document = config.optimize.document or config.agent.document
-    config.agent.document = None
-    ENGINES.get(config.optimize.engine)
-    check_optimizer(config.optimize.optimizer)
-    check_prompts(config.optimize.prompts)
+    asked = config.optimize = config.optimize or OptimizeConfig()
+    asked.document, config.agent.document = asked.document or config.agent.document, None
+    check_optimizer(asked.optimizer)
+    check_prompts(asked.prompts)
     place_of(config)
-    first = _first_document(config.optimize.document)
+    try:
+        first = "" if asked.document is None else read_document(asked.document)
+    except DocumentError as error:
+        raise DocumentError(str(error).replace("agent.document", "optimize.document", 1)) from None
     tasks = find_tasks(config, progress or SilentProgress())
     check_answers(tasks)
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
@@ -215,7 +221,7 @@ def check_start(
     if backend_facts(config).remote:  # else its weights have to be loaded
         with _rollouts(run, progress or SilentProgress()):
             pass
-    steps, step_items = sizes_of(options, len(run.tasks[TRAIN])) or (None, None)
+    steps, step_items = sizes_of(options, len(run.tasks[TRAIN]))
     return {
         "name": config.name,
         "policy": run.target.name,
@@ -244,7 +250,8 @@ def place_of(config: SkillTTRLConfig) -> PlaceDocument:
     assert config.optimize is not None
     if config.optimize.place == "prompt":
         return RolloutWorker.with_document
-    return as_bank(config.skills, skill_reader(config.optimize.granularity))
+    name = config.optimize.granularity
+    return as_bank(config.skills, skills_of if name == "section" else import_attribute(name, "reader of documents"))
 
 
 def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progress) -> OptimizeSummary:
@@ -270,14 +277,13 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
             progress.notice(f"Continuing after {calls.journal.replayed:,} finished calls and rollouts.")
         task = OptimizeTask(items[TRAIN], items[SELECTION], items.get(TEST, ()), config.env.id)
         watch = ProgressWatch(folder.path, progress, ledger, calls.journal)
-        engine = ENGINES.get(options.engine)
-        found = engine(task, run.document, options, calls, run.templates, seed=config.seed, watch=watch)
+        found = run_engine(task, run.document, options, calls, run.templates, seed=config.seed, watch=watch)
         progress.finish(PHASE)
         watch.end(found)
         ledger.settle()
         counts = {role: len(part) for role, part in items.items()}
         summary = summarize(found, config, calls, policy=run.target.name, items=counts, usage=ledger.report())
-        folder.write_text(SUMMARY, json.dumps(asdict(summary), indent=2, ensure_ascii=False) + "\n")
+        folder.write_json(SUMMARY, asdict(summary))
     return summary
 
 
@@ -357,34 +363,25 @@ def open_rollouts(
         for task in (task for part in fitting.values() for task in part):
             if tasks.setdefault(task.id, task) != task:
                 raise DataError(f"Two tasks have the id {task.id!r}. Ids must be unique over all splits.")
-        rollouts = PolicyRollouts(one_by_one(worker), tasks, place, temperature, show_reference)
+        config = worker.config
+        if backend_facts(config).remote and config.rollout.mode == "auto":  # each is stored once it is paid for
+            rollout = config.rollout.model_copy(update={"mode": "async"})
+            worker = replace(worker, config=config.model_copy(update={"rollout": rollout}))
+        rollouts = PolicyRollouts(worker, tasks, place, temperature, show_reference)
         yield rollouts, {name: items_of(part) for name, part in fitting.items()}
 
 
 @contextmanager
 def _rollouts(run: Prepared, progress: Progress) -> Iterator[tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]]:
     """The policy, opened to roll out documents, and the items of each role."""
-    opened = open_rollouts(
-        run.target,
-        {role: part for role, part in run.tasks.items() if part},
-        place_of(run.config),
-        progress,
-        temperature=run.options.temperature,
-        show_reference=run.options.show_reference,
-    )
-    with opened as (rollouts, items):
+    splits, asked = {role: part for role, part in run.tasks.items() if part}, run.options
+    how: Any = {"temperature": asked.temperature, "show_reference": asked.show_reference}
+    with open_rollouts(run.target, splits, place_of(run.config), progress, **how) as (rollouts, items):
         rollouts.place(rollouts.worker, run.document)  # the first document has to leave prompts their room
         reads = rollouts.place(rollouts.worker, run.document or "- Be brief.").agent
         if warning := template_warning(rollouts.worker.backend, reads.formatter.messages("?")):
             progress.notice(warning, warning=True)
         yield rollouts, items
-
-
-def _first_document(path: str | None) -> str:
-    try:
-        return "" if path is None else read_document(path)
-    except DocumentError as error:
-        raise DocumentError(str(error).replace("agent.document", "optimize.document", 1)) from None
 
 
 def _find_target(
@@ -403,7 +400,13 @@ def _find_target(
         source, policy = None, source
     text = None if source is None or isinstance(source, Mapping) else read_source(source)[1]
     if policy is None:
-        policy = _policy_of(load_checked(source or {}, overrides))
+        config = load_checked(source or {}, overrides)
+        if not backend_facts(config).remote and "model" not in config.model_fields_set:
+            raise ConfigError(
+                "There is no policy: the config names no model. Give --policy: a run, a checkpoint, a model, openai:MODEL or "
+                "command:PROGRAM."
+            )
+        policy = config.rollout.backend if backend_facts(config).remote else config.model.path
     kind, colon, _ = str(policy).partition(":")
     if colon and kind not in (REMOTE, COMMAND) and not Path(policy).exists():
         raise ConfigError(f"Unknown kind of policy {str(policy)!r}.{did_you_mean(kind, [REMOTE, COMMAND])}")
@@ -419,17 +422,6 @@ def _find_target(
             "rollout.backend=hf."
         )
     return found, text
-
-
-def _policy_of(config: SkillTTRLConfig) -> str:
-    if backend_facts(config).remote:
-        return config.rollout.backend
-    if "model" not in config.model_fields_set:
-        raise ConfigError(
-            "There is no policy: the config names no model. Give --policy: a run, a checkpoint, a model, openai:MODEL or "
-            "command:PROGRAM."
-        )
-    return config.model.path
 
 
 def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
@@ -449,6 +441,133 @@ def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in flat.items() if value != {}]
 
 
-def _facts(task: Task) -> list[Any]:
-    """Fields of a task that decide its rollouts and their scores."""
-    return [task.id, task_content(task), task.ground_truth]
+TRAIN, SELECTION, TEST = "train", "selection", "test"
+NEED_ANSWERS = (MATH_ENV_ID, QA_ENV_ID)
+"""Environments that grade by a task's true answer alone."""
+HELD_OUT = 0.25
+"""Share of the training tasks that decide on candidates, if the config does not set it."""
+WAYS = (
+    "Each task has one role: training tasks are shown to the optimizer, selection tasks decide, test tasks report. Use "
+    "others, or remove them from one role."
+)
+
+
+def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Task]]:
+    """The tasks of each role.
+
+    Training tasks are those of `data.train`, or the environment's own. Selection tasks are what `optimize.selection` names, by default a
+    share of the training tasks. Test tasks are those of `data.eval`, else `optimize.test_tasks` of the training tasks, else the environment's
+    own; none where only `data.train` names tasks, or with `optimize.test_tasks: 0`.
+
+    Raises:
+        DataError: a task has two roles, or too few are there to hold some out.
+        ConfigError: `optimize.selection` names its tasks twice.
+        SkillTTRLError: tasks cannot be read.
+    """
+    env_id, asked = resolve_env(config.env.id), config.optimize or OptimizeConfig()
+    own, data, test = asked.selection, config.data, list[Task]()
+    if own.tasks is not None and (own.data is not None or own.split is not None):
+        raise ConfigError("optimize.selection: set tasks, or data and its split, not both.")
+    if own.split is not None and own.data is None and data.train is not None:
+        raise ConfigError(
+            "optimize.selection.split names a split of the environment's own tasks, but data.train replaces them. Set optimize.selection.data or "
+            "optimize.selection.tasks."
+        )
+    if asked.test_tasks and data.eval is not None:
+        raise ConfigError("optimize.test_tasks and data.eval both name test tasks: set only one.")
+    train = training_tasks(config, env_id, pinned_source(config.train_source), progress)
+    if asked.test_tasks:
+        train, test = hold_out(train, asked.test_tasks, derive_seed(config.seed, TEST), TEST)
+    elif asked.test_tasks is None and data.eval is not None:
+        test = source_tasks(config, env_id, pinned_source(config.eval_source), TEST, None, progress)
+    elif asked.test_tasks is None and data.train is None:
+        test = source_tasks(config, env_id, None, config.env.eval_split, config.env.eval_tasks, progress)
+    elif asked.test_tasks is None:
+        progress.notice(
+            "Without data.eval nothing is tested at the end, and the selection score of the best document is optimistic."
+        )
+    if own.data is not None or own.split is not None:
+        source = data.source(own.data)
+        if source is not None:
+            source.split = own.split
+        selection = source_tasks(config, env_id, pinned_source(source), own.split or SELECTION, None, progress)
+    else:
+        train, selection = hold_out(train, own.tasks, derive_seed(config.seed, SELECTION), SELECTION)
+    return told_apart({TRAIN: train, SELECTION: selection, TEST: test})
+
+
+def hold_out(tasks: Sequence[Task], count: int | None, seed: int, role: str) -> tuple[list[Task], list[Task]]:
+    """Training tasks, and `count` others drawn from them by `seed`; None: a quarter. Both in their order.
+
+    Tasks that state the same stay together, so that none is in both.
+
+    Raises:
+        DataError: too few are left to train on.
+    """
+    contents = list(dict.fromkeys(map(task_content, tasks)))
+    wanted = math.ceil(len(contents) * HELD_OUT) if count is None else count
+    if wanted >= len(contents):
+        raise DataError(
+            f"Holding out {wanted} {role} tasks of {len(contents)} different training tasks leaves none to train on. Lower "
+            "optimize.selection.tasks or optimize.test_tasks, or set optimize.selection.data or data.eval."
+        )
+    held = {*random.Random(seed).sample(contents, wanted)}
+    selection: dict[str, Task] = {}
+    for task in tasks:
+        if (content := task_content(task)) in held:
+            selection.setdefault(content, task)
+    return [task for task in tasks if task_content(task) not in held], [*selection.values()]
+
+
+def told_apart(roles: Mapping[str, Sequence[Task]]) -> dict[str, list[Task]]:
+    """The same tasks with ids that are unique over all roles.
+
+    An id of two different tasks is no leak where it is a mere number, as files count from 1: such tasks take the name of their role.
+
+    Raises:
+        DataError: a task has two roles, by what it states or by its id.
+    """
+    names: dict[str, str] = {}
+    contents: dict[str, str] = {}
+    found: dict[str, list[Task]] = {}
+    for role, tasks in roles.items():
+        found[role] = []
+        for task in tasks:
+            other, content = names.get(task.id, role), contents.setdefault(task_content(task), role)
+            if content != role:
+                raise DataError(f"The {role} task {_shown(task)} is also a {_named(content)} task. {WAYS}")
+            if other != role and not task.id.isdigit():
+                raise DataError(
+                    f"The id {task.id!r} names a {_named(other)} task and another {_named(role)} task. {WAYS}"
+                )
+            names.setdefault(task.id, role)
+            found[role].append(task if other == role else replace(task, id=f"{role}-{task.id}"))
+    return found
+
+
+def check_answers(roles: Mapping[str, Sequence[Task]]) -> None:
+    """Refuse tasks without a true answer where the environment cannot tell success without one.
+
+    Raises:
+        DataError: so it is; names how many of which role.
+    """
+    found = []
+    for role, tasks in roles.items():
+        missing = [task for task in tasks if task.env_id in NEED_ANSWERS and true_answer(task) is None]
+        if missing:
+            found.append(f"{len(missing)} of {len(tasks)} {_named(role)} tasks (first {_shown(missing[0])})")
+    if found:
+        env_id = next(task.env_id for tasks in roles.values() for task in tasks)
+        raise DataError(
+            f"{' and '.join(found)} have no true answer, and {env_id} needs one. Give each record its answer (data.answer_field names its "
+            "column), or remove such records; test tasks are optional (optimize.test_tasks=0)."
+        )
+
+
+def _named(role: str) -> str:
+    return "training" if role == TRAIN else role
+
+
+def _shown(task: Task) -> str:
+    question = task.options.get("question")
+    return f"{task.id!r} ({question[:60]!r})" if isinstance(question, str) else repr(task.id)

@@ -16,13 +16,13 @@ from skill_ttrl.config import load_config
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError, EnvError, SkillBankError, TrustError
 from skill_ttrl.llm.backends import BACKENDS
-from skill_ttrl.optimize.engines import ENGINES
+from skill_ttrl.optimize.engines import OPTIMIZERS
+from skill_ttrl.registry import import_attribute
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.embedders import EMBEDDERS
 from skill_ttrl.skills.log import BankSettings
-from skill_ttrl.stages.optimizing.rollouts import skill_reader
 from skill_ttrl.trust import powers, trusting
 from skill_ttrl.voting.ballot import STRATEGIES
 from skill_ttrl.voting.rewards import build_reward
@@ -38,8 +38,8 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "env.id": make_env,
     "rl.reward": lambda name: build_reward(name, {}),
     "rl.loss": LOSSES.get, "rl.algorithm": ALGORITHMS.get, "rollout.backend": BACKENDS.get,
-    "vote.strategy": STRATEGIES.get, "skills.embedder": EMBEDDERS.get, "optimize.engine": ENGINES.get,
-    "optimize.granularity": skill_reader,
+    "vote.strategy": STRATEGIES.get, "skills.embedder": EMBEDDERS.get, "optimize.optimizer": OPTIMIZERS.get,
+    "optimize.granularity": lambda name: import_attribute(name, "reader of documents"),
     "collect.agent": lambda name: make_scripted_agent(name, "x"),
 }  # fmt: skip
 

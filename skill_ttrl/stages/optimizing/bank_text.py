@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, CheckpointError, SkillBankError
 from skill_ttrl.optimize.calls import Calls, EndpointChat
 from skill_ttrl.optimize.documents import apply_patch_outside
-from skill_ttrl.optimize.engines import make_optimizer
+from skill_ttrl.optimize.engines import make_optimizer, unwrapped
 from skill_ttrl.optimize.schedule import budget_of
 from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
@@ -54,7 +55,7 @@ class BankText:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint; that of the optimizer too, where it has any."""
-        own: dict[str, Any] = getattr(self.optimizer, "state_dict", dict)()
+        own: dict[str, Any] = getattr(unwrapped(self.optimizer), "state_dict", dict)()
         return {"updates": self.updates, "optimizer": own}
 
     def propose(self, document: str, rollouts: Sequence[RolloutResult], number: int, seed: int) -> Patch:
@@ -82,21 +83,19 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any]) -> 
     endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
     asks = config.optimizer == "openai" or "optimizer" in endpoints.roles
     chat = EndpointChat(endpoints) if asks else None
-    calls = Calls(chat, _nothing, workers=config.workers)
+    calls = Calls(chat, lambda *_, **__: [], workers=config.workers)  # the run's own rollouts are reflected on
     optimizer = make_optimizer(config.optimizer, calls, config, templates)
     close = (lambda: None) if chat is None else chat.close
     found = BankText(config, optimizer, components.config.rl.steps // config.every, close=close)
-    saved = state.get(SOURCE)
-    if saved is None:
-        return found
-    try:
-        found.updates = int(saved["updates"])
-        if saved["optimizer"]:
-            found.optimizer.load_state_dict(saved["optimizer"])  # type: ignore[attr-defined]  # it gave this state
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"What the checkpoint holds of optimize cannot be read ({error}). It is damaged."
-        ) from None
+    if (saved := state.get(SOURCE)) is not None:
+        try:
+            found.updates = int(saved["updates"])
+            if saved["optimizer"]:
+                unwrapped(optimizer).load_state_dict(saved["optimizer"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"What the checkpoint holds of optimize cannot be read ({error}). It is damaged."
+            ) from None
     return found
 
 
@@ -168,17 +167,10 @@ def rollouts_of(groups: Sequence[Group], most: int, *, show_reference: bool) -> 
 
     A rollout succeeded where the environment says so, and where it does not grade, where it was rewarded.
     """
-    longest = max((len(group.trajectories) for group in groups), default=0)
-    ordered = [
-        group.trajectories[place] for place in range(longest) for group in groups if place < len(group.trajectories)
-    ]
-    said = [env_success(each) for each in ordered[:most]]
-    rewarded = [each.error is None and (each.reward or 0.0) > 0 for each in ordered[:most]]
-    success = [won if one is None else bool(one) for one, won in zip(said, rewarded, strict=True)]
-    return [
-        as_result(each, show_reference=show_reference, success=won) for each, won in zip(ordered, success, strict=False)
-    ]
-
-
-def _nothing(*arguments: Any, **more: Any) -> list[RolloutResult]:
-    raise AssertionError("text edits of a run reflect on its own rollouts")  # pragma: no cover
+    rounds = zip_longest(*(group.trajectories for group in groups))
+    found = []
+    for each in [trajectory for one in rounds for trajectory in one if trajectory is not None][:most]:
+        said, rewarded = env_success(each), each.error is None and (each.reward or 0.0) > 0
+        success = rewarded if said is None else said
+        found.append(as_result(each, show_reference=show_reference, success=success))
+    return found

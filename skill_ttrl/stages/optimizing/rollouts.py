@@ -12,16 +12,14 @@ from typing import Any
 
 from skill_ttrl.answers import correct
 from skill_ttrl.config import SkillsConfig
-from skill_ttrl.errors import ConfigError, DataError, DocumentError, did_you_mean
+from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.optimize.lessons import clip
 from skill_ttrl.optimize.types import RolloutResult
-from skill_ttrl.registry import import_attribute, naming
+from skill_ttrl.registry import naming
 from skill_ttrl.rollout.outcome import env_score, env_success
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import Snapshot, normalize_skill
-from skill_ttrl.skills.document import skills_of
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.stages.training.run import RolloutWorker, schedule_of
@@ -55,45 +53,14 @@ def as_bank(skills: SkillsConfig | None, to_skills: ToSkills) -> PlaceDocument:
         raise ConfigError(
             "optimize.place=bank needs a skills section in use: without it, prompts have no place for skills. Add one."
         )
-    settings = BankSettings.from_config(skills).changed(index="memory")
-    retriever = make_retriever(settings)
+    retriever = make_retriever(BankSettings.from_config(skills).changed(index="memory"))
 
     def place(worker: RolloutWorker, document: str) -> RolloutWorker:
-        snapshot = Snapshot.of(0, map(normalize_skill, to_skills(document)))
-        return worker.with_bank(BankView(snapshot, retriever))
+        with naming("The reader of documents (optimize.granularity)"):
+            found = to_skills(document)
+        return worker.with_bank(BankView(Snapshot.of(0, map(normalize_skill, found)), retriever))
 
     return place
-
-
-def skill_reader(granularity: str) -> ToSkills:
-    """The function that makes skills of a document: one a `section`, or the user's own (`module:attribute`).
-
-    Raises:
-        ConfigError: there is no such one.
-    """
-    if granularity == "section":
-        return skills_of
-    if ":" not in granularity:
-        raise ConfigError(f"Unknown optimize.granularity {granularity!r}.{did_you_mean(granularity, ['section'])}")
-    own: ToSkills = import_attribute(granularity, "reader of documents")
-
-    def read(document: str) -> Sequence[Skill]:
-        with naming(granularity):
-            return own(document)
-
-    return read
-
-
-def one_by_one(worker: RolloutWorker) -> RolloutWorker:
-    """Let rollouts of a remote model or a program finish independently, so that each is stored once it is paid for.
-
-    Returns other workers, and those whose config sets a mode, unchanged.
-    """
-    config = worker.config
-    if not backend_facts(config).remote or config.rollout.mode != "auto":
-        return worker
-    rollout = config.rollout.model_copy(update={"mode": "async"})
-    return replace(worker, config=config.model_copy(update={"rollout": rollout}))
 
 
 @dataclass(frozen=True)
@@ -101,7 +68,7 @@ class PolicyRollouts:
     """The `RollOutFn` of a policy: rolls out a document on items whose tasks it knows.
 
     Raises:
-        DataError: an item names no known task.
+        KeyError: an item names no known task.
         BudgetError: the budget is spent; finished rollouts were reported.
         EndpointError, EnvError: every rollout failed.
     """
@@ -127,10 +94,7 @@ class PolicyRollouts:
 
         A document that leaves prompts no room fails on every item; `place` raises it as an error.
         """
-        names = [str(item["id"]) for item in items]
-        if unknown := [name for name in names if name not in self.tasks]:
-            raise DataError(f"There is no task {unknown[0]!r} among the {len(self.tasks)} that can be rolled out.")
-        tasks = [self.tasks[name] for name in names]
+        tasks = [self.tasks[str(item["id"])] for item in items]
         try:
             worker = self.place(self.worker, document)
         except DocumentError as error:  # a candidate without room for a task fails on all of them
@@ -159,8 +123,6 @@ class PolicyRollouts:
         return [results[place] for place in range(len(tasks))]
 
 
-# A trajectory as the text optimizer reads it: success, score, why it failed, and its turns, bounded in length.
-
 TURN_CHARS = 2000
 """Longest text of one turn in a conversation; of a longer one beginning and end stay."""
 MOST_TURNS = 60
@@ -168,7 +130,7 @@ MOST_TURNS = 60
 
 
 def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: bool | None = None) -> RolloutResult:
-    """The result of one rollout.
+    """The result of one rollout, as the text optimizer reads it.
 
     `hard` is what the environment says, where it says `won`; else a true answer decides; else the environment's return. `soft` is the
     environment's score, or the same as `hard`. A failed rollout is no success; one that nothing judges is marked `ungraded`, and one that
@@ -179,15 +141,17 @@ def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: b
         show_reference: it holds the true answer of the task.
         success: overrides the rules above.
     """
-    task, given = trajectory.task, success is not None
-    success = is_success(trajectory) if success is None else success
-    hard, score = int(bool(success)), env_score(trajectory)
-    question = task.options.get("question")
-    question = question if isinstance(question, str) else trajectory.goal
+    task, given, score = trajectory.task, success is not None, env_score(trajectory)
+    undecided = not given and trajectory.error is None and trajectory.won is None
+    if undecided and task.ground_truth is not None:
+        success = bool(correct([(trajectory.answer, task.ground_truth)])[0])
+    elif not given:
+        success = env_success(trajectory)
+    hard, question = int(bool(success)), task.options.get("question")
     extras: dict[str, Any] = {"stop_reason": trajectory.stop_reason}
     if success is None:
         extras["ungraded"] = True
-    elif not (given or hard or trajectory.error) and trajectory.won is None and trajectory.env_return > 0:
+    elif undecided and not hard and trajectory.env_return > 0:
         extras["rewarded"] = True
     if trajectory.bank_version is not None:
         extras |= {"skills_in_prompt": [*trajectory.skills_in_prompt], "retrieved": [*trajectory.retrieved]}
@@ -200,7 +164,7 @@ def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: b
         task_type=task.task_type,
         task_description=trajectory.goal,
         predicted_answer=trajectory.answer or "",
-        question=question,
+        question=question if isinstance(question, str) else trajectory.goal,
         reference_text=(true_answer(task) or "") if show_reference else "",
         conversation=conversation(trajectory),
         extras=extras,
@@ -215,24 +179,15 @@ def true_answer(task: Task) -> str | None:
     return task.ground_truth
 
 
-def is_success(trajectory: Trajectory) -> bool | None:
-    """Success of a rollout; None where neither the environment nor a true answer tells."""
-    reference = trajectory.task.ground_truth
-    if trajectory.error is None and trajectory.won is None and reference is not None:
-        return bool(correct([(trajectory.answer, reference)])[0])
-    return env_success(trajectory)
-
-
 def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_reference: bool) -> str:
     """The reason of a failure in words."""
     if trajectory.error is not None:
         return f"{trajectory.stop_reason}: {clip(trajectory.error, 500)}"
     invalid = sum(step.action_status == "invalid" for step in trajectory.steps)
-    reasons = []
-    if trajectory.stop_reason == "max_turns":
-        reasons.append(f"the task was not done after {len(trajectory.steps)} turns")
-    elif trajectory.stop_reason == "truncated":
-        reasons.append(f"the episode was truncated after {len(trajectory.steps)} turns")
+    ends = {"max_turns": "the task was not done", "truncated": "the episode was truncated"}
+    reasons = [
+        f"{said} after {len(trajectory.steps)} turns" for end, said in ends.items() if trajectory.stop_reason == end
+    ]
     last = trajectory.steps[-1].completion if trajectory.steps else None
     if last is not None and last.finish_reason == "length":
         reasons.append("the last reply reached its length limit")
@@ -252,27 +207,16 @@ def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_referenc
 
 
 def conversation(trajectory: Trajectory) -> list[dict[str, str]]:
-    """Observations and replies, turn by turn; long texts and long episodes are cut in the middle.
+    """Observations and replies, turn by turn; long texts and long episodes are cut in the middle, where a line says how many are missing.
 
     Text that the bank inserted into a completion is part of it.
     """
-    turns: list[dict[str, str]] = []
+    turns: list[tuple[str, str]] = []
     for step in trajectory.steps:
         said = step.action if step.completion is None else step.completion.text
-        turns += [_turn("user", step.observation), _turn("assistant", said)]
-    if trajectory.final_obs:
-        turns.append(_turn("user", trajectory.final_obs))
-    return shortened(turns)
-
-
-def shortened(turns: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """At most `MOST_TURNS` turns, the first and the last ones; a line in between says how many are missing."""
-    if len(turns) <= MOST_TURNS:
-        return [*turns]
-    half = (MOST_TURNS - 1) // 2
-    missing = len(turns) - 2 * half
-    return [*turns[:half], _turn("user", f"[... {missing} turns left out ...]"), *turns[-half:]]
-
-
-def _turn(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": clip(content, TURN_CHARS)}
+        turns += [("user", step.observation), ("assistant", said)]
+    turns += [("user", trajectory.final_obs)] if trajectory.final_obs else []
+    if len(turns) > MOST_TURNS:
+        half = (MOST_TURNS - 1) // 2
+        turns[half:-half] = [("user", f"[... {len(turns) - 2 * half} turns left out ...]")]
+    return [{"role": role, "content": clip(content, TURN_CHARS)} for role, content in turns]

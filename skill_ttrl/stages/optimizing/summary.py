@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.optimize.calls import JOURNAL, NAMES, Calls, Counts
+from skill_ttrl.optimize.calls import IDENTITY, JOURNAL, NAMES, Calls, Counts
 from skill_ttrl.optimize.record import Optimized
 from skill_ttrl.optimize.types import RolloutResult, skill_hash
 from skill_ttrl.runs.folder import RunFolder
@@ -90,14 +90,12 @@ def summarize(
     usage: Mapping[str, Any],
 ) -> OptimizeSummary:
     """The summary of a finished optimization."""
-    asked, rows = config.optimize, found.rows
+    asked, rows, state = config.optimize, found.rows, found.state
     assert asked is not None
     both = zip(found.test_first or (), found.test_best or (), strict=True)
     pairs = [pair for pair in both if not (pair[0].ungraded or pair[1].ungraded)]
     first, best = [one for one, _ in pairs], [other for _, other in pairs]
-    change = None
-    if pairs:
-        change = paired_difference([each.hard for each in first], [each.hard for each in best])
+    fallbacks = sum((Counter(row["fallbacks"]) for row in (*rows, *found.ends)), Counter[str]())
     return OptimizeSummary(
         name=config.name,
         seed=config.seed,
@@ -108,15 +106,15 @@ def summarize(
         items=dict(items),
         steps=len(rows),
         actions=dict(sorted(Counter(str(row["action"]) for row in rows).items())),
-        best_step=found.state.best_step,
-        best_hash=skill_hash(found.state.best),
-        best_tokens=-(-len(found.state.best.encode()) // 4),
+        best_step=state.best_step,
+        best_hash=skill_hash(state.best),
+        best_tokens=-(-len(state.best.encode()) // 4),
         selection_first=score_of(found.first_evaluation.results),
-        selection_best=found.state.best_score,
-        test_first=score_of(first) if first else None,
-        test_best=score_of(best) if best else None,
-        test_change=change,
-        fallbacks=_sums(row.get("fallbacks") for row in (*rows, *found.ends)),
+        selection_best=state.best_score,
+        test_first=score_of(first) if pairs else None,
+        test_best=score_of(best) if pairs else None,
+        test_change=paired_difference([one.hard for one in first], [one.hard for one in best]) if pairs else None,
+        fallbacks=dict(sorted(fallbacks.items())),
         work=dict(sorted(calls.counts.items())),
         usage=dict(usage),
     )
@@ -142,10 +140,10 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
     lines = [
         f"{found.steps} steps: {actions}. Best document: step {found.best_step}, about {found.best_tokens:,} tokens."
     ]
-    if found.test_change is not None:
+    if found.test_change is not None and found.test_best is not None:
         change, low, high = found.test_change
         lines.append(
-            f"Test, best − first: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over {found.test_best.items if found.test_best else 0} items: "
+            f"Test, best − first: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over {found.test_best.items} items: "
             f"{verdict((low, high))} ({PAIRED_TEST})."
         )
     played = [f"{NAMES.get(stage, stage)} {_times(found.work[stage])}" for stage in ROLLOUTS if stage in found.work]
@@ -157,15 +155,8 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
         )
         lines.append(f"Calls of the optimizer's model: {counts}; {read:,} tokens in, {written:,} out.")
     if found.fallbacks:
-        counts = ", ".join(f"{stage} {count}" for stage, count in found.fallbacks.items())
-        lines.append(f"Unusable answers: {counts}.")
-    usage = found.usage
-    if usage and not usage["tokens_in"] + usage["tokens_out"]:  # a program has neither tokens nor a price
-        return [
-            *lines,
-            f"Requests of programs and of servers that report no tokens: {usage['requests']:,}, {usage['failed']:,} of them failed.",
-        ]
-    return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in usage_lines(usage))]
+        lines.append(f"Unusable answers: {', '.join(f'{stage} {count}' for stage, count in found.fallbacks.items())}.")
+    return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in usage_lines(found.usage))]
 
 
 def _times(each: Counts) -> str:
@@ -174,14 +165,6 @@ def _times(each: Counts) -> str:
     return f"{each.done:,}" + (f" ({notes})" if notes else "")
 
 
-def _sums(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for part in parts:
-        found.update(part or {})
-    return dict(sorted(found.items()))
-
-
-IDENTITY = "optimize.json"
 SUMMARY = "summary.json"
 Resume = Literal["auto", "never"]
 

@@ -35,6 +35,6 @@ def test_ending_early_changes_no_decision(rule: Any, pairs: list[tuple[float, fl
         before = selection.evaluate("old")
         rolled.clear()
         candidate = selection.evaluate("new", against=before)
-        decisions.append(decide(gate, before, candidate).accepted)
+        decisions.append(decide(gate, before, candidate)[0])
         assert candidate.whole == (len(rolled) == len(pairs)) and (candidate.whole or early_stop)
     assert decisions[0] == decisions[1]

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.optimize.documents import MODES, read_document, read_text, unescape_tags
+from skill_ttrl.optimize.documents import MODES, Proposal, read_text, unescape_tags
 from skill_ttrl.optimize.lessons import show_rollout
 from skill_ttrl.optimize.llm_optimizer import read_budget
 from skill_ttrl.optimize.types import RolloutResult
@@ -34,17 +34,14 @@ answers = st.one_of(
 @given(answers, st.integers(0, 5))
 def test_whatever_a_model_answers_is_read(answer: str, available: int) -> None:
     decision = read_budget(answer, available)
-    assert 0 <= decision.budget <= available
-    assert decision.named is not None or decision.budget == 0
-    for mode in MODES.values():
+    assert 0 <= decision["learning_rate"] <= available
+    assert not decision["fallback"] or decision["learning_rate"] == 0
+    for name, mode in MODES.items():
         patch = mode.read(answer)
-        assert patch is None or all(isinstance(item, mode.item) for item in patch.edits)
+        assert patch is None or all(isinstance(item, Proposal) == (name != "patch") for item in patch.edits)
         json.dumps({} if patch is None else patch.to_dict())
-    for text in (
-        read_document(answer),
-        read_text(answer, "slow_update_content"),
-        read_text(answer, "meta_skill_content"),
-    ):
+    for key in ("new_skill", "slow_update_content", "meta_skill_content"):
+        text = read_text(answer, key)
         assert text is None or text.strip()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, Item, Journal, Reply
-from skill_ttrl.optimize.documents import guidance_of, split
+from skill_ttrl.optimize.documents import split
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
@@ -164,13 +164,13 @@ def test_guidance_has_to_pass_the_gate() -> None:
         return run(world, **{**OFF, "slow_update": True})
 
     found, watch, calls = guided("nothing of use")
-    assert [record.action for record in watch.epochs] == ["reject"] and guidance_of(found.state.current) == ""
+    assert [record.action for record in watch.epochs] == ["reject"] and split(found.state.current).guidance is None
     assert calls.counts["comparison"].done == 12  # the document had not changed: rolled out once
     assert [(row["action"], row["slow_update_content"]) for row in found.ends] == [("reject", "nothing of use")]
     found, watch, _ = guided("")
     assert found.ends[0]["fallbacks"] == {"slow_update": 1} and watch.epochs[0].action == "no_content"
     found, watch, _ = guided("red and green")
-    assert guidance_of(found.state.best) == "red and green" and found.state.best_score == 0.5
+    assert split(found.state.best).guidance == "red and green" and found.state.best_score == 0.5
 
 
 def test_the_edits_of_steps_cannot_touch_the_guidance() -> None:
@@ -178,7 +178,7 @@ def test_the_edits_of_steps_cannot_touch_the_guidance() -> None:
     world = World(analyst_success={"edits": [edit]}, slow_update={"slow_update_content": "be brief"})
     settings = {**OFF, "slow_update": True, "epochs": 3, "gate": {"rule": "none"}}
     found, watch, _ = run(world, "red green blue grey", **settings)
-    assert guidance_of(found.state.current) == "be brief"
+    assert split(found.state.current).guidance == "be brief"
     statuses = [[report["status"] for report in record.report] for record in watch.steps]
     assert statuses[0] == ["skipped_replace_target_not_found"] and statuses[-1] == ["skipped_protected_region"]
 
@@ -230,7 +230,7 @@ def test_whole_documents_are_merged_into_one() -> None:
     found, watch, _ = run(
         world, "<!-- SLOW_UPDATE_START -->\nnote\n<!-- SLOW_UPDATE_END -->", **OFF, update_mode="full_rewrite_minibatch"
     )
-    assert found.state.best_score == 1.0 and guidance_of(found.state.best) == "note"
+    assert found.state.best_score == 1.0 and split(found.state.best).guidance == "note"
     assert split(found.state.best).body.split() == list(RULES)
     assert not world.of("ranking") and watch.steps[0].edit_budget is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import types
 from typing import Any
@@ -23,7 +22,6 @@ class Mine:
     """Returns, or raises, `answer`."""
 
     answer: Any = None
-    note = "one of its own"
 
     def __init__(self, calls: Any, config: Any, templates: Any) -> None: ...
 
@@ -95,5 +93,4 @@ def test_errors_name_the_method_and_the_step_and_a_right_one_is_passed_through(m
         made(monkeypatch, BudgetError("spent")).reflect(VIEW)
     patches = [RawPatch(Patch([Edit("append", "- a rule")]))]
     found = made(monkeypatch, patches)
-    assert found.reflect(VIEW) == patches and found.note == "one of its own"
-    assert getattr(found, "state_dict", dict) is dict and copy.copy(found).reflect(VIEW) == patches
+    assert found.reflect(VIEW) == patches
