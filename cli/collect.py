@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display.output import FittedTable, print_json, prints_aside, say
+from skill_ttrl.cli.display.output import print_json, prints_aside, say, text_table
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.options import (
     ENV_RULE,
@@ -219,7 +219,7 @@ def show_collected(found: Collected, as_json: bool) -> None:
         success = with_interval(each.success, each.interval)
         rows.append((name or "other", f"{each.episodes:,}", *score, success, steps, f"{each.failed:,}"))
     columns = ("task type", "episodes", *(("score",) if scored else ()), "success", "steps", "failed")
-    Console().print(FittedTable("", columns, rows))
+    Console().print(text_table("", columns, rows))
     lines = [f"Source: {found.source or 'not stated by the environment'}."]
     if overall.success is None:
         lines.append("Success is unknown because the environment did not judge some episodes.")

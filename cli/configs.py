@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from skill_ttrl.cli.display.output import FittedTable, print_json, say, show, write_text
+from skill_ttrl.cli.display.output import print_json, say, show, text_table, write_text
 from skill_ttrl.cli.options import CONFIG_HELP, AsJson, Overrides, refuse
 
 
@@ -87,7 +87,7 @@ def _list(as_json: bool) -> None:
     short = [{**row, "verified": _verified_on(str(row["verified"]))} for row in rows]
     columns = ("name", "model", "verified", "requires")
     cells = [[row[name] or "nothing" for name in columns] for row in short]
-    show(rows, as_json, lambda _: FittedTable("Configs", columns, cells))
+    show(rows, as_json, lambda _: text_table("Configs", columns, cells))
 
 
 def _verified_on(note: str) -> str:

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import environment_arguments
-from skill_ttrl.cli.display.output import FittedTable, print_json, prints_aside, say
+from skill_ttrl.cli.display.output import print_json, prints_aside, say, text_table
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.options import (
     ENV_RULE,
@@ -257,7 +257,7 @@ def envs(context: typer.Context, as_json: AsJson = False) -> None:
         print_json(found)
         return
     rows = [(info.short_name, info.id, info.description) for info in found]
-    Console().print(FittedTable("Environments", ("short name", "id", "description"), rows))
+    Console().print(text_table("Environments", ("short name", "id", "description"), rows))
     Console().print(
         f"Name one by {ENV_RULE}. Play in it: skillttrl envs play math. Write one of your own: skillttrl init my_env",
         markup=False,

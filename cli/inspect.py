@@ -10,7 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from skill_ttrl.cli.display.output import FittedTable, show
+from skill_ttrl.cli.display.output import show, text_table
 from skill_ttrl.cli.display.tables import inspection_view
 from skill_ttrl.cli.options import AsJson, Full
 from skill_ttrl.sanitize import escape_terminal
@@ -32,7 +32,7 @@ Rows = Annotated[int, typer.Option("--rows", min=1, help="Show at most this many
 def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson = False) -> None:
     """Show the content of any path: a run, a checkpoint, a skill bank, a file. Compare several.
 
-    A comparison is paired over tasks that both were evaluated on, else of two means.
+    A comparison is paired over the tasks that both were evaluated on.
 
     Example: `skillttrl inspect runs/quickstart`
     """
@@ -50,17 +50,10 @@ def _comparison(found: Comparison) -> RenderableType:
     from skill_ttrl.stages.reports.summary_text import short, with_interval
     from skill_ttrl.statistics import PAIRED_TEST, verdict
 
-    rows = [
-        (
-            FIGURES[name],
-            *map(short, (of.one, of.other)),
-            with_interval(of.difference, of.interval, "+"),
-            verdict(of.interval),
-        )
-        for name, of in found.figures.items()
-    ]
-    how = f"paired by task, {PAIRED_TEST}" if found.paired else "not paired, Newcombe's interval"
-    tasks = max(change.tasks[0] for change in found.figures.values())
-    title = f"{found.other} − {found.one}: {tasks} tasks, {how}"
-    table = FittedTable(title, ("metric", "first", "second", "difference", "verdict"), rows)
+    rows, tasks = [], 0
+    for name, of in found.figures.items():
+        tasks, change = of.tasks, with_interval(of.difference, of.interval, "+")
+        rows.append((FIGURES[name], short(of.one), short(of.other), change, verdict(of.interval)))
+    title = f"{found.other} − {found.one}: {tasks} tasks, paired by task, {PAIRED_TEST}"
+    table = text_table(title, ("metric", "first", "second", "difference", "verdict"), rows)
     return Group(table, *(Text(escape_terminal(note)) for note in found.notes))

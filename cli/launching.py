@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display.output import FittedTable, print_json, say, show
+from skill_ttrl.cli.display.output import print_json, say, show, text_table
 from skill_ttrl.cli.display.tables import dry_run_view, inspection_view
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.errors import ConfigError
@@ -117,7 +117,7 @@ def run_or_check(
         print_json(summary)
         return
     columns, rows, _ = summary_table(summary, full=full)
-    screen.print(FittedTable(summary_title(summary), columns, rows))
+    screen.print(text_table(summary_title(summary), columns, rows))
     say(*closing_lines(summary, full=full), screen=screen, soft_wrap=False)
     say(ending, screen=screen)
 

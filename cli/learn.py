@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
-from skill_ttrl.cli.display.output import FittedTable, prints_aside, show
+from skill_ttrl.cli.display.output import prints_aside, show, text_table
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.options import POLICIES, AsJson, Overrides, check_model, config_option, policy_option, refuse
 from skill_ttrl.sanitize import one_line
@@ -152,7 +152,7 @@ def distilled_view(found: Distilled) -> RenderableType:
     for each in found.skills:
         text = one_line(each.text, MAX_SKILL)
         rows.append((each.tier, each.task_type or None, each.title, text, len(each.evidence), _flags(each)))
-    return FittedTable("Skills", ("tier", "type", "title", "text", "tasks", "flags"), rows) if rows else Group()
+    return text_table("Skills", ("tier", "type", "title", "text", "tasks", "flags"), rows) if rows else Group()
 
 
 def merged_view(found: MergeResult) -> RenderableType:
@@ -168,7 +168,7 @@ def merged_view(found: MergeResult) -> RenderableType:
         rows.append((version, change.kind, f"{old}{skill.id}", text, uses, _flags(skill)))
     title = "Update (dry run)" if found.dry_run else f"Merged into {found.bank}"
     columns = ("version", "change", "skill", "text", "successes/uses", "flags")
-    return FittedTable(title, columns, rows) if rows else Group()
+    return text_table(title, columns, rows) if rows else Group()
 
 
 def _flags(skill: Skill) -> str | None:

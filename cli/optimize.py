@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from skill_ttrl.cli.display.output import FittedTable, prints_aside, show
+from skill_ttrl.cli.display.output import prints_aside, show, text_table
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.options import (
     CONFIG_HELP,
@@ -86,7 +86,7 @@ def optimize(
     show(found, as_json, summary_table, lambda each: [*summary_lines(each), FILES.format(folder)])
 
 
-def summary_table(found: OptimizeSummary) -> FittedTable:
+def summary_table(found: OptimizeSummary) -> RenderableType:
     """Scores of the first and the best document."""
     from skill_ttrl.stages.reports.summary_text import with_interval
 
@@ -98,11 +98,11 @@ def summary_table(found: OptimizeSummary) -> FittedTable:
     if found.test_first is not None:
         rows.append(("test", score(found.test_first), score(found.test_best), str(found.test_first.items)))
     title = f"{found.name}: a document for {found.policy} in {found.environment}, {found.optimizer}, seed {found.seed}"
-    return FittedTable(title, ("success", "first", "best", "items"), rows)
+    return text_table(title, ("success", "first", "best", "items"), rows)
 
 
 def checked_view(found: Mapping[str, Any]) -> RenderableType:
     """Facts known before an optimization starts."""
     rows = [(name.replace("_", " "), value) for name, value in found.items() if name not in ("name", "items")]
     rows += [(f"{role} tasks", count) for role, count in found["items"].items()]
-    return FittedTable(f"{found['name']}: checked, nothing was sent", ("", "value"), rows)
+    return text_table(f"{found['name']}: checked, nothing was sent", ("", "value"), rows)

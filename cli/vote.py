@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from skill_ttrl.cli.display.output import FittedTable, show
+from skill_ttrl.cli.display.output import show, text_table
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.evaluate import BatchSize
 from skill_ttrl.cli.options import (
@@ -160,7 +160,7 @@ def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
     for name in names if full else names[:1]:
         rows = [_row(each, name) for each in judged]
         columns = ("strategy", TITLES[name], "minus majority", "verdict")[: 4 if len(judged) > 1 else 2]
-        parts.append(FittedTable("", columns, [row[: len(columns)] for row in rows]))
+        parts.append(text_table("", columns, [row[: len(columns)] for row in rows]))
     if not full:
         others = ", ".join(
             f"{TITLES[name]} {judged[0].figures[name].value:.3f}" for name in names[1:] if name in judged[0].figures

@@ -236,30 +236,6 @@ def _paired(before_P: ArrayLike, after_P: ArrayLike) -> tuple[float, float, floa
     return difference, discordant, _worth(after - before, discordant - difference**2)
 
 
-def unpaired_difference(
-    before_P: ArrayLike, after_P: ArrayLike, *, confidence: float = 0.95
-) -> tuple[float, float, float]:
-    """Difference of two means over different problems, with its interval.
-
-    Newcombe's square-and-add of the two score intervals (Statistics in Medicine 17, 1998, 873-890, method 10).
-
-    Returns:
-        (difference, low, high) in [-1, 1].
-
-    Raises:
-        ValueError: see `mean_interval`.
-    """
-    before, after = _shares(before_P), _shares(after_P)
-    one, other = float(before.mean()), float(after.mean())
-    (one_low, one_high), (low, high) = (mean_interval(each, confidence=confidence) for each in (before, after))
-    difference = other - one
-    return (
-        difference,
-        difference - math.hypot(other - low, one_high - one),
-        difference + math.hypot(high - other, one - one_low),
-    )
-
-
 def repeats_interval(values: ArrayLike, *, confidence: float = 0.95) -> Interval | None:
     """Student's interval of the mean over repetitions of a whole experiment, such as seeds.
 

@@ -33,7 +33,6 @@ _IMPORT = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d][\w.\-/]*)")
 _BEFORE_COLON = re.compile(r"([^\W\d][\w.]*)\s*:")
 _ADDRESS = re.compile(r"https?:|//", re.IGNORECASE)
 _FREE_TEXT = ("name", "requires", "agent.system")
-_SENDING_TRACKERS = ("wandb", "trackio")
 _NOT_IMPORTED = {("rl.reward", "model"), ("collect.agent", "constant"), ("eval.controls", "constant")}
 """Settings and what they begin with where a colon names no module."""
 _SIMPLE = {
@@ -120,8 +119,8 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"send prompts to your default openai address, or that of endpoints, for the model {value[7:]}"
         elif key == "collect.agent" and str(value).startswith("command:"):
             found[key] = f"run the program {value[8:].strip()}"
-        elif key == "run.report_to" and value in _SENDING_TRACKERS:
-            found[key] = f"send metrics to {value}, with your login"
+        elif key == "run.report_to" and value == "wandb":
+            found[key] = "send metrics to wandb, with your login"
         elif isinstance(value, str) and key not in _FREE_TEXT:
             if split_import(_imported(key, value)):
                 found[key] = f"import the Python code {_imported(key, value)}"

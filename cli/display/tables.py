@@ -10,7 +10,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from skill_ttrl.cli.display.output import FittedTable
+from skill_ttrl.cli.display.output import text_table
 from skill_ttrl.sanitize import escape_terminal, one_line
 from skill_ttrl.types.thoughts import split_thought
 
@@ -65,7 +65,7 @@ def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
         scores = [row[0] for row in found.rows] if found.kind == "search" else [None] * len(found.rows)
         parts += [*map(skill_view, found.skills, scores), Text()]
     elif rows:
-        parts.append(FittedTable("", found.columns, rows))
+        parts.append(text_table("", found.columns, rows))
     parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
     parts += [Text(escape_terminal(f"  {_sign(each)}"), "yellow") for each in found.unhealthy]
     if hidden := len(found.rows) - len(rows):
@@ -116,7 +116,7 @@ def evaluation_view(found: Evaluation, *, full: bool = False) -> RenderableType:
     notes = [f"Controls: {found.no_controls}."] if found.no_controls else []
     notes += [] if full or main == len(rows) else [f"{len(rows) - main} more rows: --full"]
     shown = rows if full else rows[:main]
-    return Group(FittedTable(title, ("metric", "value"), shown), *(Text(note, "dim") for note in notes))
+    return Group(text_table(title, ("metric", "value"), shown), *(Text(note, "dim") for note in notes))
 
 
 def diagnosis_view(found: Diagnosis) -> RenderableType:
@@ -138,7 +138,7 @@ def dry_run_view(found: DryRun) -> RenderableType:
         (each.phase, *(None if size is None else f"{size:,}" for size in (each.steps, each.prompts, each.samples)))
         for each in found.phases
     ]
-    table = FittedTable(f"{found.name}: checked, not run", ("phase", "steps", "prompts", "samples"), rows)
+    table = text_table(f"{found.name}: checked, not run", ("phase", "steps", "prompts", "samples"), rows)
     lines = [f"Tasks: {found.tasks}.", *([f"Model: {found.model}."] if found.model else [])]
     lines += [f"- {text}" for text in found.notes]
     return Group(table, Text(), *map(Text, lines), Text("Ready to start."))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from rich.console import Console, Group
@@ -31,18 +30,6 @@ PLAIN_LINES = 10
 """Lines that a phase prints where there is no terminal to draw on."""
 
 
-@dataclass(slots=True)
-class _Phase:
-    bar: TaskID
-    total: int
-    unit: str
-    before: int
-    """Units that were done when it began."""
-    shown: int
-    """Units that were done when a line was last printed."""
-    began: float = field(default_factory=time.perf_counter)
-
-
 class RunView:
     """A `Progress` that draws a run while it goes: its phases, the part at work, speed and the newest metrics.
 
@@ -63,7 +50,7 @@ class RunView:
             TimeRemainingColumn(),
             console=console,
         )
-        self._at: dict[str, _Phase] = {}
+        self._at: dict[str, TaskID] = {}
         self._part = ""
         self._metrics = ""
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
@@ -93,8 +80,9 @@ class RunView:
         """Add a bar for the phase, and show it live on a terminal; elsewhere, print one line."""
         if self._opening and not self._at:
             self.notice(self._opening, warning=True)
-        bar = self._bars.add_task(phase, total=total, completed=done, speed="")
-        self._at[phase] = _Phase(bar, total, unit, before=done, shown=done)
+        self._at[phase] = self._bars.add_task(
+            phase, total=total, completed=done, speed="", unit=unit, before=done, shown=done
+        )
         if self._console.is_terminal:
             self._live.start()  # does nothing where it was
         else:
@@ -106,22 +94,23 @@ class RunView:
 
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
         """Update the phase's bar, its speed and the metrics; without a terminal, print a line now and then."""
-        at = self._at[phase]
-        rate = (done - at.before) / max(time.perf_counter() - at.began, 1e-9)
-        speed = f"{rate:.1f} {at.unit}s/s" if rate >= 0.5 or not rate else f"{1 / rate:.0f} s/{at.unit}"
-        self._bars.update(at.bar, completed=done, speed=speed)
+        at = self._bars.tasks[self._at[phase]]
+        total, unit = int(at.total or 0), at.fields["unit"]
+        rate = (done - at.fields["before"]) / max(at.elapsed or 0.0, 1e-9)
+        speed = f"{rate:.1f} {unit}s/s" if rate >= 0.5 or not rate else f"{1 / rate:.0f} s/{unit}"
+        self._bars.update(at.id, completed=done, speed=speed)
         names = [name for name in SHOWN if name in metrics] or [*metrics][:1]
         self._metrics = escape_terminal("  ".join(f"{name} {live_number(metrics[name])}" for name in names))
-        left = f"  left {timedelta(seconds=round((at.total - done) / rate))}" if rate > 0 and done < at.total else ""
-        a_line = max(1, at.total // PLAIN_LINES)
-        if not self._console.is_terminal and (done // a_line > at.shown // a_line or done == at.total):
-            at.shown = done
-            line = f"{phase} {done}/{at.total} {at.unit}s done  {speed}{left}  {self._metrics}"
+        a_line = max(1, total // PLAIN_LINES)
+        if not self._console.is_terminal and (done // a_line > at.fields["shown"] // a_line or done == total):
+            at.fields["shown"] = done
+            left = f"  left {timedelta(seconds=round((total - done) / rate))}" if rate > 0 and done < total else ""
+            line = f"{phase} {done}/{total} {unit}s done  {speed}{left}  {self._metrics}"
             self._console.print(line, highlight=False, markup=False)
 
     def finish(self, phase: str) -> None:
         """Fill the phase's bar and clear the name of the running part."""
-        self._bars.update(self._at[phase].bar, completed=self._at[phase].total)
+        self._bars.update(self._at[phase], completed=self._bars.tasks[self._at[phase]].total)
         self._part = ""
 
     def notice(self, text: str, *, warning: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""Trackers (TensorBoard, W&B, trackio) through accelerate, with all files in the run folder.
+"""Trackers (TensorBoard, W&B) through accelerate, with all files in the run folder.
 
 Nothing leaves the machine unless the user asks for it by the tracker's own variables: W&B stays offline without
-`WANDB_API_KEY` or `WANDB_MODE`, trackio writes into `tracker/` without `TRACKIO_DIR`, and the packages' usage reports are off. To add a tracker, add its package and class to `_TRACKERS`.
+`WANDB_API_KEY` or `WANDB_MODE`, and its usage reports are off.
 """
 
 from __future__ import annotations
@@ -16,12 +16,8 @@ from skill_ttrl.errors import MissingDependencyError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.append_log import flatten
 
-_TRACKERS = {
-    "tensorboard": "TensorBoardTracker",
-    "wandb": "WandBTracker",
-    "trackio": "TrackioTracker",
-}
-"""Packages, by which trackers are named, and accelerate's classes."""
+_TRACKERS = {"tensorboard": ("TensorBoardTracker", "logging_dir"), "wandb": ("WandBTracker", "dir")}
+"""By package: accelerate's class, and its argument for the folder."""
 
 
 class RunTracker:
@@ -47,9 +43,9 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     """Start the tracker of a run. Where an `accelerate.Accelerator` is used, make that first: the two share their state.
 
     Args:
-        kind: "none", "tensorboard", "wandb" or "trackio" (`run.report_to`).
+        kind: "none", "tensorboard" or "wandb" (`run.report_to`).
         folder: The run; events go to its `tracker/`.
-        run_name: Project or experiment name for W&B and trackio.
+        run_name: Project name for W&B.
         config: Settings shown next to the curves (`SkillTTRLConfig.model_dump(mode="json")`).
 
     Returns:
@@ -63,14 +59,19 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     check_tracker(kind)
     place = folder.tracker.resolve()
     place.mkdir(exist_ok=True)
-    _keep_local(str(place))
+    for name, value in {
+        "WANDB_MODE": "online" if "WANDB_API_KEY" in os.environ else "offline",
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_DISABLE_CODE": "true",
+        "WANDB_SILENT": "true",
+    }.items():
+        os.environ.setdefault(name, value)
     from accelerate import PartialState, tracking
 
     PartialState()  # the trackers' own logging asks for it; an Accelerator's is taken where there is one
-    folders = {"tensorboard": "logging_dir", "wandb": "dir"}
-    arguments: dict[str, Any] = {folders[kind]: str(place)} if kind in folders else {}
-    name = kind if kind == "tensorboard" else run_name  # for TensorBoard the name is a folder's
-    inner = getattr(tracking, _TRACKERS[kind])(name, **arguments)
+    owner, argument = _TRACKERS[kind]
+    project = kind if kind == "tensorboard" else run_name  # for TensorBoard the name is a folder's
+    inner = getattr(tracking, owner)(project, **{argument: str(place)})
     inner.start()
     inner.store_init_configuration(
         {  # what is no plain value is given as JSON text
@@ -88,21 +89,5 @@ def check_tracker(kind: str) -> None:
     Raises:
         MissingDependencyError: its package is not installed.
     """
-    if kind == "none":
-        return
-    if importlib.util.find_spec(kind) is None:
+    if kind != "none" and importlib.util.find_spec(kind) is None:
         raise MissingDependencyError.for_extra(f"The tracker {kind!r}", "trackers")
-
-
-def _keep_local(place: str) -> None:
-    defaults = {
-        "WANDB_MODE": "online" if "WANDB_API_KEY" in os.environ else "offline",
-        "WANDB_ERROR_REPORTING": "false",
-        "WANDB_DISABLE_CODE": "true",
-        "WANDB_SILENT": "true",
-        "TRACKIO_DIR": place,
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "GRADIO_ANALYTICS_ENABLED": "False",
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)

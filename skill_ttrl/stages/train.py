@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -33,7 +33,6 @@ from skill_ttrl.stages.optimizing.bank_text import make_bank_text
 from skill_ttrl.stages.reports.compare import read_evaluations
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import summarise
-from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import RunTasks, build, make_rewards, open_tasks
 from skill_ttrl.stages.setup.defaults import with_defaults
@@ -110,7 +109,7 @@ def run(
             run.components.worker.update_weights(0)
             run.evaluate("after")
         summary = summarise(run)
-        write_summary(run.folder, summary)
+        run.folder.write_json("summary.json", asdict(summary))
         write_report_html(run.folder)
         return summary
 
@@ -360,5 +359,5 @@ def _train(run: Run, phases: dict[Phase, Callable[[Run], None]]) -> None:
                 phase(run)
     except TrainingError as error:
         if run.meter.evaluations:  # else there is nothing to sum up
-            write_summary(run.folder, summarise(run, failed=str(error)))
+            run.folder.write_json("summary.json", asdict(summarise(run, failed=str(error))))
         raise

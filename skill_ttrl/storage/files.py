@@ -36,17 +36,7 @@ def wrap_os_errors(action: str, path: Path, option: str = "--output") -> Iterato
 
 def explain_os_error(error: OSError, option: str = "--output") -> str:
     """Why the system refused, and what to do, as a clause and a sentence."""
-    remedies = {
-        errno.ENOSPC: f"the disk is full. Free some space, or choose another {option}.",
-        errno.EDQUOT: f"your disk quota is used up. Free some space, or choose another {option}.",
-        errno.EFBIG: "the file would exceed the size limit of this process or file system (see ulimit -f).",
-        errno.EROFS: f"the file system is read-only. Choose another {option}.",
-        errno.EACCES: f"permission denied. Choose another {option}, or change its permissions.",
-        errno.EPERM: f"permission denied. Choose another {option}, or change its permissions.",
-        errno.ENOTDIR: f"a part of the path is a file, not a folder. Choose another {option}.",
-        errno.ENOENT: f"the folder is gone or its parent does not exist. Create it first, or choose another {option}.",
-    }
-    return remedies.get(error.errno or 0, f"{error.strerror or error}.")
+    return f"{error.strerror or error}. Check its permissions and the space that is left, or choose another {option}."
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
 
 MAX_DEPTH = 100
 """Most levels of lists and objects in a JSON text; ours have fewer than ten."""
-_INNERMOST = re.compile(r"\[\]|\{\}")
 _FLAT = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+')
 
 
@@ -29,10 +29,8 @@ def parse_json(text: str | bytes | bytearray) -> Any:
         raise ValueError(problem) from None
     text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
     if text.count("[") + text.count("{") > MAX_DEPTH:
-        brackets = _FLAT.sub("", text)
-        for _ in range(MAX_DEPTH):
-            brackets = _INNERMOST.sub("", brackets)
-        if brackets:
+        steps = (1 if bracket in "[{" else -1 for bracket in _FLAT.sub("", text))
+        if max(accumulate(steps)) > MAX_DEPTH:
             raise ValueError(problem)
     return found
 

@@ -13,7 +13,6 @@ from skill_ttrl.statistics import (
     pass_at_k,
     repeats_interval,
     tango_interval,
-    unpaired_difference,
     verdict,
     vote_entropy,
     wilson_interval,
@@ -80,12 +79,6 @@ def test_the_interval_of_clustered_values() -> None:
     # Of n = 12, mean 0.5 and squares that sum to 1.09 the effective size is 12 / ((1.09 x 12/11 + 0.5) / (12 x 0.25 + 0.5)) = n;
     # statsmodels 0.15: proportion_confint(0.5 * n, n, method="wilson")
     assert mean_interval(BEFORE) == pytest.approx((0.3170952832372328, 0.6829047167627672), abs=1e-12)
-
-
-def test_an_unpaired_difference() -> None:
-    # Newcombe 1998, Table II (a): 56/70 - 48/80, method 10
-    low, high = unpaired_difference([1] * 48 + [0] * 32, [1] * 56 + [0] * 14)[1:]
-    assert (low, high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_evaluations_reach_the_tracker(trained: Path) -> None:
 
 def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:
     names = {entry.name for entry in trained.iterdir()}
-    assert names >= {"run.json", "config.yaml", "config_source.yaml", "summary.json", "summary.md", "report.html"}
+    assert names >= {"run.json", "config.yaml", "config_source.yaml", "summary.json", "report.html"}
     assert names >= {"metrics.jsonl", "timings.jsonl", "trajectories.jsonl", "votes.jsonl", "evaluations.jsonl"}
     assert list((trained / "tracker").rglob("events.out.tfevents.*"))
     summary = json.loads((trained / "summary.json").read_text())

@@ -41,7 +41,7 @@ def test_a_rule_ends_the_run_at_a_checkpoint_and_says_so(settings: list[str], ti
     summary = train.run(load_config(tiny_yaml, [*settings, *RULE]), tmp_path / "ended", progress=heard)
     told = "The stopping rule collapse ended RL after 3 of 6 steps. The weights of before RL are given back."
     assert summary.steps == {"rl": 3} and summary.stopped == told and told in heard.notices
-    assert told in (tmp_path / "ended" / "summary.md").read_text()
+    assert told in (tmp_path / "ended" / "report.html").read_text()
     assert [path.name for path in (tmp_path / "ended" / "checkpoints").iterdir()] == ["rl-000003"]
 
     whole = train.run(load_config(tiny_yaml, [*settings, "rl.eval_steps=3"]), tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""`skillttrl inspect`: the difference between policies, task by task where they were measured on the same tasks.
+"""`skillttrl inspect`: the difference between policies, task by task.
 
 What is compared: runs (their last evaluation), folders of runs under several seeds (each task's mean over them), and folders that
 `skillttrl evaluate --output` has written.
@@ -22,7 +22,7 @@ from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation, ProblemResult
 from skill_ttrl.stages.optimizing.summary import is_optimization
 from skill_ttrl.stages.reports.summary_text import summary_rows
-from skill_ttrl.statistics import Interval, paired_difference, repeats_interval, unpaired_difference
+from skill_ttrl.statistics import Interval, paired_difference, repeats_interval
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import first_problem, from_json
 
@@ -55,8 +55,8 @@ class Change:
     difference: float
     """`other` less `one`."""
     interval: Interval
-    tasks: tuple[int, int]
-    """Number of tasks compared on either side."""
+    tasks: int
+    """Number of tasks that both were measured on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,6 @@ class Comparison:
 
     one: str
     other: str
-    paired: bool
-    """Over the tasks that both were measured on; False: they share none, and the interval is of two separate means."""
     figures: Mapping[str, Change] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -104,34 +102,28 @@ def compare_two(one: Measured, other: Measured, *, confidence: float = 0.95) -> 
     """`other` against `one`.
 
     Raises:
-        DataError: no figure was measured of both.
+        DataError: no figure was measured of both, or they share no task.
     """
     names = [name for name in FIGURES if name in one.values and name in other.values]
     if not names:
         raise DataError(f"Nothing was measured of both {one.path} and {other.path}: metrics need true answers.")
-    same_place = one.where is None or other.where is None or one.where == other.where
-    shared = [task for task in one.values[names[0]] if task in other.values[names[0]]] if same_place else []
-    notes = [*one.notes, *other.notes]
+    if one.where is not None and other.where is not None and one.where != other.where:
+        raise DataError(f"{one.path} and {other.path} were measured on different tasks: {one.where} and {other.where}.")
+    shared = [task for task in one.values[names[0]] if task in other.values[names[0]]]
     counts = len(one.values[names[0]]), len(other.values[names[0]])
     if not shared:
-        why = "they share no task" if same_place else f"their tasks differ: {one.where} and {other.where}"
-        notes.append(f"Not paired, {why}; the interval is of two separate means.")
-    elif min(counts) > len(shared) or counts[0] != counts[1]:
+        raise DataError(f"{one.path} and {other.path} share no task, so nothing can be compared task by task.")
+    notes = [*one.notes, *other.notes]
+    if counts != (len(shared), len(shared)):
         notes.append(f"Paired over the {len(shared)} tasks that both have, of {counts[0]} and {counts[1]}.")
     figures = {}
     for name in names:
-        ours, theirs = one.values[name], other.values[name]
-        if shared:
-            before, after = [ours[task] for task in shared], [theirs[task] for task in shared]
-            difference, low, high = paired_difference(before, after, confidence=confidence)
-        else:
-            before, after = list(ours.values()), list(theirs.values())
-            difference, low, high = unpaired_difference(before, after, confidence=confidence)
-        means = math.fsum(before) / len(before), math.fsum(after) / len(after)
-        figures[name] = Change(*means, difference, (low, high), (len(before), len(after)))
+        before, after = ([each.values[name][task] for task in shared] for each in (one, other))
+        difference, low, high = paired_difference(before, after, confidence=confidence)
+        figures[name] = Change(fmean(before), fmean(after), difference, (low, high), len(shared))
     if one.samples != other.samples:
         notes.append(f"avg@k of {one.samples} and of {other.samples} samples a task.")
-    return Comparison(one.path, other.path, bool(shared), figures, notes)
+    return Comparison(one.path, other.path, figures, notes)
 
 
 def measured(path: str | Path) -> Measured:

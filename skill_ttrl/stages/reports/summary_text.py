@@ -1,14 +1,13 @@
-"""The outcome of a run in words: one table and one list of lines for the command line, `inspect`, `summary.md` and `report.html`."""
+"""The outcome of a run in words: one table and one list of lines for the command line, `inspect` and `report.html`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.metrics import UnhealthyMetric
-from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.statistics import PAIRED_TEST, Interval, verdict
@@ -41,16 +40,6 @@ class Table(NamedTuple):
     rows: list[tuple[str | None, ...]]
     main: int
     """Number of main rows: the headline metrics, the largest pass@k, the run without its skills, and the controls."""
-
-
-def write_summary(folder: RunFolder, summary: Summary) -> None:
-    """Write `summary.json` and `summary.md`.
-
-    Raises:
-        RunFolderError: the folder cannot be written.
-    """
-    folder.write_json("summary.json", asdict(summary))
-    folder.write_text("summary.md", summary_markdown(summary))
 
 
 def summary_title(summary: Summary) -> str:
@@ -129,8 +118,12 @@ def closing_lines(summary: Summary, *, full: bool = False) -> list[str]:
     if gain and summary.accuracy_after is not None and summary.accuracy_no_skills is not None:
         difference = with_interval(summary.accuracy_after - summary.accuracy_no_skills, gain, "+")
         lines.append(f"Gain of the skill bank: {difference}, paired by problem: {verdict(gain)}.")
-    found = [_decline(summary), vote_line(summary), *(skill_lines(summary) if full else ())]
-    lines += [text for text in found if text is not None]
+    lines += [text for text in (_decline(summary), vote_line(summary)) if text is not None]
+    if full and (votes := summary.bank_votes):
+        text = f"Votes with the skill bank (without it): majority ratio {votes['majority_ratio']:.3f} ({votes['majority_ratio_no_skills']:.3f})"
+        if "majority" in votes:
+            text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_no_skills']:.3f})"
+        lines.append(f"{text}; another winner in {votes['other_winners']:.0%} of the problems.")
     lines += [f"Controls: {summary.no_controls}."] if summary.no_controls else []
     lines += [summary.stopped] if summary.stopped else []
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.seconds.items() if "." not in name)
@@ -152,33 +145,6 @@ def vote_line(summary: Summary) -> str | None:
     if summary.flip_rate is not None:
         text += f"; majority changed on revisit: {summary.flip_rate:.3f}"
     return f"{text}."
-
-
-def skill_lines(summary: Summary) -> list[str]:
-    """A line on the votes with the bank and without it, where both were held."""
-    lines, votes = [], summary.bank_votes
-    if votes:
-        text = f"Votes with the skill bank (without it): majority ratio {votes['majority_ratio']:.3f} ({votes['majority_ratio_no_skills']:.3f})"
-        if "majority" in votes:
-            text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_no_skills']:.3f})"
-        lines.append(f"{text}; another winner in {votes['other_winners']:.0%} of the problems.")
-    return lines
-
-
-def summary_markdown(summary: Summary) -> str:
-    """The summary as Markdown: the table, the lines under it, and the versions."""
-    table = summary_table(summary, full=True)
-    rows = (table.columns, ["---", *["---:"] * (len(table.columns) - 1)], *table.rows)
-    lines = [
-        f"# {summary.name}",
-        "",
-        f"{summary_title(summary)}. {summary.samples} samples at T = {summary.temperature:g}.",
-    ]
-    lines += ["", *(f"| {' | '.join('-' if cell is None else str(cell) for cell in row)} |" for row in rows), ""]
-    lines += [f"- {text}" for text in closing_lines(summary, full=True)]
-    if summary.versions:
-        lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + "."]
-    return "\n".join(lines) + "\n"
 
 
 def _headlines(summary: Summary) -> dict[str, str]:

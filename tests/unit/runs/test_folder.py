@@ -133,7 +133,7 @@ from skill_ttrl.runs.folder import RunFolder
 
 folder = RunFolder.create(sys.argv[1], SkillTTRLConfig())
 folder.append_jsonl("metrics.jsonl", ["{}"])
-folder.write_text("summary.md", "old")
+folder.write_text("report.html", "old")
 before = sorted((str(p), p.stat().st_size) for p in folder.path.rglob("*"))
 limit = 20_000  # bytes a file may have: writes beyond it fail as on a full disk
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -147,7 +147,7 @@ def checkpoint(save_model=lambda path: None, tensors={}):
 
 for name, write in {
     "append": lambda: folder.append_jsonl("metrics.jsonl", ["x" * 100] * 1000),
-    "text": lambda: folder.write_text("summary.md", "x" * 100_000),
+    "text": lambda: folder.write_text("report.html", "x" * 100_000),
     "new file": lambda: folder.write_json("new.json", "x" * 100_000),
     "model": lambda: checkpoint(save_model=lambda path: (path / "m.bin").write_bytes(b"x" * 100_000)),
     "safetensors": lambda: checkpoint(save_model=save_safetensors),
@@ -176,5 +176,5 @@ def test_a_full_disk_is_said_and_leaves_everything_as_it_was(tmp_path: Path) -> 
     lines = done.stdout.splitlines()
     assert len(lines) == 7 and lines[-1] == "then 1"
     assert all(
-        "Cannot write" in line and ("size limit" in line or "the disk refused" in line) for line in lines[:-1]
+        "Cannot write" in line and ("File too large" in line or "the disk refused" in line) for line in lines[:-1]
     ), lines

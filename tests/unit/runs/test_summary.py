@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -20,7 +21,6 @@ from skill_ttrl.runs.metrics import trajectory_lines, vote_line
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.stages.reports.run_page import write_report_html
-from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json
 
 SUMMARY = Summary(
@@ -63,7 +63,7 @@ def test_a_whole_run_reads_back(folder: RunFolder) -> None:
     vote = VoteResult("2", 0.5, (True, False), (("2", 1),), abstained=1)
     folder.append_jsonl("votes.jsonl", [vote_line("rl", 1, "p1", vote, correct=True)])
     folder.append_jsonl("evaluations.jsonl", ['{"label": "before", "accuracy": 0.5}'])
-    write_summary(folder, SUMMARY)
+    folder.write_json("summary.json", asdict(SUMMARY))
 
     run = read_run(folder.path)
     assert run.config == SkillTTRLConfig(name="t") and run.summary == SUMMARY == read_summary(folder.path)
@@ -101,7 +101,7 @@ def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
     for step, value in ((1, 0.25), (2, 0.5), (3, math.nan), (4, 1.0)):
         log.log("rl", step, {"majority_ratio": value, "constant": 1, "<b>": value + 1})
     log.log("rl", 5, {"once": 1.0})
-    write_summary(folder, SUMMARY)
+    folder.write_json("summary.json", asdict(SUMMARY))
     task = Task("<p>", "E")
     steps = [Step("?", "", 0.0, True, False, completion=Completion(text, (), (), "stop")) for text in ("<think>a<i>\0</think>b<u>", "<think>c")]  # fmt: skip
     lines = trajectory_lines("rl", 1, Group(task, (Trajectory(task, tuple(steps), "b", "terminated"),)))

@@ -144,7 +144,7 @@ def test_where_a_file_may_not_grow_it_is_as_it_was(tmp_path: Path) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
         try:
-            with pytest.raises(RunFolderError, match="size limit"):
+            with pytest.raises(RunFolderError, match="File too large"):
                 file.append(["[1]", f"[{'2' * 200}]"])
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
