@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
+from skill_ttrl.errors import BudgetError, RunFolderError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.episode_logs import read_identity
 from skill_ttrl.stages.collect import collect_into, run_policy
@@ -183,10 +183,3 @@ def test_the_phase_collect_of_a_run_plays_tasks_that_it_trains_on(tmp_path: Path
     assert all("expert_action" in step.info for each in played for step in each.steps)
     before = out.read_bytes()
     assert collect_into(out, config, SilentProgress()).played == 0 and out.read_bytes() == before
-
-
-def test_a_phase_that_cannot_be_played_is_refused(tmp_path: Path) -> None:
-    unplayable = phase(collect={"agent": "openai:m", "epsilon": 0.5})
-    with pytest.raises(ConfigError, match=r"collect\.epsilon works with scripted agents, but collect\.agent=openai:m"):
-        collect_into(tmp_path / "collected.jsonl", unplayable, SilentProgress())
-    assert not list(tmp_path.iterdir())

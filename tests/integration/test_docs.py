@@ -18,8 +18,6 @@ import torch
 
 from skill_ttrl.config import load_config, recipe_names, verified_note
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms import ALGORITHMS
-from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.reader import read_run
 from tests.preloaded import run_script
 
@@ -202,11 +200,6 @@ def test_links_and_named_tests_are_there(page: Path) -> None:
         )
 
 
-def test_index_names_every_page() -> None:
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES[1:] if f"({page.name}" not in index and page.name != "index.md"] == []
-
-
 def test_readme_says_of_every_recipe_if_it_was_run() -> None:
     """A recipe whose settings have changed since then counts as not run."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -221,41 +214,6 @@ def test_readme_says_of_every_recipe_if_it_was_run() -> None:
 def test_generated_pages_are_made(name: str) -> None:
     made = runpy.run_path(str(ROOT / "docs" / f"generate_{name}.py"))[f"{name}_page"]()
     assert made.startswith("# ") and made.count("\n| ") > 100
-
-
-def options_in_tables() -> Iterator[tuple[str, list[str], str]]:
-    """(heading of the first column, what has options, the cell that names them) of each row that has such a cell in algorithms.md."""
-    kind, at = "", None
-    for line in (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8").splitlines():
-        row = line.replace("\\|", "/").strip("|") if line.startswith("|") else ""
-        cells = [cell.strip() for cell in row.split("|")] if row else []
-        if not cells or "options (defaults)" in cells:
-            kind, at = (cells[0].strip("`"), cells.index("options (defaults)")) if cells else ("", None)
-        elif at is not None and cells[0].startswith("`"):
-            yield kind, re.findall(r"`([\w.]+)`", cells[0]), cells[at]
-
-
-def options_of(kind: str, name: str) -> dict[str, Any]:
-    """Options of an algorithm or a loss, each with its default; `...` where it has to be given."""
-    registries: dict[str, Any] = {"rl.algorithm": ALGORITHMS, "rl.loss": LOSSES}
-    found = registries[kind].get(name)
-    defaults = {
-        key: ... if each.is_required() else each.default for key, each in found.options_type.model_fields.items()
-    }
-    return defaults | dict(getattr(found, "option_defaults", {}))
-
-
-def test_tables_of_algorithms_name_every_option_with_its_default() -> None:
-    words = {"null": None, "true": True, "false": False, "required": ...}
-    seen = set()
-    for kind, names, cell in options_in_tables():
-        stated = options_of(kind, "grpo") if "as `grpo`" in cell else {}
-        for option, text in re.findall(r"`(\w+)`[^`(,]*\(`?([^;:)`]+)", cell.partition("brings")[0]):
-            stated[option] = words[text] if text in words else float(text) if re.match(r"-?\d", text) else text
-        for name in names:
-            assert stated == options_of(kind, name), f"{kind} {name}"
-            seen.add((kind, name))
-    assert seen == {("rl.algorithm", name) for name in ALGORITHMS} | {("rl.loss", name) for name in LOSSES}
 
 
 @pytest.mark.parametrize(("page", "change"), [("README.md", "with_result"), ("docs/quickstart.md", "with_output")])

@@ -97,26 +97,6 @@ def test_what_the_run_before_was_trained_on_counts(tiny_yaml: Path, tmp_path: Pa
     assert [(each["transductive"], each["problems"]) for each in found] == [(True, 1), (False, 1)]
 
 
-@pytest.mark.slow
-def test_one_table_a_file(run: Path, tmp_path: Path) -> None:
-    one, two = problems(tmp_path / "one.jsonl", "11+11", "12+13"), problems(tmp_path / "two.jsonl", "20+30")
-    found = skillttrl("evaluate", run, "--data", one, "--data", two, "--json")
-    assert found.code == 0 and [(each["source"], each["problems"]) for each in found.json] == [
-        (str(one), 2),
-        (str(two), 1),
-    ]
-    # A file's figures do not depend on the others'.
-    assert skillttrl("evaluate", run, "--data", two, "--json").json == found.json[1]
-    limited = skillttrl("evaluate", run, "--data", one, "--data", two, "--set", "data.eval.limit=1", "--json").json
-    assert [each["problems"] for each in limited] == [1, 1]
-    refused(skillttrl("evaluate", run, "--data", one, "--data", one), 2, "twice")
-    parquet = tmp_path / "three.parquet"
-    import pandas
-
-    pandas.DataFrame([{"prompt": "Compute 11+11.", "answer": "22"}]).to_parquet(parquet)
-    assert skillttrl("evaluate", run, "--data", parquet, "--json").json["problems"] == 1
-
-
 def test_kept_samples_are_the_evaluation(run: Path, tmp_path: Path) -> None:
     asked = ("evaluate", run, "--output", tmp_path / "kept")
     first = skillttrl(*asked, "--json")

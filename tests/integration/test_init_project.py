@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.envs import env_tasks
 from skill_ttrl.envs.scaffold import init_project
-from skill_ttrl.errors import ConfigError, RunFolderError, SplitError
-from tests.integration.test_cli_commands import skillttrl
+from skill_ttrl.errors import ConfigError, RunFolderError
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "custom_env"
@@ -42,28 +39,6 @@ def test_what_is_written_passes_its_own_test(turns: bool, passed: str, tmp_path:
     init_project("key_game", folder, turns=turns)
     done = run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_key_game.py")
     assert done.returncode == 0 and passed in done.stdout, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_a_scripted_agent_s_episodes_are_imitated_and_reinforced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert skillttrl("init", "lock_game", "--turns").code == 0
-    few = (
-        "collect.episodes=8", "sft.steps=1", "rl.steps=1", "rl.prompts_per_step=2", "env.eval_tasks=4",
-        "runtime.threads=1",
-    )  # fmt: skip
-    done = skillttrl(
-        "train", "lock_game.yaml", "-o", "run", "--json", *(word for each in few for word in ("--set", each))
-    )
-    assert done.code == 0, done
-    with pytest.raises(SplitError, match="train"):
-        env_tasks("lock_game:LockGame-v0", {}, "nope")
-    assert done.json["steps"] == {"sft": 1, "rl": 1} and set(done.json["controls_after"]) == {"random", "first"}
-    collected = (tmp_path / "run" / "collected.jsonl").read_text().splitlines()
-    assert len(collected) == 8 and all(json.loads(line)["steps"][-1]["terminated"] for line in collected)
 
 
 @pytest.mark.slow
@@ -102,14 +77,6 @@ def test_a_name_that_is_no_module_name_or_hides_a_module(tmp_path: Path, name: s
     with pytest.raises(ConfigError):
         init_project(name, tmp_path / "inside")
     assert not list(tmp_path.iterdir())
-
-
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "my_env.yaml").write_text("mine")
-    with pytest.raises(RunFolderError, match=r"my_env\.yaml"):
-        init_project("my_env", tmp_path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["my_env.yaml"]
-    assert (tmp_path / "my_env.yaml").read_text() == "mine"
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,12 +28,6 @@ def test_episodes_are_collected_into_an_array_and_read_from_it(tmp_path: Path) -
     assert again.code == 0 and "episodes are in" in again.err and json.loads(array.read_text()) == items
 
 
-def test_an_array_that_was_not_begun_here_stays(tmp_path: Path) -> None:
-    (tmp_path / "mine.json").write_text("[1]")
-    refused(skillttrl(*COLLECT, "-o", tmp_path / "mine.json"), 4, "another program created it")
-    assert (tmp_path / "mine.json").read_text() == "[1]"
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [("[]", "found an empty list"), ("{}", "found dict"), ("[", "is not JSON"), ("[{}]", "entry 1 is not an episode")],

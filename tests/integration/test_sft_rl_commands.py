@@ -172,31 +172,6 @@ def test_defeats_are_imitated_by_advice_and_victories_without_it(episodes: Path)
     assert run_of(silent, "demonstrations.label=success").code == 0
 
 
-def test_an_empty_bank(episodes: Path) -> None:
-    place = Path("runs/bare")
-    shutil.copytree("runs/a/bank", place / "bank")
-    shutil.copy(episodes, place / "trajectories.jsonl")
-    shutil.rmtree(place / "bank")
-    with SkillBank(place / "bank", index="memory"):
-        pass
-    done = skillttrl("sft", "recipe.yaml", "--bank", place / "bank", *SMALL)
-    assert done.code == 0, done
-    shown = read_jsonl(place / "sft" / "demonstrations.jsonl")
-    assert shown and not any(chat["skills"] for chat in shown)
-
-
-@pytest.mark.slow
-def test_a_bank_in_the_working_directory_and_names_that_look_like_settings(episodes: Path) -> None:
-    place = Path("runs/odd: [1] #x")
-    shutil.copytree("runs/a/bank", place / "1")
-    shutil.copy(episodes, place / "trajectories.jsonl")
-    recipe = Path("recipe.yaml").resolve()
-    with chdir(place / "1"):
-        assert skillttrl("sft", recipe, "--bank", ".", *SMALL).code == 0
-    done = skillttrl("rl", "--bank", place / "1", "--policy", place / "sft", *SMALL)
-    assert done.code == 0 and (place / "rl" / "summary.json").is_file(), done
-
-
 @pytest.mark.slow
 def test_a_run_s_own_bank_brings_what_the_run_collected(episodes: Path, tmp_path: Path) -> None:
     settings = ("--set", "sft.steps=1", "--set", "rl.steps=1")

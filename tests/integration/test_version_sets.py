@@ -101,19 +101,6 @@ def test_cpu_set_leaves_out_what_is_built_for_cuda() -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "builds"),
-    [
-        ({"torch": "2.13.0+cpu", "transformers": "5.23.0"}, {"torch": "cpu"}),
-        (FITS, {"torch": "cpu"}),
-        (ON_GPU, {"torch": "cu130", "torchvision": "cu130"}),
-        ({**FITS, "vllm": "0.32.0+cpu"}, {"torch": "cpu"}),  # a server's stand-in name
-    ],
-)
-def test_environments_that_fit_have_no_misfit(tmp_path: Path, versions: dict[str, str], builds: dict[str, str]) -> None:
-    assert misfits(site(tmp_path, versions, builds)) == []
-
-
-@pytest.mark.parametrize(
     ("versions", "builds", "problem", "command"),
     [
         ({**FITS, "transformers": "5.23.0"}, {"torch": "cpu"}, "transformers 5.23.0", "lockfile cpu"),

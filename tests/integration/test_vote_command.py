@@ -89,15 +89,6 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     assert max(len(line) for line in (shown + full).splitlines()) <= 80
 
 
-def test_a_model_that_is_no_run(run: Path, tiny_yaml: Path, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    assert skillttrl("export", run, "-o", model).code == 0
-    asked = ("vote", "--policy", model, "--config", tiny_yaml, "-n", 4, "-o", tmp_path / "lab")
-    found = skillttrl(*asked, *ALL, "--json")
-    assert found.code == 0 and found.json["trained_on"] is None, found
-    refused(skillttrl(*asked, "--set", "rollout.temperature=0.5"), 4, "temperature")
-
-
 HOSTILE = "[red]\x1b[2J</title><script>x</script>"
 
 

@@ -58,21 +58,3 @@ def test_bounds_are_the_thresholds_of_the_code() -> None:
         "sampling/logp_difference/mean": f"[0, {max(MAX_LOGPROB_DIFF.values()):g}]",
     }
     assert {name: metric.healthy for name in bounds if (metric := find(name))} == bounds
-
-
-@pytest.mark.parametrize(
-    ("interval", "inside", "outside"),
-    [
-        ("[0, 1]", (0.0, 0.5, 1.0), (-0.1, 1.1)),
-        ("[0, 1)", (0.0, 0.9), (1.0,)),
-        ("(0, ∞)", (0.1, 1e9), (0.0,)),
-        ("[-1, ∞)", (-1.0,), (-1.1,)),
-        ("(-∞, 1]", (-1e9, 1.0), (1.1,)),
-        ("[0, 0]", (0.0,), (0.1, -0.1)),
-    ],
-)
-def test_brackets_say_whether_a_bound_belongs_to_the_interval(
-    interval: str, inside: tuple[float, ...], outside: tuple[float, ...]
-) -> None:
-    assert all(contains(interval, value) for value in inside)
-    assert not any(contains(interval, value) for value in outside)

@@ -7,7 +7,6 @@ import gc
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from types import FrameType
 
@@ -37,19 +36,6 @@ def test_a_signal_is_acknowledged_at_once(capsys: pytest.CaptureFixture[str]) ->
     with StopSignal() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.signum == signal.SIGINT and "stopping after this step" in capsys.readouterr().err
-
-
-def test_outside_the_main_thread_nothing_is_held() -> None:
-    done: list[str] = []
-
-    def work() -> None:
-        with signals_held():
-            done.append("done")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert done == ["done"]
 
 
 @pytest.mark.parametrize("place", ["__init__", "close"])

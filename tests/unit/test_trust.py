@@ -90,25 +90,13 @@ def test_a_setting_with_power_is_named(override: str, key: str, does: str) -> No
     assert does in powers(load_config({}, [override]).stated())[key]
 
 
-@pytest.mark.parametrize(("override", "key", "does"), POWERS[::7])
-def test_a_setting_with_power_is_refused_in_a_foreign_run(
-    override: str, key: str, does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = run_of(tmp_path / "run", override)
-    assert load_config(run) == load_config({}, [override])  # the user's own
-    become_another(monkeypatch, tmp_path)
-    with pytest.raises(TrustError, match="--trust") as caught:
-        load_config(run)
-    assert does in str(caught.value) and f"({key})" in str(caught.value)
-
-
 def test_a_foreign_run_is_refused_by_any_name_and_obeyed_where_it_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(tmp_path / "run", "env.id=evilmod:Evil-v0")
     become_another(monkeypatch, tmp_path)
     for source in (run, str(run), run / "config.yaml", str(run / "config.yaml")):
-        with pytest.raises(TrustError, match="--trust"):
+        with pytest.raises(TrustError, match=r"import the Python code evilmod:Evil-v0 \(env.id\)[^$]*--trust"):
             load_config(source)
     with trusting():
         assert load_config(run).env.id == "evilmod:Evil-v0"
@@ -126,13 +114,9 @@ def test_a_module_that_a_foreign_file_names_anywhere_is_not_imported(
 
 
 def test_what_runs_no_code_and_sends_nothing_needs_no_signature(tmp_path: Path) -> None:
-    assert powers(load_config({}, HARMLESS).stated()) == {}
-    assert not list(run_of(tmp_path / "run", *HARMLESS).glob(f"*{SUFFIX}"))
-
-
-def test_defaults_have_no_power() -> None:
     whole: dict[str, Any] = SkillTTRLConfig(skills={}, evolve={}).model_dump(mode="json")  # type: ignore[arg-type]
-    assert powers(whole) == {}
+    assert powers(load_config({}, HARMLESS).stated()) == {} == powers(whole)
+    assert not list(run_of(tmp_path / "run", *HARMLESS).glob(f"*{SUFFIX}"))
 
 
 def test_a_changed_config_is_nobody_s(tmp_path: Path) -> None:

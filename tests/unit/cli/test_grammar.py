@@ -22,23 +22,6 @@ def options(command: str) -> dict[str, object]:
     return {word: each for each in COMMANDS[command].params for word in (*each.opts, *each.secondary_opts)}
 
 
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Exit code and stderr of a command."""
-    monkeypatch.setattr(sys, "argv", ["skillttrl", *words])
-    with pytest.raises(SystemExit) as left:
-        main()
-    return int(left.value.code or 0), " ".join(capsys.readouterr().err.split())
-
-
-def test_an_option_that_never_was_stays_a_usage_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, said = run(monkeypatch, capsys, "collect", "--nonsense", "x")
-    assert code == 2 and "No such option: --nonsense" in said
-    code, said = run(monkeypatch, capsys, "configs", "a", "b")
-    assert code == 2 and "unexpected extra argument" in said
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_prints_json_and_shows_an_example(command: str) -> None:
     assert "--json" in options(command) or command == "serve"  # which prints vLLM's own messages

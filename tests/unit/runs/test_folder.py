@@ -17,32 +17,6 @@ def make(path: Path) -> RunFolder:
     return RunFolder.create(path, SkillTTRLConfig(name="t"))
 
 
-def test_create_writes_what_identifies_a_run(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path / "runs" / "a", SkillTTRLConfig(seed=7), source="seed: 7\n") as folder:
-        info = json.loads((folder.path / "run.json").read_text())
-        assert info["schema_version"] == SCHEMA_VERSION
-        assert {"skill_ttrl", "created", "python", "platform", "libraries"} <= info.keys()
-        assert info["libraries"]["numpy"]
-        assert load_config(folder.path / "config.yaml") == SkillTTRLConfig(seed=7) == folder.config
-        assert (folder.path / "config_source.yaml").read_text() == "seed: 7\n"
-        assert folder.sizes() == dict.fromkeys(APPEND_FILES, 0)
-    assert RunFolder.exists(tmp_path / "runs" / "a")
-
-
-def test_create_refuses_what_is_there_already(tmp_path: Path) -> None:
-    make(tmp_path / "a").close()
-    with pytest.raises(RunFolderError, match=r"already holds a run.*--resume auto"):
-        make(tmp_path / "a")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "thesis.tex").write_text("x")
-    with pytest.raises(RunFolderError, match=r"not empty and not a run folder \(found: thesis.tex\)"):
-        make(tmp_path / "b")
-    assert [entry.name for entry in (tmp_path / "b").iterdir()] == ["thesis.tex"]
-    (tmp_path / "c").write_text("x")
-    with pytest.raises(RunFolderError, match="a file has that name"):
-        make(tmp_path / "c")
-
-
 def test_a_creation_that_was_killed_can_be_started_again(tmp_path: Path) -> None:
     path = tmp_path / "a"
     make(path).close()

@@ -134,22 +134,6 @@ def test_model_card() -> None:
     assert "library_name: transformers" in folded
 
 
-def test_tensorboard_events_are_written_under_the_run(folder: RunFolder) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
-
-    tracker = open_tracker("tensorboard", folder, "t", folder.config.model_dump(mode="json"))
-    assert tracker is not None
-    log = MetricsLog(folder, tracker)
-    log.log("rl", 1, {"loss": 0.5, "kl": math.nan})
-    log.log("rl", 2, {"loss": 0.25})
-    tracker.close()
-    events = EventAccumulator(str(folder.tracker / "tensorboard"))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("rl/loss")] == [(1, 0.5), (2, 0.25)]
-    assert "rl/kl" not in events.Tags()["scalars"]
-
-
 def test_trackers_that_cannot_be_had(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_tracker("none", folder, "t", {}) is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 from rich.console import Console, RenderableType
 
 from skill_ttrl.cli.display.output import text_table
@@ -15,7 +13,6 @@ from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult
 from skill_ttrl.stages.reports.summary_text import closing_lines
 from skill_ttrl.stages.reports.summary_text import summary_table as table_of
-from skill_ttrl.statistics import verdict
 
 SUMMARY = Summary(
     "a", 0, "majority", False, 128, 8, 1.0,
@@ -64,19 +61,6 @@ def test_all_rows_of_a_run_have_intervals_and_none_repeats_another() -> None:
     assert "…" not in shown(summary_table(SUMMARY, full=True))
 
 
-def test_without_paired_data_there_is_no_verdict() -> None:
-    alone = replace(SUMMARY, intervals={"accuracy_after": (0.7, 0.8)})
-    rows = cells(shown(summary_table(alone)))
-    assert rows["avg@8"] == ["0.500", "0.750 [0.700, 0.800]"] and "verdict" not in shown(summary_table(alone))
-
-
-@pytest.mark.parametrize(
-    ("bounds", "word"), [((0.1, 0.2), "better"), ((-0.2, -0.1), "worse"), ((-0.1, 0.1), "unclear"), ((0, 0), "unclear")]
-)
-def test_a_verdict_needs_an_interval_without_zero(bounds: tuple[float, float], word: str) -> None:
-    assert verdict(bounds) == word
-
-
 def test_an_evaluation_shows_what_matters_and_how_many_rows_more_there_are() -> None:
     kind = TypeResult(2, 0.5, (0.1, 0.9))
     found = Evaluation(
@@ -90,10 +74,3 @@ def test_an_evaluation_shows_what_matters_and_how_many_rows_more_there_are() -> 
     assert "pass@1" not in cells(full)
     one = replace(found, samples=1, pass_at_k={"1": 0.5})
     assert list(cells(shown(evaluation_view(one)))) == ["avg@1, T = 1", "greedy"], "maj@1 and pass@1 are avg@1"
-
-
-def test_the_summary_of_the_pages_is_shown() -> None:
-    from skill_ttrl.types import from_json
-
-    copy = Path(__file__).parents[4] / "docs" / "quickstart-summary.json"
-    assert "better" in shown(summary_table(from_json(Summary, copy.read_bytes())))

@@ -42,17 +42,11 @@ def test_records_of_one_s_own(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"responses": []}, "'responses' must be a list of at least one text"),
-        ({"responses": [1]}, "'responses' must be a list of at least one text"),
-        ({"responses": "42"}, "'responses' must be a list, found a text"),
         ({"logprobs": [-1]}, "'logprobs' must be a list of 2 numbers"),
         ({"logprobs": [-1, "x"]}, "log-probability"),
         ({"logprobs": [-1, float("nan")]}, "log-probability"),
-        ({"logprobs": [True, False]}, "log-probability"),
-        ({"logprobs": [-(10**400), -1]}, "log-probability"),
         ({"logprobs": [-1, float("-inf")]}, "log-probability"),
         ({"lengths": [1.5, 2]}, "tokens"),
-        ({"lengths": [-1, 2]}, "tokens"),
-        ({"lengths": [1, 10**400]}, "tokens"),
         ({"problem": None}, "'problem' must be a text, found null"),
         ({"answer": [1]}, "'answer' must be a text or a whole number"),
     ],
@@ -85,28 +79,6 @@ def test_samples_of_an_evaluation(tmp_path: Path) -> None:
         read_stored(path)
     path.write_text(f'{to_json(main)}\n{{"draw": 1}}\n')
     with pytest.raises(DataError, match=r"samples\.jsonl:2 cannot be read: source: Field required"):
-        read_stored(path)
-
-
-@pytest.mark.parametrize(
-    ("sample", "message"),
-    [
-        (Sample("", "1", float("nan"), 2), "its log-probability must be a number"),
-        (Sample("", "1", float("-inf"), 2), "its log-probability must be a number"),
-        (Sample("", "1", -1.0, 10**400), "its tokens must be a whole number from 0"),
-        (Sample("", "1", -1.0, -2), "its tokens must be a whole number from 0"),
-    ],
-)
-def test_a_kept_sample_with_numbers_that_none_has(tmp_path: Path, sample: Sample, message: str) -> None:
-    path = tmp_path / "samples.jsonl"
-    row = to_json(TaskSamples("f", SAMPLE, Task("t", "E-v0"), (Sample("", "1"), sample)))
-    named = {"nan": "NaN", "-inf": "-Infinity"}.get(str(sample.logprob), str(sample.logprob))
-    path.write_text(
-        row.replace('"logprob":null,"tokens":' + str(sample.tokens), f'"logprob":{named},"tokens":{sample.tokens}')
-        + "\n"
-    )
-    assert named in path.read_text()
-    with pytest.raises(DataError, match=f"sample 1 of problem 't': {message}"):
         read_stored(path)
 
 
