@@ -113,7 +113,6 @@ def test_the_two_are_compared_task_by_task(pair: tuple[Path, Path]) -> None:
     assert after[0] is not None and after[1] is not None
     assert after[0].accuracy_after is not None and after[1].accuracy_after is not None
     (found,) = compare([baseline, reinforced])
-    assert found.paired
     assert found.figures["accuracy"].difference == pytest.approx(after[0].accuracy_after - after[1].accuracy_after)
     assert "SFT on the majority answers, seed 0" in (baseline / "report.html").read_text()
     card = max((baseline / "checkpoints").iterdir()).joinpath("README.md").read_text()
