@@ -31,7 +31,7 @@ from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.launch import Launch, Options, launch, launch_rl
 from skill_ttrl.stages.reports.compare import HEADLINES, read_evaluations
-from skill_ttrl.stages.setup.load import load_checked
+from skill_ttrl.stages.setup.defaults import load_checked
 from skill_ttrl.stages.setup.rules import check_run
 from skill_ttrl.stages.train import run
 from skill_ttrl.storage.jsonl import read_jsonl

@@ -31,7 +31,7 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.types import Group, Task
 

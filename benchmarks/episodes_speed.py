@@ -27,9 +27,8 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.chat import encode_chat, encode_next, encode_plain
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool, Exploration
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout, run_scripted_episode
-from skill_ttrl.rollout.scripted import Exploration
 from skill_ttrl.types import Message, Skill, Step, Task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

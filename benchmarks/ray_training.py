@@ -19,7 +19,7 @@ from statistics import fmean, median
 from skill_ttrl.config import load_config
 from skill_ttrl.cores import cores
 from skill_ttrl.stages import collect, train
-from skill_ttrl.stages.inputs.selection import TaskSelection
+from skill_ttrl.stages.inputs.tasks import TaskSelection
 from skill_ttrl.storage.jsonl import read_jsonl
 
 RAY = ["scale.address=local"]

@@ -123,10 +123,10 @@ def collect(
     """
     from skill_ttrl.agents.scripted import find_scripted_agent
     from skill_ttrl.envs import resolve_env
-    from skill_ttrl.rollout.scripted import Exploration
+    from skill_ttrl.rollout.episode import Exploration
     from skill_ttrl.runs.episode_logs import lines_of
     from skill_ttrl.stages.collect import run, run_policy
-    from skill_ttrl.stages.inputs.selection import TaskSelection
+    from skill_ttrl.stages.inputs.tasks import TaskSelection
 
     check_resume(resume, output, lines_of(output))
     data = generated_data(env_data, mock)

@@ -47,7 +47,7 @@ def configs(
         _convert(Path(config), output, as_json)
         return
     from skill_ttrl.config import read_config_text
-    from skill_ttrl.config.yaml_text import read_mapping
+    from skill_ttrl.config.section import read_mapping
     from skill_ttrl.storage.files import write_new
 
     text, where = read_config_text(config)
@@ -99,8 +99,7 @@ def _resolved(source: str, overrides: Sequence[str]) -> str:
     """The config that runs, with what its environment and its algorithm bring; of a run of another user, as it is saved."""
     from skill_ttrl.config import load_config
     from skill_ttrl.errors import TrustError
-    from skill_ttrl.stages.setup.defaults import with_defaults
-    from skill_ttrl.stages.setup.load import load_checked
+    from skill_ttrl.stages.setup.defaults import load_checked, with_defaults
 
     try:
         return with_defaults(load_checked(source, overrides, lambda text: print(text, file=sys.stderr))).to_yaml()

@@ -37,7 +37,7 @@ def doctor(
         show({"lockfile": path}, as_json, lines=[path])
         return
     from skill_ttrl.stages.doctor.diagnose import diagnose
-    from skill_ttrl.stages.setup.load import load_checked
+    from skill_ttrl.stages.setup.defaults import load_checked
 
     if overrides and not config:
         raise ConfigError("--set changes a config. Name one: --config CONFIG.")

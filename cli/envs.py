@@ -57,8 +57,7 @@ class Person:
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """Read an action; raises `Stopped` when the user leaves or the input ends."""
-        from skill_ttrl.rollout.episode import Stopped
-        from skill_ttrl.rollout.info import admissible_actions
+        from skill_ttrl.rollout.episode import Stopped, admissible_actions
 
         listed = admissible_actions(info)
         while True:

@@ -181,7 +181,7 @@ def _play(
     from skill_ttrl.config import load_config
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.stages import collect
-    from skill_ttrl.stages.inputs.selection import TaskSelection
+    from skill_ttrl.stages.inputs.tasks import TaskSelection
 
     if config is None:
         arguments, scale = scripted_settings(settings, None)

@@ -92,8 +92,7 @@ def run_or_check(
         raise typer.Exit(launch(this_command(), ranks, notice=notice, saved=lambda: what_is_saved(folder)))
     from skill_ttrl.stages.reports.inspect import seeds_inspection
     from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
-    from skill_ttrl.stages.seeds import run_seeds
-    from skill_ttrl.stages.train import check_runnable, run
+    from skill_ttrl.stages.train import check_runnable, run, run_seeds
 
     if launched():  # before the other ranks are waited for
         check_runnable(config, None if seeds else folder, resume)

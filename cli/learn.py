@@ -141,7 +141,7 @@ def _gate(policy: str | None, overrides: Sequence[str] | None) -> Iterator[TestC
 
 def _checked(config: str | None, overrides: Sequence[str] | None) -> SkillTTRLConfig | None:
     """Load the config that is given; None without one."""
-    from skill_ttrl.stages.setup.load import load_checked
+    from skill_ttrl.stages.setup.defaults import load_checked
 
     return load_checked(config or {}, overrides or ()) if config or overrides else None
 

@@ -135,7 +135,7 @@ def strategy_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
     Raises:
         ConfigError: an argument is not written so.
     """
-    from skill_ttrl.config.yaml_text import read_value
+    from skill_ttrl.config.section import read_value
 
     found: dict[str, dict[str, Any]] = {}
     for word in given:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config.section import read_mapping
 from skill_ttrl.config.seed_keys import DEMONSTRATIONS, FIRST_SKILL_TTRL, SKILLRL_RUST, Key
-from skill_ttrl.config.yaml_text import read_mapping
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.rl.algorithms import build_algorithm
 from skill_ttrl.rl.losses import build_loss

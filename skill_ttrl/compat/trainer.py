@@ -21,8 +21,7 @@ from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.merge import MergeRules, merge_groups
 from skill_ttrl.skills.mergers import HeuristicMerger, Merged, Merger, make_merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
-from skill_ttrl.stages.setup.open_bank import starting_skills
-from skill_ttrl.stages.setup.open_run import Resume
+from skill_ttrl.stages.setup.open_run import Resume, starting_skills
 from skill_ttrl.stages.train import run
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic

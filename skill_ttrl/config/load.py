@@ -17,8 +17,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.config.data import NamedSource
 from skill_ttrl.config.schema import SkillTTRLConfig
-from skill_ttrl.config.section import explain_problem, section_at
-from skill_ttrl.config.yaml_text import read_mapping, read_value
+from skill_ttrl.config.section import explain_problem, read_mapping, read_value, section_at
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.trust import check_trusted
 

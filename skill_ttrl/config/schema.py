@@ -11,18 +11,21 @@ from typing import Any, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from skill_ttrl.config.backends import CommandConfig, EndpointsConfig, VLLMConfig
-from skill_ttrl.config.data import DataConfig, EnvConfig, Source
-from skill_ttrl.config.model import BUILTIN, ModelConfig
-from skill_ttrl.config.optimize import OptimizeConfig
+from skill_ttrl.config.data import BUILTIN, DataConfig, EnvConfig, ModelConfig, RuntimeConfig, ScaleConfig, Source
 from skill_ttrl.config.rl import RLConfig
-from skill_ttrl.config.runtime import RuntimeConfig, ScaleConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
-from skill_ttrl.config.section import Section
+from skill_ttrl.config.section import Section, write_yaml
 from skill_ttrl.config.seed_keys import SeedSections
-from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
-from skill_ttrl.config.skills import SkillsConfig
-from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig
-from skill_ttrl.config.yaml_text import write_yaml
+from skill_ttrl.config.skills import OptimizeConfig, SkillsConfig
+from skill_ttrl.config.training import (
+    CollectConfig,
+    DaggerConfig,
+    DemonstrationsConfig,
+    DistillConfig,
+    EvolveConfig,
+    SFTConfig,
+    VoteSFTConfig,
+)
 
 Phase = Literal["collect", "distill", "sft", "dagger", "rl", "vote_sft"]
 _NO_SETTINGS = ("name", "seed", "run", "scale", "verified", "requires")

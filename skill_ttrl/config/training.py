@@ -1,4 +1,4 @@
-"""Sections of a config: the phases of supervised learning, `sft`, `dagger` and the baseline `vote_sft`. Defaults: SkillRL."""
+"""Sections of a config: collected episodes, skills distilled from them, supervised phases, and skills that evolve. Defaults: SkillRL."""
 
 from __future__ import annotations
 
@@ -91,3 +91,89 @@ class VoteSFTConfig(Section):
     """Samples per optimizer step."""
     learning_rate: float = Field(default=1e-5, gt=0, le=10)
     """Peak rate of AdamW; small models can use more."""
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class CollectConfig(Section):
+    """The phase collect: episodes to distill skills from and to imitate."""
+
+    agent: str = "expert"
+    """A scripted agent (`expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, `rule`, `careful`, `brief`, `module:attribute`), or a policy: a run, a model, `openai`."""
+    data: list[str] | None = Field(default=None, min_length=1)
+    """Data sets to play one after another, each in the place of `env.kwargs.data`, such as `[official, "generated:10000"]`, with `episodes`
+    and `rollouts_per_task` for each. None: that of `env.kwargs`. It does not affect what the run trains and evaluates on."""
+    episodes: int | None = Field(default=64, ge=1)
+    """Number of episodes; None: `rollouts_per_task` for every training task."""
+    rollouts_per_task: int = Field(default=1, ge=1)
+    """Episodes of each task."""
+    epsilon: Share | Annotated[list[Share], Field(min_length=1)] = 0.0
+    """Probability that a scripted agent's step takes a random admissible action instead of its own, which the step's info records as
+    `expert_action`. A list gives one value per rollout of a task, such as `[0, 0.1, 0.2, 0.3]` with `rollouts_per_task: 4`."""
+    explore_moves: float = Field(default=0.0, ge=0, le=1)
+    """Share of these random actions that only move (`explore_moves_like`), if the environment lists any. A move changes nothing but the
+    place, so it leaves the task solvable and teaches the way back."""
+    explore_moves_like: list[str] = Field(default=["go to *"], min_length=1)
+    """Actions that only move: a text, or its beginning followed by `*`."""
+    explore_never: list[str] = Field(default_factory=list)
+    """Actions never taken at random, such as the one that ends an episode: a text, or its beginning followed by `*`. If no other action is
+    possible, the agent's own is taken."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Longest episode of a scripted agent, in steps; None: the environment's limit."""
+
+
+class DistillConfig(Section):
+    """The phase distill: skills from successes and failures, by type of task."""
+
+    teacher: str = "heuristic"
+    """Teacher that writes the skills: `heuristic` (what winners did and losers did not; no language model), `openai`
+    (`endpoints`), or `module:attribute` of your own."""
+    max_general: int = Field(default=12, ge=0)
+    """Most general principles (SkillRL: 8-12, WebShop 10-15)."""
+    max_specific: int = Field(default=6, ge=0)
+    """Most skills of one type of task (SkillRL: 4-6)."""
+    max_mistakes: int = Field(default=12, ge=0)
+    """Most mistakes to avoid (SkillRL: 8-12)."""
+    successes: int = Field(default=5, ge=0)
+    """Won episodes of each type to show the teacher (SkillRL: 5; WebShop: 8)."""
+    failures: int = Field(default=5, ge=0)
+    """Lost episodes of each type to show the teacher."""
+
+
+class DemonstrationsConfig(Section):
+    """Demonstrations of the phase sft if `sft.data` is not set: steps of collected episodes, with skills in their prompts."""
+
+    trajectories: str | list[str] | None = None
+    """One or more files of collected episodes; None: those of the run's phase collect."""
+    examples: int | None = Field(default=7500, ge=1)
+    """Most steps to imitate (SkillRL: 7,500 of ALFWorld, 2,400 of WebShop), spread over episodes; None: all."""
+    label: Literal["success", "expert"] = "success"
+    """Actions to imitate: `success`: those of won episodes. `expert`: the agent's own action at each step of every episode (see
+    `collect.epsilon`)."""
+    rationale: Literal["none", "openai"] = "none"
+    """Content of `<think>`. `none`: no tag. `openai`: a text written by the teacher of `endpoints`."""
+    no_skill_fraction: float = Field(default=0.2, ge=0, le=1)
+    """Share of the episodes whose prompts have no skills, so that the policy learns what skills add."""
+    random_skill_fraction: float = Field(default=0.1, ge=0, le=1)
+    """Share of the episodes whose prompts have random skills of the bank instead of retrieved ones."""
+
+
+class EvolveConfig(Section):
+    """Skills evolve during training: failures on training tasks lead to new and better skills."""
+
+    every: int = Field(default=5, ge=1)
+    """Steps of the rl phase between two checks of success by task type (SkillRL: 5)."""
+    threshold: float = Field(default=0.4, gt=0, le=1)
+    """Task types whose success since the last check is below this are analyzed (SkillRL: 0.4). To turn evolution off, remove the section."""
+    min_episodes: int = Field(default=8, ge=1)
+    """Episodes of a type needed to judge it."""
+    max_failures_below_threshold: int = Field(default=10, ge=1)
+    """Failures to analyze of types below the threshold (SkillRL: 10)."""
+    max_failures_above_threshold: int = Field(default=5, ge=0)
+    """Failures to analyze of types above the threshold but not perfect, once any type is below it (SkillRL: 5)."""
+    max_new_skills: int = Field(default=3, ge=0)
+    """Most new or changed skills per round (SkillRL: 3)."""
+    teacher: str = "heuristic"
+    """As `distill.teacher`, or `analogy`: copies skills of other task types, filled in with the actions offered in failures of a type
+    without skills. They are guesses: use it with `skills.gate`."""

@@ -23,9 +23,17 @@ from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.hand_over import BatchingBackend, HandOver
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.registry import naming
-from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, TextEnvironment
-from skill_ttrl.rollout.episode import ActiveRollout, call_inline, operations
-from skill_ttrl.rollout.scripted import Exploration, ScriptedPlayer, ScriptedPolicy
+from skill_ttrl.rollout.episode import (
+    ActiveRollout,
+    EnvPool,
+    EnvThreads,
+    Exploration,
+    ScriptedPlayer,
+    ScriptedPolicy,
+    TextEnvironment,
+    call_inline,
+    operations,
+)
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.merge import note
 from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.rollout.samples import TaskSamples
+from skill_ttrl.rollout.outcome import TaskSamples
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Group, Labels, VoteResult, to_json

@@ -21,7 +21,7 @@ from typing import Any
 
 import skill_ttrl
 from skill_ttrl.config import ScaleConfig
-from skill_ttrl.config.runtime import AUTO, LOCAL
+from skill_ttrl.config.data import AUTO, LOCAL
 from skill_ttrl.cores import cores
 from skill_ttrl.errors import MissingDependencyError, WorkerError
 from skill_ttrl.progress import Progress

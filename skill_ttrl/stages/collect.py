@@ -24,19 +24,19 @@ from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderErr
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, current_ledger, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rollout.episode import MOVES, Exploration
 from skill_ttrl.rollout.outcome import (
     EpisodeResult,
     RunningSuccess,
+    SamplingPass,
     SuccessStats,
     count_by_type,
     count_success,
     episode_result,
 )
-from skill_ttrl.rollout.samples import SamplingPass
-from skill_ttrl.rollout.scripted import MOVES, Exploration
 from skill_ttrl.runs.episode_logs import TrajectoryFile, lines_of, write_array
 from skill_ttrl.runs.folder import describe_environment
-from skill_ttrl.stages.inputs.selection import TaskSelection, Unit, training_selection
+from skill_ttrl.stages.inputs.tasks import TaskSelection, Unit, training_selection
 from skill_ttrl.stages.targets.resolve import EvalTarget, decisive, env_kwargs, in_env, is_trained, resolve_target
 from skill_ttrl.stages.targets.sampler import (
     ABORT_AFTER_FAILURES,

@@ -18,8 +18,15 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, read_with_progress
-from skill_ttrl.stages.inputs.leak import foreign_splits, leaked, refuse_leak, seen_tasks, training_splits
-from skill_ttrl.stages.inputs.tasks import evaluation_split, source_tasks
+from skill_ttrl.stages.inputs.tasks import (
+    evaluation_split,
+    foreign_splits,
+    leaked,
+    refuse_leak,
+    seen_tasks,
+    source_tasks,
+    training_splits,
+)
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 
 COLLECTED = "collected.jsonl"

@@ -27,7 +27,7 @@ from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints, bank_unchanged
 from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import SOURCE, Case, CaseCollector, TeacherResult
-from skill_ttrl.stages.inputs.leak import ForeignSplits, refuse_leak, training_splits
+from skill_ttrl.stages.inputs.tasks import ForeignSplits, refuse_leak, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import remove_unfinished, unfinished, wrap_os_errors

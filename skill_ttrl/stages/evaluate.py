@@ -15,11 +15,10 @@ from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
-from skill_ttrl.rollout.samples import TaskSamples
+from skill_ttrl.rollout.outcome import TaskSamples
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
 from skill_ttrl.stages.inputs.tasks import set_names
-from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples
 from skill_ttrl.stages.targets.resolve import (
     EvalDataset,
     EvalTarget,
@@ -29,6 +28,7 @@ from skill_ttrl.stages.targets.resolve import (
     with_fitting,
     with_limit,
 )
+from skill_ttrl.stages.targets.sampler import DrawnSamples, draw_samples
 from skill_ttrl.types import Task, to_json
 
 

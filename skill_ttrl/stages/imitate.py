@@ -24,11 +24,10 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.parallel.driver import sft_learner
 from skill_ttrl.rl.sft_learner import batch_selector
+from skill_ttrl.rollout.episode import ADVICE
 from skill_ttrl.rollout.rollout import refuse_failure
-from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
-from skill_ttrl.stages.inputs.demonstrate import scene_at
-from skill_ttrl.stages.setup.encode import Encoded, agent_of, encode_advised, refuse_too_long
+from skill_ttrl.stages.setup.encode import Encoded, agent_of, encode_advised, refuse_too_long, scene_at
 from skill_ttrl.stages.training.metrics import answer_metrics, episode_metrics, group_metrics, several_types
 from skill_ttrl.stages.training.run import RolloutWorker, Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.sampling import StepTimer, step_tasks

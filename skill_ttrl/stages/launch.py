@@ -18,7 +18,7 @@ from skill_ttrl.llm.backends import is_command, is_remote
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.runs.folder import NO_EFFECT_ON_RESULTS, RunFolder
 from skill_ttrl.skills.log import is_bank
-from skill_ttrl.stages.setup.load import load_checked
+from skill_ttrl.stages.setup.defaults import load_checked
 
 EPISODES = "trajectories.jsonl"
 """The file that `skillttrl collect` writes in the documentation, in the folder of the bank that is distilled from it."""

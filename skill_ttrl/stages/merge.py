@@ -28,7 +28,7 @@ from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups, merg
 from skill_ttrl.skills.mergers import MergeReport, make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import bank_unchanged
-from skill_ttrl.stages.inputs.leak import foreign_splits, refuse_leak, training_splits
+from skill_ttrl.stages.inputs.tasks import foreign_splits, refuse_leak, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.jsonl import first_keys, whole_lines

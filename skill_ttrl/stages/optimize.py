@@ -37,9 +37,7 @@ from skill_ttrl.registry import import_attribute
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.document import skills_of
-from skill_ttrl.stages.inputs.leak import task_content
-from skill_ttrl.stages.inputs.pin import pinned_source
-from skill_ttrl.stages.inputs.tasks import source_tasks, training_tasks
+from skill_ttrl.stages.inputs.tasks import pinned_source, source_tasks, task_content, training_tasks
 from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, true_answer
 from skill_ttrl.stages.optimizing.summary import (
     SUMMARY,
@@ -52,8 +50,7 @@ from skill_ttrl.stages.optimizing.summary import (
     summarize,
 )
 from skill_ttrl.stages.setup.build import build_for_eval
-from skill_ttrl.stages.setup.defaults import with_env_defaults
-from skill_ttrl.stages.setup.load import load_checked
+from skill_ttrl.stages.setup.defaults import load_checked, with_env_defaults
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.training.run import RolloutWorker
 from skill_ttrl.storage.append_log import flatten

@@ -1,9 +1,10 @@
-"""`skillttrl train`: all phases of a recipe in one resumable run."""
+"""`skillttrl train`: all phases of a recipe in one resumable run, or one run a seed."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -22,6 +23,7 @@ from skill_ttrl.rl.parallel.environment import launched
 from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder, config_differences
 from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
@@ -30,20 +32,20 @@ from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.imitate import cold_start, imitate_expert, imitate_majority
 from skill_ttrl.stages.optimizing.bank_text import make_bank_text
-from skill_ttrl.stages.reports.compare import read_evaluations
+from skill_ttrl.stages.reports.compare import SEEDS, Seeds, is_seeds, named_seeds, read_evaluations, read_seeds
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import summarise
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import RunTasks, build, make_rewards, open_tasks
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import KEPT, Encoded, encode_demonstrations
-from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
-from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkpoint
+from skill_ttrl.stages.setup.open_run import Resume, discard_bank, open_folder, open_run_bank, restore_checkpoint
 from skill_ttrl.stages.setup.rollout_workers import on_cluster
 from skill_ttrl.stages.setup.rules import check_run, learning_phases, uncorrected_staleness
 from skill_ttrl.stages.training.evolve import make_evolver
 from skill_ttrl.stages.training.run import BEFORE, Meter, ResumePoint, Run, TrainingComponents, WarningLog
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
 IMITATING: tuple[Phase, ...] = ("sft", "dagger")
 """Phases that imitate demonstrations."""
@@ -361,3 +363,68 @@ def _train(run: Run, phases: dict[Phase, Callable[[Run], None]]) -> None:
         if run.meter.evaluations:  # else there is nothing to sum up
             run.folder.write_json("summary.json", asdict(summarise(run, failed=str(error))))
         raise
+
+
+def run_seeds(
+    config: SkillTTRLConfig,
+    output: str | Path,
+    seeds: Sequence[int],
+    *,
+    resume: Resume | None = None,
+    progress: Callable[[Path], Progress] | None = None,
+    source: str | None = None,
+) -> Seeds:
+    """Run `config` once under each seed, one after another, into `output/seed-N`.
+
+    Args:
+        config: what to do; its own seed is not looked at.
+        output: folder of the runs; new, or one of the same seeds with `resume`.
+        seeds: which, each once.
+        resume: "auto" continues: seeds that have finished with exactly these settings are skipped. See `stages.train.run`.
+        progress: makes the progress of each run, from its folder.
+        source: text of the config file, kept with each run.
+
+    Raises:
+        ConfigError: no seed, or one twice, was named.
+        RunFolderError: `output` holds other seeds or something else.
+        SkillTTRLError: see `stages.train.run`; what was done is kept.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"List each seed once, such as 0,1,2; found {', '.join(map(str, seeds)) or 'none'}.")
+    output = Path(output)
+    _begin_seeds(output, config.name, seeds, resume)
+    for seed in seeds:
+        folder = output / f"seed-{seed}"
+        mine = config.model_copy(update={"seed": seed}, deep=True)
+        if resume is not None and _has_ended(folder, mine):
+            continue
+        run(mine, folder, resume=resume, progress=progress(folder) if progress else None, source=source)
+    return read_seeds(output)
+
+
+def _has_ended(folder: Path, config: SkillTTRLConfig) -> bool:
+    """Tell whether nothing is left to do: other settings lengthen the run or are refused, as they are without `--seeds`."""
+    if not (folder / "summary.json").is_file():
+        return False
+    return not config_differences(read_run(folder).config, with_defaults(config))
+
+
+def _begin_seeds(output: Path, name: str, seeds: Sequence[int], resume: str | None) -> None:
+    if is_seeds(output):
+        before = named_seeds(output)[1]
+        if resume is None:
+            raise RunFolderError(
+                f"{output} already holds runs with the seeds {', '.join(map(str, before))}. Continue them with --resume auto, or choose "
+                "another --output."
+            )
+        if before != list(seeds):
+            raise RunFolderError(
+                f"{output} was started with the seeds {', '.join(map(str, before))}, not {', '.join(map(str, seeds))}. Use the same "
+                "seeds, or choose another --output."
+            )
+        return
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RunFolderError(f"{output} is not empty and holds no runs of --seeds. Choose another --output.")
+    with wrap_os_errors("make", output):
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomic(output / SEEDS, json.dumps({"name": name, "seeds": list(seeds)}, indent=2).encode() + b"\n")

@@ -22,14 +22,14 @@ from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.rollout.samples import SAMPLE, Sample, SamplingPass, TaskSamples, sample_of
+from skill_ttrl.rollout.outcome import SAMPLE, Sample, SamplingPass, TaskSamples, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder, read_facts
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.stages.inputs.tasks import own_training_tasks
-from skill_ttrl.stages.setup.load import load_checked
-from skill_ttrl.stages.targets.draw import draw_samples
+from skill_ttrl.stages.setup.defaults import load_checked
 from skill_ttrl.stages.targets.resolve import is_stored, resolve_target, with_fitting, with_limit
+from skill_ttrl.stages.targets.sampler import draw_samples
 from skill_ttrl.statistics import Interval, Verdict, mean_interval, paired_difference, verdict
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.storage.jsonl import first_keys, whole_lines

@@ -17,8 +17,8 @@ from skill_ttrl.envs.alfworld.maker import write_games
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_plain, turn_end
 from skill_ttrl.llm.models.builtin import build_tokenizer
+from skill_ttrl.rollout.episode import Exploration
 from skill_ttrl.rollout.rollout import run_scripted_episode
-from skill_ttrl.rollout.scripted import Exploration
 from skill_ttrl.stages.setup.policy import prompt_texts
 from skill_ttrl.types import Trajectory, to_json
 

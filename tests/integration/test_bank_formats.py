@@ -9,7 +9,7 @@ import pytest
 
 from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.stages.setup.open_bank import open_run_bank, starting_skills
+from skill_ttrl.stages.setup.open_run import open_run_bank, starting_skills
 from tests.integration.test_cli_commands import refused, skillttrl
 
 FILE = {

@@ -13,7 +13,7 @@ from skill_ttrl.errors import BudgetError, RunFolderError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.episode_logs import read_identity
 from skill_ttrl.stages.collect import collect_into, run_policy
-from skill_ttrl.stages.inputs.selection import TaskSelection
+from skill_ttrl.stages.inputs.tasks import TaskSelection
 from skill_ttrl.types import Trajectory, from_json
 from tests.doors import DOORS, opens
 from tests.faulty_server import FaultyServer

@@ -15,7 +15,7 @@ from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.distill import run
-from skill_ttrl.stages.inputs.selection import TaskSelection
+from skill_ttrl.stages.inputs.tasks import TaskSelection
 from skill_ttrl.types import Trajectory, from_json, to_json
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.preloaded import run_code

@@ -19,7 +19,7 @@ from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.types import Group
 from tests.alfworld_kitchen import walks, write_game

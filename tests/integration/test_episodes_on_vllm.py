@@ -23,7 +23,7 @@ from skill_ttrl.llm.vllm.servers import ServerPool
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.setup.open_bank import bank_in_memory
+from skill_ttrl.stages.setup.open_run import bank_in_memory
 from skill_ttrl.stages.training.run import TrainingComponents
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Trajectory

@@ -15,11 +15,10 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.stages import train
-from skill_ttrl.stages.inputs.demonstrate import demonstrate, demonstrate_episodes
-from skill_ttrl.stages.setup.encode import encode_shown
+from skill_ttrl.stages.setup.encode import demonstrate, demonstrate_episodes, encode_shown
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Step, Task, Trajectory
 from tests.kiosk import FORM, KIOSK, Kiosk

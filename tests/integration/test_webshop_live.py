@@ -17,7 +17,7 @@ from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, read_page
 from skill_ttrl.envs.webshop.pages import Text, as_text
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.stages import collect
-from skill_ttrl.stages.inputs.selection import TaskSelection
+from skill_ttrl.stages.inputs.tasks import TaskSelection
 from tests.web_shop_server import started_shop
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"

@@ -17,18 +17,22 @@ from skill_ttrl.llm.models.load import count_parameters, load_model_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.data_phases import refuse_episodes
 from skill_ttrl.stages.doctor.diagnose import host_checks
-from skill_ttrl.stages.inputs.demonstrate import answer_note
-from skill_ttrl.stages.inputs.leak import (
+from skill_ttrl.stages.inputs.tasks import (
     demonstration_leaks,
+    evaluation_split,
     foreign_splits,
+    is_held_out,
+    leaks,
+    other_family,
     refuse_leak,
     seen_prompts,
     seen_tasks,
+    source_tasks,
     training_splits,
 )
-from skill_ttrl.stages.inputs.tasks import evaluation_split, is_held_out, leaks, other_family, source_tasks
 from skill_ttrl.stages.setup.build import make_envs
 from skill_ttrl.stages.setup.defaults import with_defaults
+from skill_ttrl.stages.setup.encode import answer_note
 from skill_ttrl.stages.setup.rules import combined, refusals, task_refusals
 from skill_ttrl.types import Task, derive_seed
 

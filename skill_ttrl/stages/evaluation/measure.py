@@ -25,11 +25,9 @@ from skill_ttrl.config import EvalConfig, RolloutConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling, wait_for
-from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.outcome import interval_of_rollouts
+from skill_ttrl.rollout.episode import EnvPool, ScriptedPolicy
+from skill_ttrl.rollout.outcome import GREEDY, SAMPLE, SamplingPass, TaskSamples, drawn, interval_of_rollouts
 from skill_ttrl.rollout.rollout import RolloutSettings, refuse_failure, rollout
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, SamplingPass, TaskSamples, drawn
-from skill_ttrl.rollout.scripted import ScriptedPolicy
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, SamplingResult, TypeResult
 from skill_ttrl.statistics import (
     Interval,

@@ -1,22 +1,65 @@
-"""The tasks that a run trains on and is measured on."""
+"""The tasks that a run trains on and is measured on: which they are, the exact version of their data, and leaks between the two.
+
+Tasks are compared by what they state, as plain text (`plain`): a trailing space, other case, full-width digits or invisible
+characters make no new task. Tasks of an environment that state nothing are compared by what it shows first. A leak is refused.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.config import DataConfig, GateConfig, SkillTTRLConfig, Source, load_config
-from skill_ttrl.data.tasks import load_tasks, system_message
-from skill_ttrl.envs import env_tasks, resolve_env
-from skill_ttrl.errors import ConfigError, DataError, EnvError, SplitError, TrustError, annotate_error
+from skill_ttrl.agents.document import document_revision
+from skill_ttrl.config import (
+    BUILTIN,
+    DataConfig,
+    GateConfig,
+    ModelConfig,
+    SkillsConfig,
+    SkillTTRLConfig,
+    Source,
+    load_config,
+)
+from skill_ttrl.config.rl import COPY
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.records import FILE_HASH, read_source
+from skill_ttrl.data.tasks import CHECK, load_demonstrations, load_tasks, system_message
+from skill_ttrl.envs import env_tasks, make_env, resolve_env
+from skill_ttrl.envs.lookup import refuse_split, split_argument
+from skill_ttrl.envs.tasks import spread
+from skill_ttrl.envs.text_env import close_env
+from skill_ttrl.errors import (
+    ConfigError,
+    DataError,
+    EnvError,
+    ModelError,
+    SplitError,
+    TrustError,
+    annotate_error,
+    did_you_mean,
+)
 from skill_ttrl.llm.backend import Backend
-from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress
-from skill_ttrl.stages.inputs.leak import leaked, refuse_leak, run_of, seen_by_run, seen_tasks, task_content
-from skill_ttrl.stages.inputs.pin import pinned_source
-from skill_ttrl.types import Task, derive_seed
+from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.llm.models.gguf import is_gguf
+from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
+from skill_ttrl.rollout.episode import TextEnvironment
+from skill_ttrl.runs.checkpoint import MANIFEST
+from skill_ttrl.runs.folder import RunFolder, describe_environment
+from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.signals import FAILURES, pass_signals
+from skill_ttrl.skills.embedders import hub_commit
+from skill_ttrl.types import Task, Trajectory, derive_seed, to_json
+from skill_ttrl.voting.rewards import MODEL_REWARD
 
 _SPLITS = "A run trains on env.train_split and evaluates on env.eval_split."
 
@@ -236,3 +279,470 @@ def split_tasks(tasks: Sequence[Task], count: int, seed: int) -> tuple[list[Task
     return [task for place, task in enumerate(tasks) if place not in held_out], [
         tasks[place].without_ground_truth() for place in drawn
     ]
+
+
+FOLDER_DIGEST = "blocks:"
+_BLOCKS, _BLOCK = 64, 1 << 20
+"""A weight file is recognised by its size and so many blocks of so many bytes, spread over it evenly."""
+
+
+def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with every revision that can be known filled in.
+
+    Raises:
+        DataError: a data set cannot be read, or a file's content is not the pinned one.
+        ModelError: a hub model cannot be found, or a reward model is not the pinned one.
+    """
+    pinned, found = pin_policy(config), dict[str, str | None]()
+    if config.reinforces and config.rl.reward.startswith(MODEL_REWARD):
+        name = config.rl.reward.removeprefix(MODEL_REWARD)
+        found[name] = _reward_revision(name, config.data.revisions.get(name))
+    critic = pinned.rl.critic if config.reinforces else None
+    if critic is not None and critic.model is not None and critic.model != COPY:
+        asked = config.data.revisions.get(critic.model)
+        found[critic.model] = _model_revision(ModelConfig(path=critic.model, revision=asked))
+    found |= {source.name: data_revision(source) for source in _sources(config)}
+    pinned.data.revisions |= {name: revision for name, revision in found.items() if revision is not None}
+    return pinned
+
+
+def pin_policy(config: SkillTTRLConfig, *, use_bank: bool = True) -> SkillTTRLConfig:
+    """The config with the revisions of its model, its document and, where `use_bank`, of the embedder of its skills.
+
+    Raises:
+        ModelError: a hub model cannot be found.
+        DocumentError: the document cannot be read, or is not the pinned one.
+    """
+    pinned = config.model_copy(deep=True)
+    if (document := config.agent.document) is not None:
+        pinned.data.revisions[document] = document_revision(document, config.data.revisions.get(document))
+    if not backend_facts(config).remote:
+        pinned.model.revision = _model_revision(config.model)
+    if use_bank and pinned.skills is not None:
+        pinned.skills.embedder_revision = _embedder_revision(pinned.skills)
+    return pinned
+
+
+def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the revisions that `saved`, the same config at the start of its run, has pinned."""
+    taken = config.model_copy(deep=True)
+    taken.model.revision = saved.model.revision
+    if taken.skills is not None and saved.skills is not None:
+        taken.skills.embedder_revision = saved.skills.embedder_revision
+    taken.data.revisions = {**saved.data.revisions}
+    return taken
+
+
+def _sources(config: SkillTTRLConfig) -> list[Source]:
+    gate = None if config.skills is None or config.skills.gate is None else config.data.source(config.skills.gate.data)
+    every = (config.train_source, config.eval_source, config.demonstration_source, gate)
+    return [source for source in every if source is not None]
+
+
+def _model_revision(model: ModelConfig) -> str | None:
+    if model.path == BUILTIN or is_gguf(model.path) or Path(model.path).is_dir():
+        return model.revision
+    from skill_ttrl.llm.models.load import hub_revision
+
+    return hub_revision(model)
+
+
+def _reward_revision(path: str, asked: str | None) -> str | None:
+    """The exact version of a reward model: the commit of a hub's, a digest of a folder's files."""
+    if not Path(path).is_dir():
+        try:
+            return _model_revision(ModelConfig(path=path, revision=asked))
+        except ModelError as error:
+            raise ModelError(f"Cannot load the reward model of rl.reward={MODEL_REWARD}{path}. {error}") from None
+    found = f"{FOLDER_DIGEST}{folder_digest(Path(path))}"
+    if asked is not None and asked != found:
+        raise ModelError(
+            f"The reward model in {path} has changed since this run started: its files are {found}, the config pins {asked}. "
+            "Restore the folder, or start a new run."
+        )
+    return found
+
+
+def folder_digest(folder: Path) -> str:
+    """A digest of a model's files that reads a part of the large ones only; notes and hidden files do not count."""
+    digest = hashlib.sha256()
+    for file in sorted(entry for entry in folder.iterdir() if entry.is_file()):
+        if file.suffix == ".md" or file.name.startswith("."):
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        step = max(_BLOCK, (size - _BLOCK) // (_BLOCKS - 1))
+        with file.open("rb") as stream:
+            for start in range(0, size, step):
+                stream.seek(start)
+                digest.update(stream.read(_BLOCK))
+    return digest.hexdigest()
+
+
+def _embedder_revision(skills: SkillsConfig) -> str | None:
+    """Commit of a hub model; another embedder, or a folder, has its fingerprint in the bank's index."""
+    hub = skills.embedder == "sentence-transformers" and not Path(skills.embedder_model).expanduser().is_dir()
+    if not hub or not skills.embeds:
+        return skills.embedder_revision
+    try:
+        return hub_commit(skills.embedder_model, skills.embedder_revision)
+    except OSError as error:
+        raise ModelError(
+            f"Cannot find the embedder {skills.embedder_model!r}: {str(error).partition(chr(10))[0]} Name a folder in "
+            "skills.embedder_model, or set skills.embedder=hash, which needs no download."
+        ) from None
+
+
+def data_revision(source: Source) -> str | None:
+    """The exact version that a source reads now: the hash of a file, the commit of a hub data set; None of a family.
+
+    Raises:
+        DataError: it cannot be read, or a file's content is not the pinned one.
+    """
+    asked = source.revision
+    if source.path.startswith("synthetic:"):
+        return asked
+    found = read_source(source, limit=1).revision
+    if asked is not None and asked.startswith(FILE_HASH) and found != asked:
+        raise DataError(
+            f"{source.name} has changed since this run started: its content is {found}, the config pins {asked}. Restore the file, or "
+            "start a new run."
+        )
+    return found or asked
+
+
+def pinned_source(source: Source | None) -> Source | None:
+    """A source with its revision; None where there is none.
+
+    Raises:
+        DataError: see `data_revision`.
+    """
+    return None if source is None else source.model_copy(update={"revision": data_revision(source)})
+
+
+WAYS = (
+    "Evaluation tasks must not be learned from. Use other data (without data.eval a run evaluates on its training tasks, "
+    "as TTRL does)."
+)
+SHOWN = 60
+"""Most characters of a prompt that a refusal shows."""
+_SPACES = re.compile(r"\s+")
+_NO_WORDS = re.compile(r"(?<!\w) | (?!\w)")
+
+First = Callable[[Task], str | None]
+"""The first observation of a task; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Tasks and prompts that were learned from."""
+
+    contents: frozenset[str] = frozenset()
+    """Tasks (`task_content`)."""
+    texts: frozenset[str] = frozenset()
+    """Prompts of demonstrations, as plain text."""
+
+    def __or__(self, other: Seen) -> Seen:
+        return Seen(self.contents | other.contents, self.texts | other.texts)
+
+    def holds(self, task: Task, first: First) -> bool:
+        """True where this task was learned from; `first` is asked only where it must be."""
+        if task_content(task) in self.contents:
+            return True
+        if not self.texts:
+            return False
+        text = _question(task) or first(task)
+        return text is not None and plain(text) in self.texts
+
+
+def plain(text: str) -> str:
+    """A text without what hides that it is the same: Unicode's NFKC, case-folded, without format characters, variation selectors
+    and all white space but one space between two words. It takes time in proportion to the text.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+        text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf" and not "\ufe00" <= sign <= "\ufe0f")
+    return _NO_WORDS.sub("", _SPACES.sub(" ", text.casefold()).strip())
+
+
+def task_content(task: Task) -> str:
+    """A key that two tasks share where they are the same: what they state; ids are often mere numbers that start again in each file."""
+    if not task.options and task.seed is None:
+        return task.id
+    stated = {name: value for name, value in task.options.items() if name != CHECK}
+    return json.dumps([_plain(stated), task.seed], sort_keys=True, default=str)
+
+
+def seen_tasks(tasks: Iterable[Task]) -> Seen:
+    """These tasks, as learned from."""
+    return Seen(frozenset(map(task_content, tasks)))
+
+
+def seen_prompts(prompts: Iterable[str]) -> Seen:
+    """Demonstrations with these prompts, as learned from."""
+    return Seen(texts=frozenset(map(plain, prompts)))
+
+
+def seen_by_run(config: SkillTTRLConfig, training: Callable[[SkillTTRLConfig], Sequence[Task]]) -> Seen:
+    """Tasks and prompts that a run learned from, and those of the checkpoint that it began with.
+
+    Args:
+        config: the run's.
+        training: gives the training tasks of a config.
+
+    Raises:
+        DataError, EnvError: its data cannot be read any more.
+    """
+    found = seen_tasks(training(config))
+    source = pinned_source(config.demonstration_source)
+    if config.imitates and source is not None:
+        seed = derive_seed(config.seed, "demonstrations")
+        found |= seen_prompts(shown.prompt for shown in load_demonstrations(source, seed=seed))
+    elif config.imitates and config.demonstrations.trajectories is not None:
+        found |= seen_tasks(episode.task for episode in read_episodes(config.demonstrations.trajectories))
+    began = run_of(config.model.path)
+    return found if began is None else found | seen_by_run(load_config(began / "config.yaml"), training)
+
+
+def run_of(model: str) -> Path | None:
+    """The run that a model is a checkpoint of; None for any other."""
+    run = Path(model).resolve().parent.parent
+    return run if (Path(model) / MANIFEST).is_file() and RunFolder.exists(run) else None
+
+
+class FirstWords:
+    """The first observation of a task in the environment of a config, as a run's episodes begin; None where it fails, as they will say.
+
+    It is an environment of its own, made when it is first asked, so that what is asked leaves no trace in the episodes of a run.
+    """
+
+    def __init__(self, config: SkillTTRLConfig) -> None:
+        self._config = config
+        self._env: TextEnvironment | None = None
+
+    def __call__(self, task: Task) -> str | None:
+        """The first observation of a task."""
+        seed = derive_seed(self._config.seed, "env", task.id) if task.seed is None else task.seed
+        try:
+            self._env = self._env or make_env(self._config.env.id, **self._config.env.kwargs)
+            found, _ = self._env.reset(seed=seed, options=dict(task.options))
+        except FAILURES as error:
+            pass_signals(error)
+            return None
+        return found if isinstance(found, str) else None
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self._env is not None:
+            close_env(self._env)
+
+
+def training_splits(config: SkillTTRLConfig) -> set[str]:
+    """Names of the splits whose tasks may be learned from."""
+    data = config.data.train
+    return {"train", config.env.train_split} | ({data.split} if data is not None and data.split else set())
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignSplits:
+    """Counts, among episodes that pass one by one, those of tasks that are not for training."""
+
+    splits: Collection[str]
+    """Those that may be learned from (`training_splits`)."""
+    _found: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of the tasks by split."""
+
+    def take(self, episode: Trajectory) -> None:
+        """Look at one episode."""
+        if episode.task.split not in self.splits:
+            self._found.setdefault(episode.task.split, []).append(episode.task.id)
+
+    def found(self, what: str) -> str | None:
+        """How many there were of each split, in words; None where all are for training. `what` names where they are from."""
+        if not self._found:
+            return None
+        counts = (f"{len(ids):,} of the split {split!r} (first: task {ids[0]!r})" for split, ids in self._found.items())
+        return (
+            f"{what} holds episodes of tasks that are not for training: {', '.join(counts)}. Training uses "
+            f"{', '.join(sorted(self.splits))} only; env.train_split names another split."
+        )
+
+
+def foreign_splits(episodes: Iterable[Trajectory], splits: Collection[str], what: str) -> str | None:
+    """Says which episodes are of tasks that are not for training; None where all are. See `ForeignSplits`."""
+    foreign = ForeignSplits(splits)
+    for episode in episodes:
+        foreign.take(episode)
+    return foreign.found(what)
+
+
+def leaked(config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: str) -> str | None:
+    """Says which of the tasks that are measured on are among what is learned from; None where none is.
+
+    Args:
+        config: names the environment.
+        measured: tasks of the evaluation.
+        seen: what is learned from.
+        what: where `seen` is from, for the message.
+    """
+    with closing(FirstWords(config)) as first:
+        shared = [task for task in measured if seen.holds(task, first)]
+    if not shared:
+        return None
+    own = "data.train" if config.data.train is not None else f"env.eval_split ({config.env.eval_split})"
+    name = "data.eval" if config.data.eval is not None else own
+    return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {named(shared[0])}."
+
+
+def refuse_leak(found: str | None) -> None:
+    """Raise `DataError` where something says that there is a leak."""
+    if found is not None:
+        raise DataError(f"{found} {WAYS}")
+
+
+def demonstration_leaks(
+    config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: str, *, transductive: bool
+) -> list[str]:
+    """Lines on training tasks that are imitated and measured on; held-out ones are refused.
+
+    Args:
+        config: names the environment.
+        measured: tasks of the evaluation.
+        seen: what is imitated.
+        what: where `seen` is from, for the message.
+        transductive: whether the run is measured on its training tasks: that they are imitated is then only said.
+
+    Raises:
+        DataError: held-out tasks are imitated.
+    """
+    found = leaked(config, measured, seen, what)
+    if found is not None and transductive:
+        return [f"{found} They are training tasks, but their answers are learned, so this is not label-free."]
+    refuse_leak(found)
+    return []
+
+
+def _question(task: Task) -> str | None:
+    question = task.options.get("question")
+    return question if isinstance(question, str) else None
+
+
+def named(task: Task) -> str:
+    """The task by the beginning of what it states, since ids may be made up; by its id alone where it states nothing."""
+    question = _question(task)
+    if question is None:
+        return repr(task.id)
+    text = escape_terminal(" ".join(question.split()))
+    return f'"{text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"}" (task {task.id!r})'
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+Unit = tuple[Task, int]
+"""A task, and the index of the rollout of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSelection:
+    """Tasks of an environment, and how often each is played."""
+
+    env: str
+    """Short name, Gymnasium id, or `module:EnvId-v0`."""
+    split: str = "train"
+    """Part of the environment's tasks."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environment; its split is added where it takes one (`made`)."""
+    types: Sequence[str] = ()
+    """Only tasks of these types; empty: all."""
+    episodes: int | None = None
+    """So many, of tasks that are spread over the split and its types (`envs.tasks.spread`); None: `rollouts_per_task` of every task."""
+    rollouts_per_task: int = 1
+    """Episodes of each task; they begin alike."""
+    subset_size: int | None = None
+    """Only of so many tasks, spread over the split: those that a run trains on; None: all."""
+
+    def made(self, kwargs: Mapping[str, Any]) -> TaskSelection:
+        """The same tasks of an environment that is made with `kwargs`, to which the split is added.
+
+        Raises:
+            EnvError: there is a split among the arguments too.
+        """
+        refuse_split(kwargs)
+        return replace(self, kwargs={**kwargs, **split_argument(self.env, self.split)})
+
+    def units(self, progress: Progress) -> list[Unit]:
+        """Rollouts in order: all rollouts of a task before the next one.
+
+        Raises:
+            ConfigError: a number is below 1.
+            EnvError: there is no such environment, split or type.
+        """
+        for name, value in (("episodes", self.episodes), ("rollouts_per_task", self.rollouts_per_task)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, found {value}.")
+        most = None if self.episodes is None else -(-self.episodes // self.rollouts_per_task)
+        whole = not self.types and self.subset_size is None
+        with telling_warnings(progress):
+            counting = Counting(progress, OPENING, "item")
+            tasks = env_tasks(self.env, self.kwargs, self.split, most if whole else self.subset_size, counting)
+        known = {task.task_type for task in tasks}
+        for kind in self.types:
+            if kind not in known:
+                raise EnvError(
+                    f"{self.env} has no tasks of type {kind!r} in the split {self.split!r}.{did_you_mean(kind, known - {''})}"
+                )
+        if not whole:
+            tasks = spread([task for task in tasks if not self.types or task.task_type in self.types], most)
+        if most is not None and len(tasks) < most:
+            progress.notice(
+                f"{self.split} has only {len(tasks):,} tasks, so {len(tasks) * self.rollouts_per_task:,} episodes are played instead of "
+                f"{self.episodes:,}. To play each task more often: --rollouts-per-task (collect.rollouts_per_task)."
+            )
+        return [(task, attempt) for task in tasks for attempt in range(self.rollouts_per_task)][: self.episodes]
+
+    def made_with(self, units: Sequence[Unit], agent: str, seed: int) -> dict[str, Any]:
+        """All that decides which lines a collection has, except what matters of the agent apart from its name."""
+        digest = hashlib.blake2b(digest_size=16)
+        for task, attempt in units:
+            digest.update(f"{attempt} {to_json(task)}\n".encode())
+        return {
+            "env": resolve_env(self.env),
+            "kwargs": json.loads(json.dumps(self.kwargs, default=str)),
+            "agent": agent,
+            "split": self.split,
+            "types": sorted(self.types),
+            "rollouts_per_task": self.rollouts_per_task,
+            "seed": seed,
+            "episodes": len(units),
+            "tasks": digest.hexdigest(),
+            "skill_ttrl": describe_environment()["skill_ttrl"],
+        }
+
+
+def training_selection(config: SkillTTRLConfig) -> TaskSelection:
+    """Select the tasks that the collect phase of a run plays: tasks that the run trains on.
+
+    Raises:
+        ConfigError: they come from files.
+        EnvError: there is no such environment, or its arguments name a split.
+    """
+    asked, env = config.collect, config.env
+    if config.data.train is not None:
+        raise ConfigError(
+            "The phase collect plays the environment's training tasks (env.train_split), but data.train names other tasks. Remove "
+            "one of the two."
+        )
+    selection = TaskSelection(
+        env.id,
+        env.train_split,
+        episodes=asked.episodes,
+        rollouts_per_task=asked.rollouts_per_task,
+        subset_size=env.train_tasks,
+    )
+    return selection.made(env.kwargs)

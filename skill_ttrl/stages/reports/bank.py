@@ -20,7 +20,7 @@ from skill_ttrl.skills.changes import TIERS, Snapshot
 from skill_ttrl.skills.files import SkillFile, dump_skills, format_of_target, read_file, write_skills
 from skill_ttrl.skills.log import LOG_FILE, is_bank
 from skill_ttrl.stages.reports.summary_text import MAX_CELL, Inspection
-from skill_ttrl.stages.setup.open_bank import BANK
+from skill_ttrl.stages.setup.open_run import BANK
 from skill_ttrl.types import BankUpdate, Skill
 
 BANK_COLUMNS = ("id", "tier", "title", "successes/uses", "size", "version", "parents", "flags")

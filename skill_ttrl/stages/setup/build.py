@@ -18,9 +18,9 @@ from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.parallel.environment import strategy
-from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.stages.inputs.tasks import (
+    FOLDER_DIGEST,
     evaluation_split,
     fit_prompts,
     hold_out,

@@ -256,3 +256,30 @@ def _brought(name: str) -> Mapping[str, Any]:
 def _alone(name: str) -> RLConfig:
     """The section of a config that states its algorithm and no more."""
     return with_algorithm_defaults(SkillTTRLConfig(rl=RLConfig(algorithm={"type": name}))).rl
+
+
+def load_checked(
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    notice: Callable[[str], object] = lambda text: None,
+) -> SkillTTRLConfig:
+    """`load_config`, where another algorithm than the source's has its own defaults.
+
+    Args:
+        source: see `load_config`.
+        overrides: as for `--set`.
+        notice: called with the keys of the source that give way to another algorithm (`superseded`).
+
+    Raises:
+        ConfigError, TrustError: see `load_config`.
+    """
+    config = load_config(source, overrides)
+    from skill_ttrl.stages.setup.defaults import superseded
+
+    if not (keys := superseded(source, overrides)):  # after the source is known to be trusted: it may name code
+        return config
+    names = ", ".join(f"rl.{key}" for key in keys)
+    notice(
+        f"rl.algorithm={config.rl.algorithm['type']} replaces the config's algorithm, so its defaults replace the values set for the old one: {names}. To override them, use --set."
+    )
+    return load_config(source, overrides, without=keys)

@@ -27,7 +27,7 @@ from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.retrieval import TIERS
-from skill_ttrl.stages.setup.open_bank import starting_skills
+from skill_ttrl.stages.setup.open_run import starting_skills
 from skill_ttrl.stages.setup.rules import context_parts, refuse_length
 from skill_ttrl.stages.training.run import check_document
 from skill_ttrl.types import Message, Skill, derive_seed

@@ -38,8 +38,7 @@ from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, is_remote, 
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.environment import launched, local_world_size, strategy, world_size
-from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.info import failure, reset_options
+from skill_ttrl.rollout.episode import EnvPool, failure, reset_options
 from skill_ttrl.runs.stop_rules import find_rule
 from skill_ttrl.runs.tracker import check_tracker
 from skill_ttrl.signals import FAILURES
@@ -48,11 +47,9 @@ from skill_ttrl.skills.mergers import make_merger
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval import check_packages
 from skill_ttrl.skills.teachers import make_teacher
-from skill_ttrl.stages.inputs.leak import run_of
-from skill_ttrl.stages.inputs.selection import training_selection
-from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, split_tasks
+from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, run_of, split_tasks, training_selection
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
-from skill_ttrl.stages.setup.open_bank import starting_file
+from skill_ttrl.stages.setup.open_run import starting_file
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.types import Task
 from skill_ttrl.voting import check_strategy

@@ -21,9 +21,7 @@ from skill_ttrl.llm.chat import template_warning, write_sampling
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
 from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
-from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
-from skill_ttrl.rollout.episode import Stopped
-from skill_ttrl.rollout.info import text_of
+from skill_ttrl.rollout.episode import EnvPool, Stopped, TextEnvironment, text_of
 from skill_ttrl.rollout.rollout import RolloutSettings, refuse_failure, rollout, run_scripted_episode
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, model_card
 from skill_ttrl.sanitize import replace_surrogates

@@ -21,12 +21,18 @@ from skill_ttrl.runs.checkpoint import MANIFEST, load_state, newest, verify
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.embedders import with_endpoint
-from skill_ttrl.stages.inputs.leak import Seen, seen_by_run
-from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST, folder_digest, pin_policy, pinned_source
-from skill_ttrl.stages.inputs.tasks import evaluation_split, own_training_tasks
-from skill_ttrl.stages.setup.defaults import with_env_defaults
-from skill_ttrl.stages.setup.load import load_checked
-from skill_ttrl.stages.setup.open_bank import bank_in_memory, bank_version, read_run_bank
+from skill_ttrl.stages.inputs.tasks import (
+    FOLDER_DIGEST,
+    Seen,
+    evaluation_split,
+    folder_digest,
+    own_training_tasks,
+    pin_policy,
+    pinned_source,
+    seen_by_run,
+)
+from skill_ttrl.stages.setup.defaults import load_checked, with_env_defaults
+from skill_ttrl.stages.setup.open_run import bank_in_memory, bank_version, read_run_bank
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.storage.jsonl import parse_json
 

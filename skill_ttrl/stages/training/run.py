@@ -18,9 +18,9 @@ from skill_ttrl.llm.backend import Backend, Sampling, counting, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.progress import Progress
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
+from skill_ttrl.rollout.outcome import TaskSamples
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
-from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.runs.checkpoint import Checkpoint
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog, eval_line
@@ -29,8 +29,7 @@ from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.stages.evaluation.measure import control_results, correctness, evaluation_draws, measure, play_controls
 from skill_ttrl.stages.evaluation.results import Evaluation
-from skill_ttrl.stages.inputs.leak import Seen, demonstration_leaks
-from skill_ttrl.stages.inputs.tasks import set_names
+from skill_ttrl.stages.inputs.tasks import Seen, demonstration_leaks, set_names
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed, to_json
 from skill_ttrl.voting import apply_original_gt, apply_ttrl_gt, given_up, label_metrics, trained_metrics

@@ -12,7 +12,7 @@ from skill_ttrl.agents.document import document_revision, read_document
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import DocumentError
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.stages.setup.policy import make_agent
 from skill_ttrl.stages.training.run import RolloutWorker
 from skill_ttrl.types import Message

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import SkillTTRLConfig, load_config, parse_override
-from skill_ttrl.config.yaml_text import read_mapping, write_yaml
+from skill_ttrl.config.section import read_mapping, write_yaml
 from skill_ttrl.errors import ConfigError, did_you_mean
 
 

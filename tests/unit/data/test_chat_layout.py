@@ -14,8 +14,7 @@ from skill_ttrl.config import SkillTTRLConfig, Source, load_config
 from skill_ttrl.data.records import read_source
 from skill_ttrl.data.tasks import load_tasks, system_message
 from skill_ttrl.errors import ConfigError, DataError
-from skill_ttrl.stages.inputs.pin import data_revision
-from skill_ttrl.stages.inputs.tasks import training_tasks
+from skill_ttrl.stages.inputs.tasks import data_revision, training_tasks
 from skill_ttrl.stages.setup.defaults import with_defaults
 
 

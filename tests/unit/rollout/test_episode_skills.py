@@ -16,12 +16,12 @@ from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.stages.setup.open_bank import bank_in_memory
+from skill_ttrl.stages.setup.open_run import bank_in_memory
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Skill
 from tests.alfworld_kitchen import content, write_game

@@ -16,9 +16,8 @@ from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.expert import WebShopExpert
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rollout.episode import Stopped
+from skill_ttrl.rollout.episode import ADVICE, Exploration, ScriptedPlayer, Stopped
 from skill_ttrl.rollout.rollout import run_scripted_episode
-from skill_ttrl.rollout.scripted import ADVICE, Exploration, ScriptedPlayer
 from skill_ttrl.stages.targets.play import Scene, play
 from skill_ttrl.types import Task
 from tests.alfworld_kitchen import PLACE, problem, write_game

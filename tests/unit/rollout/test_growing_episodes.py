@@ -15,7 +15,7 @@ from skill_ttrl.envs import TextEnv
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import encode_chat, encode_next, missing_end, turn_end
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings

@@ -8,15 +8,16 @@ import pytest
 
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.rollout.outcome import (
+    GREEDY,
     EpisodeResult,
     count_by_type,
     count_success,
+    drawn,
     env_score,
     env_success,
     episode_result,
     winning,
 )
-from skill_ttrl.rollout.samples import GREEDY, drawn
 from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
 from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Group, Step, Task, Trajectory

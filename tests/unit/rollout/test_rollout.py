@@ -18,7 +18,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.errors import ExtensionError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.types import Completion, Group, Task, Trajectory, from_json, to_json

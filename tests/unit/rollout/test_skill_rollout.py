@@ -12,7 +12,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Sampling, wait_for
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings

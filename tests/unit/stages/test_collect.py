@@ -15,7 +15,7 @@ from skill_ttrl.rollout.outcome import EpisodeResult
 from skill_ttrl.runs.episode_logs import TrajectoryFile, identity_file
 from skill_ttrl.stages import collect as stage
 from skill_ttrl.stages.collect import Collected
-from skill_ttrl.stages.inputs.selection import TaskSelection
+from skill_ttrl.stages.inputs.tasks import TaskSelection
 from skill_ttrl.types import Trajectory, from_json
 from skill_ttrl.workers import work
 from tests.doors import DOORS, twice

@@ -23,7 +23,7 @@ from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout, run_scripted_episode
 from skill_ttrl.types import Message, to_json
 from tests.alfworld_kitchen import DONE, LIGHT, PLACE, problem, write_game

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
-from skill_ttrl.config.yaml_text import read_mapping
+from skill_ttrl.config.section import read_mapping
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.llm.openai.replies import NO_KEY, find_address

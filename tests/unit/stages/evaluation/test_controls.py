@@ -19,7 +19,7 @@ from skill_ttrl.envs import TextEnv, make_env
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout, run_scripted_episode
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import DataError
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Sample, TaskSamples
+from skill_ttrl.rollout.outcome import GREEDY, SAMPLE, Sample, TaskSamples
 from skill_ttrl.runs.metrics import trajectory_lines
 from skill_ttrl.stages.targets.resolve import is_stored
 from skill_ttrl.stages.vote import SampleSet, read_stored

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
+from skill_ttrl.rollout.outcome import SAMPLE, Sample, TaskSamples
 from skill_ttrl.stages.vote import Replayed, replay
 from skill_ttrl.types import Task
 

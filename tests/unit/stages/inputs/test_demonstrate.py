@@ -15,7 +15,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.stages.inputs.demonstrate import chosen_steps, coverage, demonstrate
+from skill_ttrl.stages.setup.encode import chosen_steps, coverage, demonstrate
 from skill_ttrl.types import Skill, Step, Task, Trajectory
 
 LISTED = ("go to shelf 1", "look", "take mug 1 from shelf 1")

@@ -12,7 +12,7 @@ import pytest
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import DataError
 from skill_ttrl.stages import merge, train
-from skill_ttrl.stages.inputs.leak import (
+from skill_ttrl.stages.inputs.tasks import (
     FirstWords,
     Seen,
     foreign_splits,

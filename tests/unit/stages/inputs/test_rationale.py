@@ -9,8 +9,7 @@ import pytest
 
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages.inputs.demonstrate import StepShown
-from skill_ttrl.stages.setup.encode import MOST_CHARS, with_thoughts
+from skill_ttrl.stages.setup.encode import MOST_CHARS, StepShown, with_thoughts
 from skill_ttrl.types import Message
 from tests.scripted_model import asked, models, scripted
 

@@ -16,7 +16,7 @@ from skill_ttrl.errors import DataError, EnvError
 from skill_ttrl.optimize.calls import Calls, Item, Journal
 from skill_ttrl.optimize.types import RolloutResult, graded
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.stages.optimize import place_of, prepare
 from skill_ttrl.stages.optimizing.bank_text import rollouts_of
 from skill_ttrl.stages.optimizing.rollouts import as_result

@@ -11,8 +11,7 @@ from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.rl.algorithms import ALGORITHMS
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.log import BankSettings
-from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults
-from skill_ttrl.stages.setup.load import load_checked
+from skill_ttrl.stages.setup.defaults import load_checked, with_algorithm_defaults, with_defaults
 
 
 def brought(**rl: Any) -> RLConfig:

@@ -16,8 +16,14 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.chat import encode_chats, encode_next, turn_end
-from skill_ttrl.stages.inputs.demonstrate import EpisodeShown, coverage, demonstrate_episodes
-from skill_ttrl.stages.setup.encode import encode_advised, encode_shown, label_answer
+from skill_ttrl.stages.setup.encode import (
+    EpisodeShown,
+    coverage,
+    demonstrate_episodes,
+    encode_advised,
+    encode_shown,
+    label_answer,
+)
 from skill_ttrl.types import Completion, Message, Step, Task, Trajectory
 
 END = 0
@@ -87,7 +93,7 @@ def test_an_episode_is_one_example_and_only_what_was_advised_is_learnt(tiny_mode
 
 
 def _first(trajectory: Trajectory) -> Any:
-    from skill_ttrl.stages.inputs.demonstrate import scene_at
+    from skill_ttrl.stages.setup.encode import scene_at
 
     return scene_at(trajectory, 0, ())
 
