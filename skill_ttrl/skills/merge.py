@@ -93,10 +93,42 @@ def merge_groups(
         [each.output for each in sources], retrieved=[each.shown_skill_ids for each in sources], snapshot=snapshot
     )
     skipped += merged.skipped
-    plan = _Plan(snapshot, sources, rules, round, skipped)
-    fresh = plan.credit(rollouts, merged.new_skills)
-    plan.evolve(merged.evolved_skills)
-    plan.add(fresh)
+    admission = Admission(snapshot, rules.max_text_chars)  # a merger may write longer texts than winners
+    proposed, rewrites = (
+        [
+            (draft, [sources[place] for place in sorted({*draft.support}) if 0 <= place < len(sources)])
+            for draft in drafts
+        ]
+        for drafts in (merged.new_skills, merged.evolved_skills)
+    )
+    fresh, used = _credit(rollouts, proposed, snapshot, rules, round)
+    replaced: list[Change] = []
+    for rewrite, writers in sorted(rewrites, key=lambda pair: pair[0].base):
+        base = snapshot.get(rewrite.base)
+        problem = admission.problem(rewrite.text) if base is not None else "it is not in the bank (any more)"
+        if base is None or problem:
+            skipped.append(f"{rewrite}: {problem}")
+            continue
+        name, evidence = admission.new_id(rewrite.text), sorted({each.task_id for each in writers})
+        evidence = list(dict.fromkeys((*base.evidence, *evidence)))
+        new = replace(base, id=name, text=rewrite.text, source="merge", parents=(), evidence=tuple(evidence))
+        replaced.append(Change("replace", base, admission.take(as_successor(used.get(base.id, base), new))))
+    added: list[Change] = []
+    most, room = rules.max_skills_per_problem, Counter[str]()
+    for draft, writers in fresh:
+        types, tasks = {each.task_type for each in writers}, {each.task_id for each in writers}
+        problem = admission.problem(draft.text)
+        if problem is None and most is not None and tasks and all(room[task] >= most for task in tasks):
+            problem = f"its problem has {most} new skills in this update already (skills.max_skills_per_problem)"
+        if problem:
+            skipped.append(f"{draft}: {problem}")
+            continue
+        room.update(tasks)
+        source = "extract" if writers and all(each.extracted for each in writers) else "merge"
+        skill = _skill(draft.text, draft.title, admission.new_id(draft.text), source, types, tasks, round)
+        added.append(Change("add", None, admission.take(skill)))
+    gone = {change.before.id for change in replaced if change.before is not None}
+    credits = [Change("use", snapshot.skills[name], used[name]) for name in used if name not in gone]
     generated = sum(len(each.output.skill_ops.generate) for each in won)
     report = MergeReport(
         rollouts=len(rollouts),
@@ -104,102 +136,40 @@ def merge_groups(
         generated=generated,
         extracted=len(found),
         fused=max(0, generated + len(found) - len(merged.new_skills)),
-        added=len(plan.added),
-        credited=len(plan.used),
-        evolved=len(plan.replaced),
+        added=len(added),
+        credited=len(used),
+        evolved=len(replaced),
         skipped=tuple(sorted(skipped)),
         **asdict(merged.asked),
     )
-    return plan.changes(), report
+    return (*credits, *sorted(replaced, key=_id_after), *sorted(added, key=_id_after)), report
 
 
-@dataclass
-class _Plan:
-    """Changes of one frozen bank in the making."""
+Supported = tuple[Draft, list["RolloutOps"]]
+"""A draft, and the rollouts that wrote it."""
 
-    snapshot: Snapshot
-    sources: Sequence[RolloutOps]
-    """The operations that were merged; drafts name them by position."""
-    rules: MergeRules
-    round: int | None
-    """The training step."""
-    skipped: list[str]
-    """Takes what is left out, each with its reason."""
-    used: dict[str, Skill] = field(default_factory=dict)
-    replaced: list[Change] = field(default_factory=list)
-    added: list[Change] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        # Winners' own texts were looked at before; a merger may write longer ones.
-        self.admission = Admission(self.snapshot, self.rules.max_text_chars)
-
-    def credit(self, rollouts: Sequence[RolloutOps], drafts: Sequence[Draft]) -> list[Draft]:
-        """Count uses and successes; gives the drafts that no skill of the bank says already."""
-        known = list(self.snapshot)
-        texts, known_texts = [draft.text for draft in drafts], [skill.text for skill in known]
-        matches = match_existing(texts, known_texts, self.rules.similarity, self.rules.threshold)
-        for each in rollouts:
-            each.credited_skill_ids = {skill_id for skill_id in each.shown_skill_ids if skill_id in self.snapshot}
-        for draft, match in zip(drafts, matches, strict=True):
-            if match is not None:
-                for source in self._support(draft.support):
-                    source.credited_skill_ids.add(known[match].id)
-        uses = Counter(skill_id for each in rollouts for skill_id in each.credited_skill_ids)
-        successes = Counter(skill_id for each in rollouts if each.won for skill_id in each.credited_skill_ids)
-        for name in sorted(uses):
-            self.used[name] = with_usage(self.snapshot.skills[name], uses[name], successes[name], self.round)
-        return [draft for draft, match in zip(drafts, matches, strict=True) if match is None]
-
-    def evolve(self, rewrites: Iterable[Draft]) -> None:
-        """Replace skills by what winners made of them."""
-        for rewrite in sorted(rewrites, key=lambda each: each.base):
-            base = self.snapshot.get(rewrite.base)
-            problem = self.admission.problem(rewrite.text) if base is not None else "it is not in the bank (any more)"
-            if base is None or problem:
-                self.skipped.append(f"{rewrite}: {problem}")
-                continue
-            support = self._support(rewrite.support)
-            evidence = dict.fromkeys((*base.evidence, *sorted({each.task_id for each in support})))
-            new = replace(
-                base,
-                id=self.admission.new_id(rewrite.text),
-                text=rewrite.text,
-                source="merge",
-                parents=(),
-                evidence=tuple(evidence),
-            )
-            new = self.admission.take(as_successor(self.used.get(base.id, base), new))
-            self.replaced.append(Change("replace", base, new))
-
-    def add(self, drafts: Iterable[Draft]) -> None:
-        """Add new skills, at most `max_skills_per_problem` for a problem."""
-        most = self.rules.max_skills_per_problem
-        full = f"its problem has {most} new skills in this update already (skills.max_skills_per_problem)"
-        added: Counter[str] = Counter()
-        for draft in drafts:
-            support = self._support(draft.support)
-            types, tasks = {each.task_type for each in support}, {each.task_id for each in support}
-            problem = self.admission.problem(draft.text)
-            if problem is None and most is not None and tasks and all(added[task] >= most for task in tasks):
-                problem = full
-            if problem:
-                self.skipped.append(f"{draft}: {problem}")
-                continue
-            added.update(tasks)
-            source = "extract" if support and all(each.extracted for each in support) else "merge"
-            name = self.admission.new_id(draft.text)
-            skill = _skill(draft.text, draft.title, name, source, types, tasks, self.round)
-            self.added.append(Change("add", None, self.admission.take(skill)))
-
-    def changes(self) -> tuple[Change, ...]:
-        """All of them, each skill at most once."""
-        gone = {change.before.id for change in self.replaced if change.before is not None}
-        credits = [Change("use", self.snapshot.skills[name], self.used[name]) for name in self.used if name not in gone]
-        return (*credits, *sorted(self.replaced, key=_id_after), *sorted(self.added, key=_id_after))
-
-    def _support(self, places: Iterable[int]) -> list[RolloutOps]:
-        """The sources at these places; a merger that is a language model may name places that there are not."""
-        return [self.sources[place] for place in sorted({*places}) if 0 <= place < len(self.sources)]
+def _credit(
+    rollouts: Sequence[RolloutOps],
+    proposed: Sequence[Supported],
+    snapshot: Snapshot,
+    rules: MergeRules,
+    round: int | None,
+) -> tuple[list[Supported], dict[str, Skill]]:
+    """The drafts that no skill of the bank says already, and the skills whose uses and successes are counted, by id."""
+    known = list(snapshot)
+    texts, known_texts = [draft.text for draft, _ in proposed], [skill.text for skill in known]
+    matches = match_existing(texts, known_texts, rules.similarity, rules.threshold)
+    for each in rollouts:
+        each.credited_skill_ids = {skill_id for skill_id in each.shown_skill_ids if skill_id in snapshot}
+    for (_, writers), match in zip(proposed, matches, strict=True):
+        if match is not None:
+            for source in writers:
+                source.credited_skill_ids.add(known[match].id)
+    uses = Counter(skill_id for each in rollouts for skill_id in each.credited_skill_ids)
+    successes = Counter(skill_id for each in rollouts if each.won for skill_id in each.credited_skill_ids)
+    used = {name: with_usage(snapshot.skills[name], uses[name], successes[name], round) for name in sorted(uses)}
+    return [pair for pair, match in zip(proposed, matches, strict=True) if match is None], used
 
 
 def note(text: str, task: Task) -> Skill:

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.admit import text_problem
-from skill_ttrl.skills.changes import MAX_ID, Snapshot, quote
+from skill_ttrl.skills.changes import Snapshot, quote
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
 from skill_ttrl.skills.querying import (
     OPENAI,
@@ -307,8 +307,6 @@ def _abstract(text: str) -> str:
 REQUEST_CHARS = 48_000
 """Most characters of proposals, and of the skills that they rewrite, in the request: about 12,000 tokens. What does not fit is left
 out, the best supported last."""
-MAX_WORDINGS = 8
-"""Most different rewrites of one skill that are shown, the most frequent first."""
 MAX_NEIGHBOURS = 12
 """Most skills of the bank in the request, in addition to those that are rewritten."""
 NEAREST = 3
@@ -377,36 +375,38 @@ class LLMMerger:
             EndpointError: the request came to nothing, and failures are not to be got over.
             BudgetError: what may be spent is spent; nothing is merged.
         """
-        counted = HeuristicMerger().merge(outputs, retrieved=retrieved)
-        gone = [each for each in counted.evolved_skills if snapshot is not None and each.base not in snapshot]
-        skipped: list[str] = []
-        proposals = proposals_of(outputs, counted, {each.base for each in gone}, snapshot, skipped)
-        if not proposals:  # the caller reports the skills that are not in the bank
-            return Merged((), counted.useful_retrieval_ids, tuple(gone), tuple(skipped))
-        skills = in_view(proposals, snapshot, self.heuristic.similarity)
+        useful, skipped = useful_ids(retrieved), list[str]()
+        proposals = proposals_of(outputs, snapshot, skipped)
+        if not proposals:
+            return Merged((), useful, (), tuple(skipped))
+        named = dict.fromkeys(each.base for each in proposals if each.base)
+        skills: dict[str, Skill | None] = dict(named)  # without a bank only the ids are known
+        if snapshot is not None:
+            near = {each.id: each for each in nearest(proposals, snapshot, self.heuristic.similarity)}
+            skills = {base: snapshot.skills[base] for base in named} | near
         (answer,) = self.asking.ask([self._question(proposals, skills)], MergeAnswer)
         if not isinstance(answer, EndpointError):
-            drafts, rewrites = _read(answer, proposals, skills, snapshot, skipped)
-            return Merged(
-                tuple(sorted(drafts, key=lambda draft: (-len(draft.support), len(draft.text), draft.text))),
-                counted.useful_retrieval_ids,
-                tuple(sorted([*gone, *rewrites], key=lambda rewrite: rewrite.base)),
-                tuple(skipped),
-                LLMCallStats(1),
-            )
+            drafts, rewrites = _read(answer, proposals, skills, skipped)
+            drafts.sort(key=lambda draft: (-len(draft.support), len(draft.text), draft.text))
+            rewrites.sort(key=lambda rewrite: rewrite.base)
+            return Merged(tuple(drafts), useful, tuple(rewrites), tuple(skipped), LLMCallStats(1))
         asked = self.asking.failure(answer)
         if self.asking.on_failure == "heuristic":
             return replace(self.heuristic.merge(outputs, retrieved=retrieved, snapshot=snapshot), asked=asked)
         skipped += [f"{each}: the language model gave no usable answer" for each in proposals]
-        return Merged((), counted.useful_retrieval_ids, tuple(gone), tuple(skipped), asked)
+        return Merged((), useful, (), tuple(skipped), asked)
 
     def _question(self, proposals: Sequence[Draft], skills: Mapping[str, Skill | None]) -> tuple[Message, ...]:
         templates, most = self.asking.templates, sum(not each.base for each in proposals)
         limits = {"most": str(most), "title_chars": str(MAX_TITLE), "text_chars": str(TEXT_CHARS)}
         proposed = [
-            fenced("generate", each.text, n=number, winners=len(each.support), title=each.title)
-            if not each.base
-            else fenced("evolve", each.text, n=number, winners=len(each.support), base=each.base)
+            fenced(
+                "evolve" if each.base else "generate",
+                each.text,
+                n=number,
+                winners=len(each.support),
+                **({"base": each.base} if each.base else {"title": each.title}),
+            )
             for number, each in enumerate(proposals, 1)
         ]
         shown = [
@@ -419,18 +419,13 @@ class LLMMerger:
 
 
 def _read(
-    answer: MergeAnswer,
-    proposals: Sequence[Draft],
-    skills: Mapping[str, Skill | None],
-    snapshot: Snapshot | None,
-    skipped: list[str],
+    answer: MergeAnswer, proposals: Sequence[Draft], skills: Mapping[str, Skill | None], skipped: list[str]
 ) -> tuple[list[Draft], list[Draft]]:
     """The new and rewritten skills in an answer. Each entry is used as a whole, or refused with its reason in `skipped`."""
     ids = {spelled: name for name in skills for spelled in (attribute(name), name)}
-    most = room = sum(not each.base for each in proposals)
-    drafts: list[Draft] = []
+    most = sum(not each.base for each in proposals)
+    new, known, mentioned = list[Draft](), list[Draft](), set[int]()
     rewrites: dict[str, Draft] = {}
-    mentioned: set[int] = set()
     entries: list[NewSkill | BetterText | SaidAlready] = [*answer.new_skills, *answer.rewrites, *answer.known]
     for entry in entries:
         valid = {number for number in entry.support if 1 <= number <= len(proposals)}
@@ -438,79 +433,56 @@ def _read(
         places = tuple(sorted({place for number in valid for place in proposals[number - 1].support}))
         name = entry.text if isinstance(entry, NewSkill) else entry.base
         base = "" if isinstance(entry, NewSkill) else ids.get(entry.base.strip().removeprefix("#"), "")
-        skill = skills.get(base)
-        problem: str | None = None
+        problem = None if isinstance(entry, SaidAlready) else text_problem(entry.text, TEXT_CHARS)
         if valid != {*entry.support} or not valid:
             problem = f"it must name proposals from 1 to {len(proposals)}, found {entry.support}"
         elif isinstance(entry, NewSkill):
-            problem = text_problem(entry.text, TEXT_CHARS)
-            if problem is None and not room:
+            if problem is None and len(new) == most:
                 problem = f"it is one more than the {most} that were proposed"
-            if problem is None:
-                room -= 1
-                drafts.append(Draft(entry.text.strip(), " ".join(entry.title.split())[:MAX_TITLE], places))
+            elif problem is None:
+                new.append(Draft(entry.text.strip(), " ".join(entry.title.split())[:MAX_TITLE], places))
         elif not base:
             problem = "the language model was not shown such a skill"
         elif isinstance(entry, SaidAlready):
-            if skill is None:
-                problem = "it is not in the bank"
-            else:
-                drafts.append(Draft(skill.text, "", places))  # in the skill's own words: the merge credits it
+            skill = skills[base]  # in the skill's own words: the merge credits it
+            known += [] if skill is None else [Draft(skill.text, "", places)]
         elif base in rewrites:
             problem = "there is another text for it"
-        elif skill is not None and len(skill.text) > TEXT_CHARS:
-            problem = "the language model was not shown its whole text"
-        else:
-            problem = text_problem(entry.text, TEXT_CHARS)
-            if problem is None:
-                rewrites[base] = Draft(entry.text.strip(), "", places, base)
+        elif problem is None:
+            rewrites[base] = Draft(entry.text.strip(), "", places, base)
         if problem:
             skipped.append(f"the language model's entry {quote(name)}: {problem}")
     left_out = [each for number, each in enumerate(proposals, 1) if number not in mentioned]
     skipped += [f"{each}: the language model left it out" for each in left_out]
-    return drafts, list(rewrites.values())
+    return [*new, *known], list(rewrites.values())
 
 
-def proposals_of(
-    outputs: Sequence[ParsedOutput],
-    counted: Merged,
-    gone: Collection[str],
-    snapshot: Snapshot | None,
-    skipped: list[str],
-) -> list[Draft]:
+def proposals_of(outputs: Sequence[ParsedOutput], snapshot: Snapshot | None, skipped: list[str]) -> list[Draft]:
     """The winners' proposals that one request has room for, independently of the order of outputs.
 
     Args:
         outputs: parsed outputs of the winners.
-        counted: the same outputs, merged by words alone.
-        gone: skills that are not in the bank any more.
         snapshot: the bank.
         skipped: takes what is cut or left out.
     """
-    found = list(counted.new_skills)
+    found = list(HeuristicMerger().merge(outputs).new_skills)
+    known: dict[str, str] = {}
     for base, written in rewrites_by_base(outputs).items():
         skill = None if snapshot is None else snapshot.get(base)
-        if base in gone:
-            continue
-        if len(base) > MAX_ID or (skill is not None and len(skill.text) > TEXT_CHARS):
+        known[base] = "" if skill is None else skill.text
+        if skill is None and snapshot is not None:
+            skipped.append(f"evolve of {quote(base)}: it is not in the bank (any more)")
+        elif len(known[base]) > TEXT_CHARS:
             skipped.append(
                 f"evolve of {quote(base)}: it is longer than a language model is shown ({TEXT_CHARS} characters)"
             )
-            continue
-        wordings = [
-            Draft(each.text, "", tuple(written[member][0] for member in each.members), base)
-            for each in clusters([text for _, text in written])
-        ]
-        skipped += [
-            f"{each}: there are more rewrites of it than a language model is shown" for each in wordings[MAX_WORDINGS:]
-        ]
-        found += wordings[:MAX_WORDINGS]
+        else:
+            wordings = clusters([text for _, text in written])
+            found += [Draft(each.text, "", tuple(written[one][0] for one in each.members), base) for each in wordings]
     shown: list[Draft] = []
     room = REQUEST_CHARS
     for each in found:
-        size = min(len(each.text), TEXT_CHARS)
-        if each.base and snapshot is not None and all(one.base != each.base for one in shown):
-            size += len(snapshot.skills[each.base].text)
+        size = min(len(each.text), TEXT_CHARS) + len(known.get(each.base, ""))
         if size > room:
             skipped.append(f"{each}: it did not fit into the request")
             continue
@@ -521,20 +493,9 @@ def proposals_of(
     return shown
 
 
-def in_view(
-    proposals: Sequence[Draft], snapshot: Snapshot | None, similarity: Similarity | None
-) -> Mapping[str, Skill | None]:
-    """The skills that an answer may name: those that are rewritten, then the nearest; without a bank only the ids are known."""
-    named = dict.fromkeys(each.base for each in proposals if each.base)
-    if snapshot is None:
-        return dict(named)
-    near = {skill.id: skill for skill in nearest(proposals, snapshot, similarity)}
-    return {base: snapshot.skills[base] for base in named} | near
-
-
 def nearest(proposals: Iterable[Draft], snapshot: Snapshot, similarity: Similarity | None) -> list[Skill]:
     """Skills of the bank most like the proposals: the nearest to each first, ties by id, `MAX_NEIGHBOURS` at most."""
-    texts, skills = [each.text for each in proposals], list(snapshot)
+    texts, skills = [each.text for each in proposals], [each for each in snapshot if len(each.text) <= TEXT_CHARS]
     if not skills:
         return []
     if similarity is None:  # the share of words in common (Jaccard index)
@@ -589,7 +550,7 @@ def make_merger(
 class SkillMerger:
     """Fuses by counting (`HeuristicMerger`), or with `use_api` by asking a language model (`LLMMerger`).
 
-    `use_api` may be set on a merger that has a model.
+    `use_api` may be set to False and True again on a merger that has a model.
 
     Args:
         use_api: ask a language model; None: where `model` is given.
@@ -618,32 +579,22 @@ class SkillMerger:
         similarity: Similarity | None = None,
         threshold: float = 0.95,
     ) -> None:
-        if use_api and model is None:
+        self.use_api = model is not None if use_api is None else use_api
+        if self.use_api and model is None:
             raise ConfigError(
                 "SkillMerger(use_api=True) needs the name of the language model to ask: "
                 'SkillMerger(use_api=True, model="gpt-4o"), and base_url= where it is not OpenAI\'s own.'
             )
-        self.use_api = model is not None if use_api is None else use_api
         self._heuristic = HeuristicMerger(similarity=similarity, threshold=threshold)
-        self._model: Merger | None = None
+        self._model: Merger = self._heuristic
         if model is not None and self.use_api:
             asking = asking_model(model, api_key=api_key, base_url=base_url, on_failure=on_failure)
             self._model = LLMMerger(asking, similarity=similarity, threshold=threshold)
 
-    def merge(
-        self,
-        outputs: Sequence[ParsedOutput],
-        *,
-        retrieved: Sequence[Sequence[str]] = (),
-        snapshot: Snapshot | None = None,
-    ) -> Merged:
-        """Fuse by counting or by the language model. Counting takes the texts of rewritten skills from the snapshot, where there is one; a language
-        model is shown the bank's skills from it.
+    def merge(self, outputs: Sequence[ParsedOutput], **given: Any) -> Merged:
+        """Fuse by counting or by the language model; the arguments are those of `Merger.merge`.
 
         Raises:
             EndpointError: the language model gave no usable answer, under `on_failure="stop"`.
         """
-        if self.use_api and self._model is None:
-            raise ConfigError("This SkillMerger has no language model to ask: make it with SkillMerger(model=…).")
-        merger = self._model if self.use_api and self._model is not None else self._heuristic
-        return merger.merge(outputs, retrieved=retrieved, snapshot=snapshot)
+        return (self._model if self.use_api else self._heuristic).merge(outputs, **given)

@@ -153,7 +153,6 @@ def test_a_bounded_part_is_shown_and_what_is_cut_is_said(monkeypatch: pytest.Mon
     reasons = [each.rpartition(": ")[2] for each in found.skipped]
     assert reasons.count("the language model was shown 4000 of its 5002 characters") == 4
     assert reasons.count("it did not fit into the request") == 2
-    assert reasons.count("there are more rewrites of it than a language model is shown") == 2
 
 
 INJECTIONS = (
@@ -237,7 +236,4 @@ def test_what_the_published_merger_lacks_is_said(monkeypatch: pytest.MonkeyPatch
         SkillMerger(model="gpt-4o")
     with pytest.raises(ConfigError, match="base_url"):
         SkillMerger(model="gpt-4o", base_url="localhost:8000")
-    off = SkillMerger(use_api=False, model="gpt-4o")  # nobody is asked, so nothing is needed
-    off.use_api = True
-    with pytest.raises(ConfigError, match="no language model"):
-        off.merge([])
+    assert not SkillMerger(use_api=False, model="gpt-4o").merge([]).new_skills  # nobody is asked, so nothing is needed
