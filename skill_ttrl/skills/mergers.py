@@ -379,11 +379,10 @@ class LLMMerger:
         proposals = proposals_of(outputs, snapshot, skipped)
         if not proposals:
             return Merged((), useful, (), tuple(skipped))
-        named = dict.fromkeys(each.base for each in proposals if each.base)
-        skills: dict[str, Skill | None] = dict(named)  # without a bank only the ids are known
-        if snapshot is not None:
-            near = {each.id: each for each in nearest(proposals, snapshot, self.heuristic.similarity)}
-            skills = {base: snapshot.skills[base] for base in named} | near
+        skills: dict[str, Skill | None] = dict.fromkeys(each.base for each in proposals if each.base)
+        if snapshot is not None:  # without a bank only the ids are known
+            skills = {base: snapshot.skills[base] for base in skills}
+            skills |= {each.id: each for each in nearest(proposals, snapshot, self.heuristic.similarity)}
         (answer,) = self.asking.ask([self._question(proposals, skills)], MergeAnswer)
         if not isinstance(answer, EndpointError):
             drafts, rewrites = _read(answer, proposals, skills, skipped)
@@ -400,13 +399,9 @@ class LLMMerger:
         templates, most = self.asking.templates, sum(not each.base for each in proposals)
         limits = {"most": str(most), "title_chars": str(MAX_TITLE), "text_chars": str(TEXT_CHARS)}
         proposed = [
-            fenced(
-                "evolve" if each.base else "generate",
-                each.text,
-                n=number,
-                winners=len(each.support),
-                **({"base": each.base} if each.base else {"title": each.title}),
-            )
+            fenced("evolve", each.text, n=number, winners=len(each.support), base=each.base)
+            if each.base
+            else fenced("generate", each.text, n=number, winners=len(each.support), title=each.title)
             for number, each in enumerate(proposals, 1)
         ]
         shown = [
