@@ -63,7 +63,9 @@ class Admitted:
     @property
     def evidence(self) -> tuple[str, ...]:
         """Ids of the tasks that the changed skills had not in their evidence before."""
-        return tuple(dict.fromkeys(each for change in self.changes for each in _new_evidence(change)))
+        made = [(change.after, change.before) for change in self.changes if change.after is not None]
+        new = (each for after, old in made for each in after.evidence if old is None or each not in old.evidence)
+        return tuple(dict.fromkeys(new))
 
 
 def admit(drafts: Sequence[Draft], snapshot: Snapshot, rules: AdmissionRules, *, step: int = 0) -> Admitted:
@@ -81,17 +83,50 @@ def admit(drafts: Sequence[Draft], snapshot: Snapshot, rules: AdmissionRules, *,
     changes: list[Change] = []
     refused: list[tuple[Draft, str]] = []
     for draft, match in zip(different, matches, strict=True):
-        problem = _not_allowed(draft, snapshot, rules) or admission.problem(draft.text, draft.task_type, match)
-        problem = problem or _no_room(draft, changes, rules)
         base = snapshot.get(draft.base)
+        problem = admission.problem(draft.text, draft.task_type, match) or _no_room(draft, changes, rules)
+        if draft.base and not rules.rewrites:
+            problem = "it replaces another skill, and distilling only adds skills"
+        elif draft.base and base is None:
+            problem = "it is not in the bank (any more)"
         if problem is not None:
             refused.append((draft, problem))
-        elif base is not None:
-            changes.append(Change("replace", base, admission.take(_rewritten(base, draft))))
+        elif base is not None:  # tier, type and source stay what they were
+            new = replace(
+                base,
+                title=draft.title or base.title,
+                text=draft.text.strip(),
+                when_to_apply=draft.when_to_apply or base.when_to_apply,
+                evidence=tuple(dict.fromkeys((*base.evidence, *draft.evidence))),
+            )
+            changes.append(Change("replace", base, admission.take(as_successor(base, new))))
         else:
-            new = skill_of(draft, admission.new_id(draft.text), source=rules.source, step=step)
+            new = Skill(
+                admission.new_id(draft.text),
+                draft.title,
+                draft.text,
+                draft.when_to_apply,
+                draft.tier,
+                draft.task_type,
+                source=rules.source,
+                evidence=draft.evidence,
+                stats=SkillStats(created_step=step),
+            )
             changes.append(Change("add", None, admission.take(new)))
     return Admitted(tuple(changes), tuple(fusions), tuple(refused))
+
+
+def _no_room(draft: Draft, changes: Sequence[Change], rules: AdmissionRules) -> str | None:
+    if any(change.before is not None and change.before.id == draft.base for change in changes):
+        return "there is another text for it"
+    if fingerprint(draft) in rules.retired:
+        return "it was evicted or rejected before"
+    added = sum(change.kind == "add" for change in changes)
+    if not draft.base and rules.room is not None and added >= rules.room:
+        return f"the bank is full ({rules.room_settings})"
+    if rules.max_drafts is not None and len(changes) >= rules.max_drafts:
+        return f"this round has {rules.max_drafts} already (evolve.max_new_skills)"
+    return None
 
 
 class Admission:
@@ -166,21 +201,6 @@ def fingerprint(what: Skill | Draft) -> str:
     return f"{content_id(what.text)}@{what.task_type}"
 
 
-def skill_of(draft: Draft, name: str, *, source: str, step: int = 0) -> Skill:
-    """The new skill, called `name`, that a draft asks for."""
-    return Skill(
-        id=name,
-        title=draft.title,
-        text=draft.text,
-        when_to_apply=draft.when_to_apply,
-        tier=draft.tier,
-        task_type=draft.task_type,
-        source=source,
-        evidence=draft.evidence,
-        stats=SkillStats(created_step=step),
-    )
-
-
 def said_already(
     drafts: Sequence[Draft], skills: Sequence[Skill], similarity: Similarity | None, threshold: float
 ) -> list[str | None]:
@@ -221,61 +241,16 @@ def fused(
             kinds[draft.tier == "mistake"].append(place)
     for places in kinds.values():
         for cluster in clusters([drafts[place].text for place in places], similarity, threshold):
-            for alike in _of_one_scope([places[member] for member in cluster.members], drafts):
-                placed[alike[0]] = _as_one([drafts[place] for place in alike], cluster.text)
-                if len(alike) > 1:
-                    notes.append(f"{len(alike)} skills that say the same are one: {quote(placed[alike[0]].title)}.")
+            members = [places[member] for member in cluster.members]
+            for_any = any(not drafts[place].task_type for place in members)
+            scopes: dict[str, list[int]] = defaultdict(list)
+            for place in members:
+                scopes["" if for_any else drafts[place].task_type].append(place)
+            for first, *others in scopes.values():
+                alike = [drafts[place] for place in (first, *others)]
+                best = min(alike, key=lambda draft: (bool(draft.task_type), draft.text.strip() != cluster.text))
+                evidence = dict.fromkeys(each for draft in alike for each in draft.evidence)
+                placed[first] = replace(best, evidence=tuple(evidence))
+                if others:
+                    notes.append(f"{len(alike)} skills that say the same are one: {quote(best.title)}.")
     return [placed[place] for place in sorted(placed)], notes
-
-
-def _of_one_scope(places: Sequence[int], drafts: Sequence[Draft]) -> list[list[int]]:
-    """Split places of drafts that say the same by type of task; all stay together where one of them is for any."""
-    if any(not drafts[place].task_type for place in places):
-        return [list(places)]
-    by_type: dict[str, list[int]] = defaultdict(list)
-    for place in places:
-        by_type[drafts[place].task_type].append(place)
-    return list(by_type.values())
-
-
-def _as_one(alike: Sequence[Draft], text: str) -> Draft:
-    """The widest of them, in the wording that most have, with the evidence of all."""
-    best = min(alike, key=lambda draft: (bool(draft.task_type), draft.text.strip() != text))
-    return replace(best, evidence=tuple(dict.fromkeys(each for draft in alike for each in draft.evidence)))
-
-
-def _new_evidence(change: Change) -> list[str]:
-    before = change.before.evidence if change.before is not None else ()
-    after = change.after.evidence if change.after is not None else ()
-    return [each for each in after if each not in before]
-
-
-def _not_allowed(draft: Draft, snapshot: Snapshot, rules: AdmissionRules) -> str | None:
-    if draft.base and not rules.rewrites:
-        return "it replaces another skill, and distilling only adds skills"
-    return "it is not in the bank (any more)" if draft.base and draft.base not in snapshot else None
-
-
-def _no_room(draft: Draft, changes: Sequence[Change], rules: AdmissionRules) -> str | None:
-    if any(change.before is not None and change.before.id == draft.base for change in changes):
-        return "there is another text for it"
-    if fingerprint(draft) in rules.retired:
-        return "it was evicted or rejected before"
-    added = sum(change.kind == "add" for change in changes)
-    if not draft.base and rules.room is not None and added >= rules.room:
-        return f"the bank is full ({rules.room_settings})"
-    if rules.max_drafts is not None and len(changes) >= rules.max_drafts:
-        return f"this round has {rules.max_drafts} already (evolve.max_new_skills)"
-    return None
-
-
-def _rewritten(base: Skill, draft: Draft) -> Skill:
-    """The skill with its new words; tier, type and source stay what they were."""
-    new = replace(
-        base,
-        title=draft.title or base.title,
-        text=draft.text.strip(),
-        when_to_apply=draft.when_to_apply or base.when_to_apply,
-        evidence=tuple(dict.fromkeys((*base.evidence, *draft.evidence))),
-    )
-    return as_successor(base, new)

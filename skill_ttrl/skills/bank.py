@@ -7,6 +7,7 @@ to the bank. A bank without a path lives in memory and behaves the same.
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,9 +28,9 @@ from skill_ttrl.skills.changes import (
     evictions,
     imported,
     last_active,
-    missing_error,
     new_ids,
     normalize_skill,
+    quote,
     validate_changes,
     with_usage,
 )
@@ -172,10 +173,14 @@ class SkillBank:
         return replay(first, islice(self._log.updates(), version - first.version))
 
     def _need(self, skill_id: str) -> Skill:
-        """The skill, or an error that says what became of it."""
+        """The skill, or an error."""
         found = self.get(skill_id)
         if found is None:
-            raise missing_error(skill_id, self.snapshot(), self._log.updates())
+            near = difflib.get_close_matches(skill_id, list(self.snapshot().skills), n=3)
+            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise SkillBankError(
+                f"There is no skill {quote(skill_id)} in the bank (version {self.version}).{hint} List them with: skillttrl skills show BANK"
+            )
         return found
 
     # --- changing ---

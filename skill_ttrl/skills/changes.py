@@ -6,7 +6,6 @@ stored unchanged, but an id, which models write and prompts show, must be a plai
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -15,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.types import BankUpdate, Change, ChangeKind, Skill, SkillStats, Tier
+from skill_ttrl.types import Change, ChangeKind, Skill, SkillStats, Tier
 
 OnDuplicate = Literal["refuse", "skip", "replace", "rename"]
 MAX_ID = 128
@@ -274,28 +273,6 @@ def duplicate_error(skill_id: str, version: int | None) -> SkillBankError:
     )
 
 
-def missing_error(skill_id: str, snapshot: Snapshot, updates: Iterable[BankUpdate]) -> SkillBankError:
-    """The error for an id that is not there: what became of it, and which ids are like it."""
-    fate = ""
-    for update in updates:
-        for change in update.changes:
-            before, after = change.before, change.after
-            if before is not None and before.id == skill_id and (after is None or after.id != skill_id):
-                how = {"evict": "evicted", "remove": "removed"}.get(change.kind, "replaced")
-                successor = f" by {quote(after.id)}" if after is not None else ""
-                fate = f"; it was {how}{successor} in version {update.version} ({quote(update.reason)})"
-    return SkillBankError(
-        f"There is no skill {quote(skill_id)} in the bank (version {snapshot.version}){fate}."
-        f"{closest(skill_id, snapshot)} List them with: skillttrl skills show BANK"
-    )
-
-
-def closest(asked: str, snapshot: Snapshot) -> str:
-    """A sentence with the ids most like `asked`; empty when there are none."""
-    near = difflib.get_close_matches(asked[:MAX_ID], list(snapshot.skills), n=3, cutoff=0.6)
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-
-
 def quote(text: object) -> str:
     """An untrusted id for a message: quoted, control characters written out, not longer than a line."""
     quoted = repr(text)
@@ -321,13 +298,9 @@ def _current(skills: Mapping[str, Skill], change: Change) -> Skill | None:
 def _stored(after: Skill, before: Skill | None) -> Skill:
     """The skill to store; its words are searched for hostile ones only where they are new."""
     skill = normalize_skill(after)
-    if before is not None and _words(skill) == _words(before):
+    if before is not None and all(getattr(skill, name) == getattr(before, name) for name in EDITABLE[:3]):
         return replace(skill, flags=before.flags)
     return flagged(skill)
-
-
-def _words(skill: Skill) -> tuple[str, str, str]:
-    return skill.title, skill.text, skill.when_to_apply
 
 
 def _check_kind(change: Change) -> None:

@@ -7,7 +7,6 @@ is no file of episodes, or a language model without a usable answer, leaves it a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -112,7 +111,7 @@ def distill_into(
         new = new if tested.decision.accept else []
     if new:
         bank.apply(admitted.changes, reason=SOURCE, evidence=admitted.evidence, round=round)
-    cause = "" if new or tested is not None else _cause(cases, collector, result, admitted, config)
+    cause = "" if new or tested is not None else _cause(cases, result, admitted, config)
     if cause:
         notes.append(
             f"Nothing new was found: {'every skill was refused, as said above.' if admitted.refused else cause}"
@@ -191,28 +190,21 @@ def run(
     )
 
 
-def _cause(
-    cases: Sequence[Case], collector: CaseCollector, result: TeacherResult, admitted: Admitted, config: SkillTTRLConfig
-) -> str:
+def _cause(cases: Sequence[Case], result: TeacherResult, admitted: Admitted, config: SkillTTRLConfig) -> str:
     """Why there is no new skill, and what to do."""
-    counts = Counter[str]()
-    for each in collector.counts().values():
-        counts.update(each)
     limits = config.distill
     if not cases:
-        return f"all {counts['failed']} episodes ended by an error or before a step. Read `error` in the file, and collect again."
+        return "all episodes ended by an error or before a step. Read `error` in the file, and collect again."
     if not (limits.max_general or limits.max_specific or limits.max_mistakes):
         return "distill.max_general, max_specific and max_mistakes are all 0. Raise one."
     if admitted.refused:
-        draft, problem = admitted.refused[0]
-        more = f" and {len(admitted.refused) - 1} more were" if len(admitted.refused) > 1 else " was"
-        return f"the skill {quote(draft.title)}{more} refused: {problem}."
+        return f"{len(admitted.refused)} skills were refused, the first of them for this: {admitted.refused[0][1]}."
     if result.failed:
         return f"{result.failed} of {result.requests} requests to the teacher had no usable answer. Try another model."
     if limits.teacher != "heuristic":
         return f"the teacher {limits.teacher!r} wrote no usable skill. The notes above say what was refused."
     return (
-        f"the {counts['won']} won and {counts['lost']} lost episodes differ in no action that can be counted. Collect more of both "
+        f"the {len(cases)} episodes, won and lost, differ in no action that can be counted. Collect more of both "
         "(skillttrl collect), or ask a language model: --teacher openai."
     )
 
