@@ -83,7 +83,7 @@ def read_samples(path: Path, notes: list[str]) -> list[Samples]:
     """
     if path.is_dir():
         if not RunFolder.exists(path):
-            raise DataError(f"{path} is no run folder (it has no run.json). Name a run, or one of its .jsonl files.")
+            raise DataError(f"{path} is not a run folder (it has no run.json). Name a run, or one of its .jsonl files.")
         if not (path / TRAJECTORIES).is_file():
             raise DataError(
                 f"{path} has no {TRAJECTORIES}: no step has finished yet, or the run has run.save_trajectories: false."
