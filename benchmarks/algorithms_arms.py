@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from skill_ttrl.rl.algorithms.contract import AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.algorithms.grpo import AdvantageEstimate, Requirement, TrainingSamples
 from skill_ttrl.rl.algorithms.votes import TTPO
 from skill_ttrl.types import VoteResult
 

@@ -143,7 +143,7 @@ def utilisation(operations: float, seconds: float, device: str) -> Row:
     """`mfu` of an update, and its `floor`: seconds at the peak of the data sheet. Nothing where the device has no known peak."""
     import torch
 
-    from skill_ttrl.rl.device import peak_flops
+    from skill_ttrl.rl.learner import peak_flops
 
     known = None if device == "cpu" else peak_flops(torch.cuda.get_device_name())
     return {} if known is None else {"mfu": operations / seconds / known, "floor": operations / known}

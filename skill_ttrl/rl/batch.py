@@ -45,7 +45,7 @@ class RolloutBatch:
     scores_F: Float[Tensor, " F"]
     """`token_level_scores`: what the item earned, at its last trained token; 0 elsewhere."""
     rewards_F: Float[Tensor, " F"]
-    """`token_level_rewards`: scores less the KL penalty, where there is one (`rl.learn.apply_kl_penalty`)."""
+    """`token_level_rewards`: scores less the KL penalty, where there is one (`rl.learner.apply_kl_penalty`)."""
     advantages_F: Float[Tensor, " F"]
     """Of each response token; 0 at prompt tokens."""
     prompt_index_N: Int[Tensor, " N"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
 
 import torch
 from accelerate import Accelerator
@@ -100,32 +99,6 @@ def gpus() -> list[str]:
     return [f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB" for gpu in found]
 
 
-class GpuMemoryMonitor:
-    """Memory of the learner's GPU from the moment this is made; on other devices it has no metrics."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._used = 0
-        if device.type == "cuda":
-            torch.cuda.init()  # type: ignore[no-untyped-call]  # the allocator knows no device before
-            torch.cuda.reset_peak_memory_stats(device)
-
-    def sample(self) -> None:
-        """Sample the memory in use on the whole device: the learner's, an engine's, other processes'."""
-        if self._device.type == "cuda":
-            free, total = torch.cuda.mem_get_info(self._device)
-            self._used = max(self._used, total - free)
-
-    def metrics(self) -> dict[str, float]:
-        """`gpu_peak_bytes`: peak of what torch handed out in this process. `gpu_used_bytes`: most that was in use on the whole
-        device when it was sampled. Empty without a GPU.
-        """
-        if self._device.type != "cuda":
-            return {}
-        peak = torch.cuda.max_memory_allocated(self._device)
-        return {"gpu_peak_bytes": float(peak), "gpu_used_bytes": float(self._used)}
-
-
 # Allocations that failed, and which phase of a step they were for.
 
 
@@ -149,40 +122,3 @@ def out_of_memory(error: BaseException) -> str | None:
         return "sample"  # it gathers sharded weights first
     found = (phase for file in reversed(files) for part, phase in _PLACES if part in file)
     return next(found, "update")
-
-
-# Rates of an update: tokens a second, and the share of the GPU's peak that it reached (MFU).
-
-
-PEAK_FLOPS = {
-    "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12, "B200": 2250e12,
-}  # fmt: skip
-"""Dense bf16 operations a second by NVIDIA's data sheets (SXM and HGX where there are several forms). The first name that is in the GPU's
-name counts."""
-
-
-def peak_flops(name: str) -> float | None:
-    """Peak of a GPU by its name; None if it is not in the table."""
-    return next((flops for known, flops in PEAK_FLOPS.items() if known in name), None)
-
-
-def update_rates(
-    metrics: Mapping[str, float], seconds: float, device: torch.device, ranks: int = 1
-) -> dict[str, float]:
-    """Rates of an update that took so many seconds, scores included.
-
-    Args:
-        metrics: Of `LocalLearner.update`: `all_tokens` and `operations`.
-        seconds: Wall time.
-        device: Where a rank computes.
-        ranks: Processes that computed it, each with a device of its own.
-
-    Returns:
-        `update_tokens_per_second`, of all tokens, prompts included; and `mfu`, the operations as a share of what the devices do at best in
-        bf16, only for a GPU in `PEAK_FLOPS`.
-    """
-    rates = {"update_tokens_per_second": metrics["all_tokens"] / max(seconds, 1e-9)}
-    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    if peak is not None:
-        rates["mfu"] = metrics["operations"] / max(seconds, 1e-9) / (peak * ranks)
-    return rates

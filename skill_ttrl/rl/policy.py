@@ -10,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
 
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.head import Head, embed, is_plain_embedding
-from skill_ttrl.rl.micro_batch import MicroBatch, ModelWork
-from skill_ttrl.rl.tree import refuse_trees, run_tree
+from skill_ttrl.rl.micro_batch import LimitedTokens, Limits, MicroBatch, ModelWork, refuse_trees, run_tree
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.shard import Sharding
+
 
 T = TypeVar("T")
 
@@ -292,3 +294,427 @@ class Policy:
         elif state is not None:
             state = {name: value.to(self.device).clone() for name, value in state.items()}
         self._reference = state
+
+
+# The language-model head as the learner applies it: to hidden states at chosen positions, for the tokens that follow them.
+
+
+CUSTOM_HEAD_COPIES = 4
+"""Float32 copies of the logits of a head that is not a plain linear layer: its logits, their log-softmax, their gradients."""
+
+
+class Head:
+    """Head of a causal language model.
+
+    Args:
+        model: The model, without adapters around it.
+        budget: Most logits (positions x vocabulary) that are held for the backward pass.
+    """
+
+    def __init__(self, model: Any, budget: int) -> None:
+        self._module: nn.Module = model.get_output_embeddings()
+        self._budget = budget
+        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        config = model.config.get_text_config()
+        self._scale = float(getattr(config, "logit_scale", None) or 1.0)
+        self._scale /= float(getattr(config, "logits_scaling", None) or 1.0)
+        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+
+    def logits(self, hidden: Float[Tensor, "*shape D"]) -> Float[Tensor, "*shape V"]:
+        """Logits of hidden states."""
+        logits: Tensor = self._module(hidden)
+        if self._scale != 1.0:
+            logits = logits * self._scale
+        if self._softcap is not None:
+            logits = self._softcap * torch.tanh(logits / self._softcap)
+        return logits
+
+    def score(
+        self,
+        hidden_Q_D: Float[Tensor, "Q D"],
+        micro_batch: MicroBatch,
+        *,
+        temperature: float,
+        with_entropy: bool,
+        gather_gradient: bool,
+    ) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"] | None]:
+        """Log-probs of the trained tokens of a micro-batch, and on request the entropies.
+
+        `gather_gradient`: the weight's gradient may go straight to `.grad` (see `gradients`).
+        """
+        settings = HeadSettings(self._scale, self._softcap, temperature, with_entropy, self._budget)
+        if _is_plain_linear(self._module):
+            settings = replace(settings, gather_gradient=gather_gradient and may_gather(self._module.weight))
+        if not micro_batch.allowed:
+            return self._score(hidden_Q_D, micro_batch.targets_K, micro_batch.rows_K, None, settings)
+        log_probs_K = hidden_Q_D.new_zeros(micro_batch.trained_tokens, dtype=torch.float32)
+        entropy_K = torch.zeros_like(log_probs_K) if with_entropy else None
+        for part in micro_batch.allowed:
+            hidden = hidden_Q_D.index_select(0, part.queries_Q)
+            found, entropy = self._score(hidden, part.targets_K, part.rows_K, part, settings)
+            log_probs_K = log_probs_K.index_copy(0, part.places_K, found)
+            if entropy_K is not None and entropy is not None:
+                entropy_K = entropy_K.index_copy(0, part.places_K, entropy)
+        return log_probs_K, entropy_K
+
+    def _score(
+        self, hidden_Q_D: Tensor, targets_K: Tensor, rows_K: Tensor, part: LimitedTokens | None, settings: HeadSettings
+    ) -> tuple[Tensor, Tensor | None]:
+        """Score tokens against all rows of the head, or against those of `part`."""
+        if not _is_plain_linear(self._module):
+            return self._score_custom(hidden_Q_D[rows_K], targets_K, part, settings)
+        weight: Tensor = self._module.weight
+        bias: Tensor | None = self._module.bias
+        if part is not None and part.ids_V is not None:
+            weight = gather_rows(weight, part.ids_V, straight=settings.gather_gradient)
+            bias = None if bias is None else bias[part.ids_V]
+            settings = replace(settings, gather_gradient=False)
+        return score_tokens(
+            hidden_Q_D, weight, bias, targets_K, rows_K, settings, None if part is None else part.limits
+        )
+
+    def _score_custom(
+        self, hidden_K_D: Tensor, targets_K: Tensor, part: LimitedTokens | None, settings: HeadSettings
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same for a head of any kind, in chunks of positions."""
+        rows = max(1, self._budget // (CUSTOM_HEAD_COPIES * self._vocabulary))
+        parts = []
+        for places in torch.split(torch.arange(len(targets_K), device=targets_K.device), rows):
+            arguments = (hidden_K_D[places], targets_K[places], self._limits_at(part, places), settings)
+            if torch.is_grad_enabled() and len(targets_K) > rows:
+                # Logits are computed again in the backward pass instead of being held for all chunks.
+                parts.append(checkpoint(self._score_chunk, *arguments, use_reentrant=False))
+            else:
+                parts.append(self._score_chunk(*arguments))
+        log_probs_K = torch.cat([log_probs for log_probs, _ in parts])
+        return log_probs_K, torch.cat([entropy for _, entropy in parts]) if settings.with_entropy else None
+
+    def _limits_at(self, part: LimitedTokens | None, places: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """(rows of the head that count, which of them the tokens at `places` leave out); None for all, and for none."""
+        if part is None or part.limits is None:
+            return None if part is None else part.ids_V, None
+        width = self._vocabulary if part.ids_V is None else len(part.ids_V)
+        return part.ids_V, ~part.limits.mask(0, width, part.rows_K[places])
+
+    def _score_chunk(
+        self,
+        hidden_K_D: Tensor,
+        targets_K: Tensor,
+        limits: tuple[Tensor | None, Tensor | None],
+        settings: HeadSettings,
+    ) -> tuple[Tensor, Tensor | None]:
+        logits_K_V = self.logits(hidden_K_D).float() / settings.temperature
+        ids_V, outside_K_V = limits
+        if ids_V is not None:
+            logits_K_V = logits_K_V.index_select(1, ids_V)
+        if outside_K_V is not None:
+            logits_K_V = logits_K_V.masked_fill(outside_K_V, -torch.inf)
+        log_p_K_V = torch.log_softmax(logits_K_V, dim=-1)
+        log_probs_K = log_p_K_V.gather(1, targets_K[:, None]).squeeze(1)
+        if not settings.with_entropy:
+            return log_probs_K, None
+        finite_K_V = log_p_K_V if outside_K_V is None else log_p_K_V.masked_fill(outside_K_V, 0.0)
+        return log_probs_K, -(log_p_K_V.exp() * finite_K_V).sum(dim=-1)
+
+
+def _is_plain_linear(head: nn.Module) -> TypeGuard[nn.Linear]:
+    """True if the head is its weight and bias and nothing else: no adapters, hooks or sharded tensors."""
+    if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks:
+        return False
+    return type(head.weight.data) is Tensor
+
+
+# Log-probs of chosen tokens from hidden states, without ever holding a whole (positions, vocabulary) matrix in float32 twice.
+#
+# The vocabulary is cut into blocks; a block's logits live in the processor's cache while its part of the softmax is summed. The
+# backward pass works block by block too, so each row of the head's gradient is written once. As many logits as the budget allows
+# are held for the backward pass, the others are computed again. With a frozen head (adapters) nothing is held: the gradient
+# of a log-prob with respect to its hidden state, W[target] - sum_v p_v W[v], is summed in the forward pass, as Liger-Kernel
+# does for the cross-entropy (arXiv 2410.10989).
+#
+# Suffixes: _Q positions, _K chosen tokens, _V vocabulary, _D width, _B a block of the vocabulary.
+
+
+CPU_BLOCK, GPU_BLOCK = 2_000_000, 2**26
+"""Logits of a block: on a CPU few enough to stay in its cache, on a GPU so many that its kernels take longer than their launch."""
+GPU_ALIGNMENT = 128
+"""A GPU's block is a multiple of so many tokens wide: a bf16 matrix product whose rows are not aligned to 16 bytes takes five times as long."""
+MIN_BLOCK_WIDTH = 64
+"""Fewest tokens of the vocabulary in a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """From the head's output to the logits of the softmax, in this order; and what is wanted of it."""
+
+    scale: float = 1.0
+    """Factor of the head's output."""
+    softcap: float | None = None
+    """c: logits become c tanh(logits / c)."""
+    temperature: float = 1.0
+    with_entropy: bool = False
+    budget: int = 0
+    """Most logits that are held for the backward pass."""
+    gather_gradient: bool = False
+    """The weight's gradient goes straight to its `.grad`; autograd gets none."""
+
+    def logits(self, output: Tensor) -> Float[Tensor, " *shape"]:
+        """Float32 logits from the head's output, which is left as it was."""
+        logits = output.float()
+        if self.softcap is not None:
+            return torch.tanh(logits * (self.scale / self.softcap)) * (self.softcap / self.temperature)
+        factor = self.scale / self.temperature
+        return logits if factor == 1.0 else logits * factor
+
+    def backward(self, gradient: Tensor, logits: Tensor) -> Tensor:
+        """Gradient of the head's output, from that of the logits; may overwrite it."""
+        gradient = gradient.mul_(self.scale / self.temperature)
+        if self.softcap is not None:
+            gradient.mul_(1.0 - (logits * (self.temperature / self.softcap)).square_())
+        return gradient
+
+
+def score_tokens(
+    hidden_Q_D: Float[Tensor, "Q D"],
+    weight_V_D: Float[Tensor, "V D"],
+    bias_V: Float[Tensor, " V"] | None,
+    targets_K: Int[Tensor, " K"],
+    rows_K: Int[Tensor, " K"],
+    settings: HeadSettings,
+    limits: Limits | None = None,
+) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"] | None]:
+    """Log-probs of tokens, and on request the entropies of the distributions that they come from.
+
+    Args:
+        hidden_Q_D: What the head is given.
+        weight_V_D: Of the head.
+        bias_V: Of the head.
+        targets_K: Tokens to score.
+        rows_K: Position of each, an index of `hidden_Q_D`; several tokens may have the same.
+        settings: See `HeadSettings`.
+        limits: The part of the vocabulary that each position's distribution is over; None: all of it.
+
+    Returns:
+        (log_probs_K, entropy_K) in nats, float32.
+    """
+    log_probs_K, entropy_Q = _Scores.apply(hidden_Q_D, weight_V_D, bias_V, targets_K, rows_K, settings, limits)  # type: ignore[no-untyped-call]
+    return log_probs_K, entropy_Q[rows_K] if settings.with_entropy else None
+
+
+def block_width(rows: int, device: str) -> int:
+    """Tokens of the vocabulary in a block of logits of so many positions, on a kind of device."""
+    if device == "cpu":
+        return max(MIN_BLOCK_WIDTH, CPU_BLOCK // max(1, rows))
+    return -(-max(MIN_BLOCK_WIDTH, GPU_BLOCK // max(1, rows)) // GPU_ALIGNMENT) * GPU_ALIGNMENT
+
+
+class _Scores(torch.autograd.Function):
+    """`score_tokens` with the entropy of each position (empty unless asked for)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_Q_D: Tensor,
+        weight_V_D: Tensor,
+        bias_V: Tensor | None,
+        targets_K: Tensor,
+        rows_K: Tensor,
+        settings: HeadSettings,
+        limits: Limits | None,
+    ) -> tuple[Tensor, Tensor]:
+        head = _Head(hidden_Q_D, weight_V_D, bias_V)
+        learns_head = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+        plain = settings.softcap is None and not settings.with_entropy and limits is None
+        ctx.summed = ctx.needs_input_grad[0] and not learns_head and plain
+        budget = settings.budget if ctx.needs_input_grad[0] or learns_head else 0
+
+        chosen_K = hidden_Q_D.new_empty(len(targets_K), dtype=torch.float32)
+        sums: list[Tensor] = []
+        inner: list[Tensor] = []
+        means_Q_D = torch.zeros_like(hidden_Q_D, dtype=torch.float32) if ctx.summed else None
+        total_Q = hidden_Q_D.new_full((len(hidden_Q_D),), -torch.inf, dtype=torch.float32)
+        held = []
+        for start, end in head.blocks:
+            output_Q_B = head.output(start, end)
+            logits_Q_B = settings.logits(output_Q_B)
+            if limits is not None:
+                logits_Q_B = logits_Q_B.masked_fill(~limits.mask(start, end), -torch.inf)
+            sums.append(torch.logsumexp(logits_Q_B, dim=1))
+            inside = ((targets_K >= start) & (targets_K < end)).nonzero().squeeze(1)
+            chosen_K[inside] = logits_Q_B[rows_K[inside], targets_K[inside] - start]
+            if settings.with_entropy:
+                log_share_Q_B = logits_Q_B - sums[-1][:, None]
+                inner.append(_finite(torch.exp(log_share_Q_B) * log_share_Q_B, limits).sum(dim=1))
+            if means_Q_D is not None:
+                total_Q = _add_mean(means_Q_D, total_Q, logits_Q_B, sums[-1], head, start, end)
+            if not ctx.summed and end * len(hidden_Q_D) <= budget:
+                held.append(output_Q_B)
+        sums_Q_n = torch.stack(sums, dim=1)
+        sum_Q = torch.logsumexp(sums_Q_n, dim=1)
+        entropy_Q = sum_Q.new_empty(0)
+        if settings.with_entropy:
+            log_share_Q_n = sums_Q_n - sum_Q[:, None]
+            share_Q_n = torch.exp(log_share_Q_n) * (torch.stack(inner, dim=1) + log_share_Q_n)
+            entropy_Q = -_finite(share_Q_n, limits).sum(dim=1)
+        ctx.settings, ctx.limits, ctx.dtype, ctx.weight = settings, limits, head.dtype, weight_V_D
+        ctx.save_for_backward(hidden_Q_D, weight_V_D, bias_V, targets_K, rows_K, sum_Q, entropy_Q, means_Q_D, *held)
+        return chosen_K - sum_Q[rows_K], entropy_Q
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        grad_K, grad_entropy_Q = gradients
+        hidden_Q_D, weight_V_D, bias_V, targets_K, rows_K, sum_Q, entropy_Q, means_Q_D, *held = ctx.saved_tensors
+        settings: HeadSettings = ctx.settings
+        weights_Q = torch.zeros_like(sum_Q).index_add_(0, rows_K, grad_K)
+        factor = settings.scale / settings.temperature
+        if ctx.summed:
+            grad_Q_D = means_Q_D.mul(-weights_Q[:, None])
+            grad_Q_D.index_add_(0, rows_K, weight_V_D[targets_K].float() * grad_K[:, None])
+            return grad_Q_D.mul_(factor).to(hidden_Q_D.dtype), None, None, None, None, None, None
+
+        head = _Head(hidden_Q_D, weight_V_D, bias_V, ctx.dtype)
+        grad_hidden = torch.zeros_like(hidden_Q_D, dtype=torch.float32) if ctx.needs_input_grad[0] else None
+        gather = settings.gather_gradient
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = gathered(ctx.weight) if gather else torch.empty_like(weight_V_D)
+        grad_bias = torch.empty_like(bias_V) if ctx.needs_input_grad[2] else None
+        for number, (start, end) in enumerate(head.blocks):
+            output_Q_B = held[number] if number < len(held) else head.output(start, end)
+            logits_Q_B = settings.logits(output_Q_B)
+            log_p_Q_B = logits_Q_B - sum_Q[:, None]
+            grad_Q_B = torch.exp(log_p_Q_B)
+            if settings.with_entropy:  # dH / dlogit = -p (log p + H)
+                pull_Q_B = log_p_Q_B.add_(entropy_Q[:, None]).mul_(grad_entropy_Q[:, None])
+                grad_Q_B.mul_(pull_Q_B.add_(weights_Q[:, None]).neg_())
+            else:
+                grad_Q_B.mul_(-weights_Q[:, None])
+            inside = ((targets_K >= start) & (targets_K < end)).nonzero().squeeze(1)
+            if ctx.limits is not None:
+                grad_Q_B = grad_Q_B.masked_fill_(~ctx.limits.mask(start, end), 0.0)
+            places = (rows_K[inside], targets_K[inside] - start)
+            grad_Q_B.index_put_(places, grad_K[inside], accumulate=True)
+            grad_out = settings.backward(grad_Q_B, logits_Q_B).to(ctx.dtype)
+            if grad_hidden is not None:
+                grad_hidden += grad_out @ head.weight(start, end)
+            if grad_weight is not None and gather and head.dtype == grad_weight.dtype:
+                grad_weight[start:end].addmm_(grad_out.T, head.hidden_Q_D)
+            elif grad_weight is not None and gather:
+                grad_weight[start:end] += grad_out.T @ head.hidden_Q_D
+            elif grad_weight is not None:
+                grad_weight[start:end] = grad_out.T @ head.hidden_Q_D
+            if grad_bias is not None:
+                grad_bias[start:end] = grad_out.sum(dim=0)
+        grad_input = None if grad_hidden is None else grad_hidden.to(hidden_Q_D.dtype)
+        return grad_input, None if gather else grad_weight, grad_bias, None, None, None, None
+
+
+def _finite(values: Tensor, limits: Limits | None) -> Tensor:
+    """P log p, which is 0 where a limit makes p 0."""
+    return values if limits is None else values.nan_to_num_(nan=0.0)
+
+
+def _add_mean(
+    means_Q_D: Tensor, total_Q: Tensor, logits_Q_B: Tensor, sum_Q: Tensor, head: _Head, start: int, end: int
+) -> Tensor:
+    """Take a block into the mean of the head's rows under the softmax; gives the new logarithm of the sum of all blocks."""
+    new_Q = torch.logaddexp(total_Q, sum_Q)
+    share_Q_B = torch.exp(logits_Q_B - new_Q[:, None]).to(head.dtype)
+    means_Q_D.mul_(torch.exp(total_Q - new_Q)[:, None]).add_(share_Q_B @ head.weight(start, end))
+    return new_Q
+
+
+class _Head:
+    """The head in blocks of its vocabulary, computed in the dtype that autocast asks for, or in the given one."""
+
+    def __init__(
+        self, hidden_Q_D: Tensor, weight_V_D: Tensor, bias_V: Tensor | None, dtype: torch.dtype | None = None
+    ) -> None:
+        device = hidden_Q_D.device.type
+        if dtype is None:
+            casts = torch.is_autocast_enabled(device)
+            dtype = torch.get_autocast_dtype(device) if casts else weight_V_D.dtype
+        self.dtype = dtype
+        self.hidden_Q_D = hidden_Q_D.to(dtype)
+        self._weight, self._bias, self._device = weight_V_D, bias_V, device
+        width = block_width(len(hidden_Q_D), device)
+        size = len(weight_V_D)
+        self.blocks = [(start, min(start + width, size)) for start in range(0, size, width)]
+
+    def weight(self, start: int, end: int) -> Tensor:
+        """Rows of the head's weight."""
+        return self._weight[start:end].to(self.dtype)
+
+    def output(self, start: int, end: int) -> Tensor:
+        """Head's output for a block."""
+        bias = None if self._bias is None else self._bias[start:end].to(self.dtype)
+        with torch.autocast(self._device, enabled=False):
+            return linear(self.hidden_Q_D, self.weight(start, end), bias)
+
+
+# Gradients of embedding and head that go straight to `.grad`.
+#
+# With a large vocabulary these two are most of the weights, or the same weights. Autograd would make a gradient of the whole matrix
+# for each of them and micro-batch, only to add it to the one that has gathered.
+
+
+def may_gather(weight: Tensor) -> bool:
+    """True if nothing else has to see this weight's gradient on its way: a plain leaf without hooks."""
+    hooks = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
+    return weight.requires_grad and weight.is_leaf and type(weight) is nn.Parameter and not hooks
+
+
+def gathered(weight: Tensor) -> Tensor:
+    """The gradient that has gathered; zeros where there was none."""
+    if weight.grad is None:
+        weight.grad = torch.zeros_like(weight)
+    return weight.grad
+
+
+def embed(embedding: nn.Embedding, tokens_N_T: Int[Tensor, "N T"]) -> Float[Tensor, "N T D"]:
+    """`embedding(tokens)`, whose gradient goes straight to `embedding.weight.grad`."""
+    hidden: Tensor = _Embed.apply(embedding.weight, tokens_N_T, embedding.padding_idx)  # type: ignore[no-untyped-call]
+    return hidden
+
+
+def gather_rows(weight_V_D: Tensor, ids: Int[Tensor, " R"], *, straight: bool) -> Float[Tensor, "R D"]:
+    """Rows of a matrix; with `straight` their gradient goes to its `.grad` and no matrix of its size is made."""
+    rows: Tensor = _Rows.apply(weight_V_D, ids) if straight else weight_V_D.index_select(0, ids)  # type: ignore[no-untyped-call]
+    return rows
+
+
+def is_plain_embedding(module: nn.Module) -> TypeGuard[nn.Embedding]:
+    """True if a module is a table of rows that learns, and nothing else."""
+    if type(module) is not nn.Embedding or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    return may_gather(module.weight) and module.max_norm is None and not (module.scale_grad_by_freq or module.sparse)
+
+
+class _Embed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, tokens_N_T: Tensor, padding_idx: int | None) -> Tensor:
+        ctx.weight, ctx.padding_idx = weight, padding_idx
+        ctx.save_for_backward(tokens_N_T)
+        return weight[tokens_N_T]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        (tokens_N_T,) = ctx.saved_tensors
+        tokens, rows = tokens_N_T.flatten(), gradients[0].flatten(0, -2).to(ctx.weight.dtype)
+        if ctx.padding_idx is not None:  # as in torch, its row does not learn
+            rows = rows.masked_fill((tokens == ctx.padding_idx)[:, None], 0.0)
+        gathered(ctx.weight).index_add_(0, tokens, rows)
+        return None, None, None
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor) -> Tensor:
+        ctx.weight = weight
+        ctx.save_for_backward(ids)
+        return weight.index_select(0, ids)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        gathered(ctx.weight).index_add_(0, ctx.saved_tensors[0], gradients[0].to(ctx.weight.dtype))
+        return None, None

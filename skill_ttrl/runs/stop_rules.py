@@ -13,7 +13,7 @@ from typing import Any
 
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry
-from skill_ttrl.voting.tally import mean
+from skill_ttrl.voting.strategies import mean
 
 Rows = Sequence[Mapping[str, Any]]
 """Figures of each step, oldest first. Rules read those of the votes alone, no label."""

@@ -70,7 +70,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
                     found.metrics |= change_bank(run, state, text, groups, step)
             with clock("update"):
                 backend.sleep()  # gives its memory to the learner, until its weights are updated
-                # Rewards become advantages within each group, and the weights follow (`rl.learn`).
+                # Rewards become advantages within each group, and the weights follow (`rl.learner`).
                 rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
                 how: dict[str, Any] = {"voters": groups, "greedy": found.baselines, "step": step, "seed": config.seed}
                 metrics = state.rule(state.learner, rollouts, cast, temperature=temperature, **how)

@@ -43,7 +43,7 @@ from skill_ttrl.voting import (
     given_up,
     requires,
 )
-from skill_ttrl.voting.ballot import INPUT_SOURCES
+from skill_ttrl.voting.strategies import INPUT_SOURCES
 
 Visits = Sequence[Sequence[TaskSamples]]
 Problem = tuple[str, str]

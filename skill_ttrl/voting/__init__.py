@@ -1,19 +1,8 @@
 """Votes: many answers in, one answer out, without a label."""
 
-from skill_ttrl.voting.ballot import (
-    STRATEGIES,
-    Ballot,
-    Strategy,
-    ballot_of,
-    batch_vote,
-    check_strategy,
-    requires,
-    strategy,
-    vote,
-)
-from skill_ttrl.voting.history import VoteHistory
 from skill_ttrl.voting.metrics import (
     UndecidedAnswers,
+    VoteHistory,
     apply_original_gt,
     apply_pseudo_labels,
     apply_ttrl_gt,
@@ -25,7 +14,20 @@ from skill_ttrl.voting.metrics import (
     trained_metrics,
     vote_metrics,
 )
-from skill_ttrl.voting.strategies import batch_majority_vote, compute_voting_rewards, majority_vote
+from skill_ttrl.voting.strategies import (
+    STRATEGIES,
+    Ballot,
+    Strategy,
+    ballot_of,
+    batch_majority_vote,
+    batch_vote,
+    check_strategy,
+    compute_voting_rewards,
+    majority_vote,
+    requires,
+    strategy,
+    vote,
+)
 
 __all__ = [
     "STRATEGIES",

@@ -18,8 +18,7 @@ from skill_ttrl.answers import compute_reward, extract, grade_answer, satisfied
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, import_attribute, naming
 from skill_ttrl.types import Group, VoteResult, derive_seed
-from skill_ttrl.voting.strategies import compute_voting_rewards
-from skill_ttrl.voting.tally import mean, tally
+from skill_ttrl.voting.strategies import compute_voting_rewards, mean, tally
 
 Reward = Callable[[Group, VoteResult, int], Sequence[float]]
 """(group, its vote, seed) → one reward for each trajectory, in order."""

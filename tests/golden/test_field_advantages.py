@@ -15,7 +15,7 @@ from torch import Tensor
 from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.algorithms import ALGORITHMS, TrainingSamples
 from skill_ttrl.rl.batch import pack
-from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learner import UpdateRule
 from skill_ttrl.types import Group, Trajectory
 from tests.golden.field_values import assert_close, base, cases, given, tensor
 from tests.golden.sources_values import EPISODES

@@ -10,7 +10,7 @@ import torch
 
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.correction import corrected
-from skill_ttrl.rl.learn import apply_kl_penalty
+from skill_ttrl.rl.learner import apply_kl_penalty
 from tests.golden.field_values import assert_close, cases, given, tensor
 from tests.sampled import flat, padded, sampled_groups
 

@@ -11,7 +11,7 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.algorithms import ALGORITHMS, TrainingSamples, whiten_advantages
 from skill_ttrl.rl.batch import pack
 from skill_ttrl.rl.critic import compute_value_loss
-from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learner import UpdateRule
 from tests.golden.field_values import assert_close, cases, given, tensor
 from tests.sampled import flat, padded, sampled_groups
 

@@ -18,14 +18,14 @@ from skill_ttrl.errors import ConfigError, EnvError, SkillBankError, TrustError
 from skill_ttrl.llm.backends import BACKENDS
 from skill_ttrl.optimize.engines import OPTIMIZERS
 from skill_ttrl.registry import import_attribute
-from skill_ttrl.rl.algorithms.contract import ALGORITHMS
+from skill_ttrl.rl.algorithms.grpo import ALGORITHMS
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.embedders import EMBEDDERS
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.trust import powers, trusting
-from skill_ttrl.voting.ballot import STRATEGIES
 from skill_ttrl.voting.rewards import build_reward
+from skill_ttrl.voting.strategies import STRATEGIES
 from tests.unit.test_trust import become_another, run_of
 
 ROOT = Path(__file__).parents[2]

@@ -12,18 +12,16 @@ from pydantic import Field
 from torch import Tensor
 
 from skill_ttrl.config import Section
-from skill_ttrl.rl.algorithms.contract import (
+from skill_ttrl.rl.algorithms.grpo import (
     ALGORITHMS,
+    EPSILON,
     AdvantageEstimate,
     BuiltIn,
+    GroupLevel,
     Groups,
     Rewards,
-    TrainingSamples,
-)
-from skill_ttrl.rl.algorithms.grpo import (
-    EPSILON,
-    GroupLevel,
     RewardScale,
+    TrainingSamples,
     add_step_advantages,
     group_advantages,
     read_groups,

@@ -15,18 +15,16 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from skill_ttrl.config import Section
-from skill_ttrl.rl.algorithms.contract import (
+from skill_ttrl.rl.algorithms.grpo import (
     ALGORITHMS,
     AdvantageEstimate,
     BuiltIn,
-    Groups,
-    Rewards,
-    TrainingSamples,
-)
-from skill_ttrl.rl.algorithms.grpo import (
     GroupRelative,
+    Groups,
     LevelOptions,
+    Rewards,
     RewardScale,
+    TrainingSamples,
     by_step,
     group_advantages,
     relative_advantages,

@@ -12,15 +12,18 @@ from torch import Tensor
 
 from skill_ttrl.config import Section
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms.contract import (
+from skill_ttrl.rl.algorithms.grpo import (
     ALGORITHMS,
     AdvantageEstimate,
     BuiltIn,
+    GroupLevel,
+    GroupRelative,
     Groups,
+    LevelOptions,
     Rewards,
     TrainingSamples,
+    group_advantages,
 )
-from skill_ttrl.rl.algorithms.grpo import GroupLevel, GroupRelative, LevelOptions, group_advantages
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.types import equal_rewards
 

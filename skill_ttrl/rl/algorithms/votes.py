@@ -17,8 +17,16 @@ from pydantic import Field
 
 from skill_ttrl.config import Section
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, BuiltIn, TrainingSamples
-from skill_ttrl.rl.algorithms.grpo import by_step, group_advantages, relative_advantages, rescored
+from skill_ttrl.rl.algorithms.grpo import (
+    ALGORITHMS,
+    AdvantageEstimate,
+    BuiltIn,
+    TrainingSamples,
+    by_step,
+    group_advantages,
+    relative_advantages,
+    rescored,
+)
 from skill_ttrl.types import Group, Trajectory, VoteResult
 from skill_ttrl.voting import ballot_of
 

@@ -348,7 +348,7 @@ def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
 
 def _length_penalty(factor: float, limit: int, group: Group, vote: VoteResult, seed: int) -> list[float]:
     """A reward: the penalty of each rollout's length."""
-    from skill_ttrl.rl.learn import overlong_penalties
+    from skill_ttrl.rl.learner import overlong_penalties
 
     return overlong_penalties(group, factor, limit)
 

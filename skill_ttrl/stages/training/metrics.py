@@ -16,7 +16,7 @@ from skill_ttrl.statistics import Interval, vote_entropy
 from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult, equal_rewards
 from skill_ttrl.voting import copied_winners, given_up, vote_metrics
 from skill_ttrl.voting.rewards import OVERLONG
-from skill_ttrl.voting.tally import mean
+from skill_ttrl.voting.strategies import mean
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +75,7 @@ def step_rates(
     ranks: int,
 ) -> dict[str, float]:
     """Rollouts and sampled tokens a second of sampling, those that a bank inserted not counted; for the rest see `update_rates`."""
-    from skill_ttrl.rl.device import update_rates
+    from skill_ttrl.rl.learner import update_rates
 
     tokens = sum(completion.num_sampled_tokens for completion in completions_of(groups))
     seconds = max(times["sample_seconds"], 1e-9)

@@ -74,6 +74,11 @@ class RolloutWorker:
     envs: EnvPool
     others: RayWorkers | None = None
     """Sample in its place, where there are any."""
+    schedule: Schedule | None = None
+    """The order in which rollouts advance; None: as the config says (`schedule_of`)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", self.schedule or schedule_of(self.config))
 
     @property
     def sampling(self) -> Sampling:
@@ -108,6 +113,7 @@ class RolloutWorker:
 
         `adviser` makes scripted agents that watch (`RolloutSettings.adviser`).
         """
+        assert self.schedule is not None
         settings = RolloutSettings(
             sampling,
             seed,
@@ -115,7 +121,7 @@ class RolloutWorker:
             max_prompt_tokens=self.config.data.max_prompt_tokens,
             constrain=self.config.agent.structured_actions,
             adviser=adviser,
-            schedule=schedule_of(self.config),
+            schedule=self.schedule,
             rollout_timeout_s=self.config.rollout.rollout_timeout_s,
         )
         batches = batches_of(tasks, n, settings, self.config.rollout.prompts_per_batch)

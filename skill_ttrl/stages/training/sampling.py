@@ -13,7 +13,7 @@ import numpy as np
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.progress import Progress
-from skill_ttrl.rl.device import GpuMemoryMonitor
+from skill_ttrl.rl.learner import GpuMemoryMonitor
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.stages.training.run import OnRolloutEnd, Run, ignore

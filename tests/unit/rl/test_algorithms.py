@@ -16,8 +16,7 @@ from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_a
 from skill_ttrl.rl.algorithms.grpo import GRPO
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.checks import check_algorithm
-from skill_ttrl.rl.learn import UpdateRule, length_penalty, overlong_penalties
-from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.learner import LocalLearner, UpdateRule, length_penalty, overlong_penalties
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import ActionStatus, Completion, Group, Step, Task, Trajectory, VoteResult
 from tests.golden.field_values import cases

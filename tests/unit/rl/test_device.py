@@ -7,7 +7,8 @@ import torch
 
 from skill_ttrl.config import RuntimeConfig
 from skill_ttrl.errors import ModelError
-from skill_ttrl.rl.device import GpuMemoryMonitor, make_accelerator, resolve_device, resolve_precision
+from skill_ttrl.rl.device import make_accelerator, resolve_device, resolve_precision
+from skill_ttrl.rl.learner import GpuMemoryMonitor
 
 
 def test_auto_on_a_cpu_is_fp32() -> None:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from skill_ttrl.rl import head as log_probs
 from skill_ttrl.rl import micro_batch as allowed
+from skill_ttrl.rl import policy as log_probs
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack, pack_demonstrations
-from skill_ttrl.rl.head import HeadSettings, score_tokens
-from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.policy import HeadSettings, Policy, score_tokens
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 VOCABULARY, WIDTH, POSITIONS, CHOSEN = 40, 6, 11, 17
@@ -226,8 +225,8 @@ def test_scores_under_limits_are_those_of_a_masked_softmax(
             head.weight = policy.model.lm_head.weight
             policy.model.lm_head = policy._head._module = head
     if kind == "several blocks":
-        monkeypatch.setattr("skill_ttrl.rl.head.CPU_BLOCK", 1)
-        monkeypatch.setattr("skill_ttrl.rl.head.MIN_BLOCK_WIDTH", 7)
+        monkeypatch.setattr("skill_ttrl.rl.policy.CPU_BLOCK", 1)
+        monkeypatch.setattr("skill_ttrl.rl.policy.MIN_BLOCK_WIDTH", 7)
     batch = limited_batch()
     weights_K = torch.linspace(-1, 2, int(batch.trained_F.sum()))
     wanted, entropies = expected(policies[0], batch, 0.6)

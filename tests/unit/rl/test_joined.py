@@ -18,8 +18,7 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.hf import HFBackend, sample_seeds
 from skill_ttrl.rl.batch import RolloutBatch, pack, with_advantages
-from skill_ttrl.rl.learn import UpdateRule
-from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.learner import LocalLearner, UpdateRule
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
 

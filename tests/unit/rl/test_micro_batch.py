@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from skill_ttrl.rl import tree as module
+from skill_ttrl.rl import micro_batch as module
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack_demonstrations
-from skill_ttrl.rl.device import update_rates
-from skill_ttrl.rl.micro_batch import cut_micro_batches, split_over_ranks
+from skill_ttrl.rl.learner import update_rates
+from skill_ttrl.rl.micro_batch import SharedPrefixes, build_tree, cut_micro_batches, split_over_ranks
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rl.tree import SharedPrefixes, build_tree
 
 items = st.lists(
     st.tuples(st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=30

@@ -29,11 +29,11 @@ from transformers import (
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ModelError
-from skill_ttrl.rl import tree
+from skill_ttrl.rl import micro_batch as tree
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack_demonstrations
 from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.micro_batch import NAME
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rl.tree import NAME
 
 VOCABULARY = 40
 SHAPE: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from skill_ttrl.stages.training.votes import in_rounds
+from skill_ttrl.stages.training.state import in_rounds
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting.strategies import SequentialTest
 

@@ -11,7 +11,7 @@ import torch
 from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.algorithms import TrainingSamples
 from skill_ttrl.rl.batch import pack
-from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learner import UpdateRule
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 TASK = Task("t", "env")

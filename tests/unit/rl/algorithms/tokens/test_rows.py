@@ -15,8 +15,7 @@ from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import TrainingSamples
 from skill_ttrl.rl.batch import pack
-from skill_ttrl.rl.learn import UpdateRule
-from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.learner import LocalLearner, UpdateRule
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
 

@@ -11,7 +11,7 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
 from skill_ttrl.rl.algorithms.negative import POSITIVE, POSITIVE_TOKENS
 from skill_ttrl.rl.batch import RolloutBatch, pack
-from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learner import UpdateRule
 from skill_ttrl.types import Group
 from tests.sampled import per_item
 
