@@ -91,11 +91,10 @@ def vote(
 
     Example: `skillttrl vote runs/quickstart/trajectories.jsonl --strategies all`
     """
-    from skill_ttrl.stages.vote import Drawing, run
+    from skill_ttrl.stages.vote import run
 
     check_resume(resume, output)
     source = _source(stored, policy)
-    drawing = Drawing(data or (), samples, config, batch_size, use_bank=not no_skills, limit=limit)
     with RunView(Console(stderr=True), f"vote {source}") as view:
         found = run(
             source,
@@ -103,8 +102,13 @@ def vote(
             options=strategy_options(strategy_arg or []),
             output=output,
             overrides=with_seed(overrides, seed),
-            drawing=drawing,
             progress=view,
+            data=data or (),
+            samples=samples,
+            config=config,
+            limit=limit,
+            chunk=batch_size,
+            no_skills=no_skills,
         )
     written = [] if output is None else [f"Votes: {output / 'votes.jsonl'}"]
     show(found, as_json, partial(lab_view, full=full), written)

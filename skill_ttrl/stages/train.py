@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -18,7 +18,7 @@ from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rl.device import out_of_memory
-from skill_ttrl.rl.parallel.driver import Driver, current_driver
+from skill_ttrl.rl.parallel.driver import current_driver
 from skill_ttrl.rl.parallel.environment import launched
 from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder, config_differences
@@ -36,14 +36,14 @@ from skill_ttrl.stages.reports.compare import SEEDS, Seeds, is_seeds, named_seed
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import summarise
 from skill_ttrl.stages.rl import reinforce
-from skill_ttrl.stages.setup.build import RunTasks, build, make_rewards, open_tasks
+from skill_ttrl.stages.setup.build import build, make_rewards, open_tasks
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import KEPT, Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.open_run import Resume, discard_bank, open_folder, open_run_bank, restore_checkpoint
 from skill_ttrl.stages.setup.rollout_workers import on_cluster
 from skill_ttrl.stages.setup.rules import check_run, learning_phases, uncorrected_staleness
 from skill_ttrl.stages.training.evolve import make_evolver
-from skill_ttrl.stages.training.run import BEFORE, Meter, ResumePoint, Run, TrainingComponents, WarningLog
+from skill_ttrl.stages.training.run import BEFORE, ResumePoint, Run, WarningLog
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
@@ -100,14 +100,21 @@ def run(
     progress = progress or SilentProgress()
     check_runnable(config, Path(output), resume)
     config = with_defaults(config)
-    phases = learning_phases(config.phases)
     with ExitStack() as stack:
-        session = _open(stack, config, output, resume, source, progress)
-        components, meter, functions = _prepare(stack, session, phases)
-        run = _begin(stack, session, components, meter)
+        folder, config = open_folder(config, output, resume, source, progress)
+        stack.enter_context(folder)
+        ledger = stack.enter_context(track_usage(folder.path / USAGE, config.endpoints))
+        with annotate_budget_error(GO_ON):
+            ledger.check()  # a run that goes on with a spent budget would do one step and leave
+        stop = stack.enter_context(StopSignal())
+        resumed = restore_checkpoint(folder, config, resume or "auto", progress)
+        if folder.config.rl.steps != config.rl.steps:
+            progress.notice(f"Extending the run: rl.steps was {folder.config.rl.steps}, is now {config.rl.steps}.")
+            folder.take_config(config, source)
+        run, functions = _prepare(stack, config, folder, resumed, stop, ledger, progress)
         with _explaining_memory(run.folder.path):
             _train(run, functions)
-        if phases[-1] in IMITATING:  # the other phases measure themselves
+        if config.phases[-1] in IMITATING:  # the other phases measure themselves
             run.components.worker.update_weights(0)
             run.evaluate("after")
         summary = summarise(run)
@@ -196,88 +203,69 @@ def reused_baseline(config: SkillTTRLConfig) -> Evaluation | None:
     return replace(found, reused_from=found.reused_from or str(there.path))
 
 
-@dataclass(frozen=True)
-class Session:
-    """An open folder with its ledger, signals and resume point; no model is built yet."""
-
-    config: SkillTTRLConfig
-    """As the run's folder holds it."""
-    folder: RunFolder
-    ledger: Ledger
-    stop: StopSignal
-    resumed: ResumePoint
-    progress: Progress
-    driver: Driver
-    """The ranks that train together."""
-    warnings: list[str] = field(default_factory=list)
-    """Warnings from the preparation of the run, for its log."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of what was done before it began, by name."""
-
-
-def _open(
+def _prepare(
     stack: ExitStack,
     config: SkillTTRLConfig,
-    output: str | Path,
-    resume: Resume | None,
-    source: str | None,
+    folder: RunFolder,
+    resumed: ResumePoint,
+    stop: StopSignal,
+    ledger: Ledger,
     progress: Progress,
-) -> Session:
-    """Lock the folder and put it back to its checkpoint; from here on what language models cost is tracked and signals are caught."""
-    folder, config = open_folder(config, output, resume, source, progress)
-    stack.enter_context(folder)
-    ledger = stack.enter_context(track_usage(folder.path / USAGE, config.endpoints))
-    with annotate_budget_error(GO_ON):
-        ledger.check()  # a run that goes on with a spent budget would do one step and leave
-    stop = stack.enter_context(StopSignal())
-    resumed = restore_checkpoint(folder, config, resume or "auto", progress)
-    if folder.config.rl.steps != config.rl.steps:
-        progress.notice(f"Extending the run: rl.steps was {folder.config.rl.steps}, is now {config.rl.steps}.")
-        folder.take_config(config, source)
-    driver = current_driver()
-    stack.callback(driver.forget)
-    return Session(config, folder, ledger, stop, resumed, progress, driver)
-
-
-def _prepare(
-    stack: ExitStack, session: Session, phases: list[Phase]
-) -> tuple[TrainingComponents, Meter, dict[Phase, Callable[[Run], None]]]:
-    """Collect and distill where that is due, and build everything, with the function that runs each phase.
+) -> tuple[Run, dict[Phase, Callable[[Run], None]]]:
+    """Collect and distill where that is due, and build everything: the run, and the function that runs each phase.
 
     All that a phase needs is looked up now: a wrong name must not waste the phases before it. Where it fails, a new run leaves only
     what was collected.
     """
-    folder, resumed = session.folder, session.resumed
     bank: RunBank | NoBank = NoBank()
     functions: dict[Phase, Callable[[Run], None]] = {}
+    warnings, seconds, checkpoint = list[str](), dict[str, float](), resumed.checkpoint
+    driver = current_driver()
+    stack.callback(driver.forget)
     try:
-        with session.stop.interruptible("Interrupted before training started; an existing run is unchanged."):
-            tasks = open_tasks(session.config, session.progress)
+        with stop.interruptible("Interrupted before training started; an existing run is unchanged."):
+            tasks = open_tasks(config, progress)
             stack.callback(tasks.envs.close)
-            state = resumed.state if resumed.checkpoint else None
-            bank = open_run_bank(with_endpoint(session.config), folder, state, models_of(session.config))
+            state = resumed.state if checkpoint else None
+            bank = open_run_bank(with_endpoint(config), folder, state, models_of(config))
             stack.callback(bank.close)
             for text in bank.notices:
-                session.progress.notice(text, warning=True)
-            parts, meter = _build(stack, session, bank, tasks)
-            config, text_editor, evolution = parts.config, None, None
+                progress.notice(text, warning=True)
+            # The phases without weights come first: the built-in policy takes its words from what was collected.
+            whole = with_collected(config, folder)
+            if checkpoint is None:
+                kept = f"Collected episodes are saved in {folder.path}. " if "collect" in config.phases else ""
+                with annotate_budget_error(f"{kept}{GO_ON}"):
+                    seconds |= gather(whole, bank, ledger, progress)
+            parts, meter = build(
+                whole,
+                progress,
+                weights=checkpoint.path if checkpoint else None,
+                bank=bank,
+                stopping=lambda: stop.signum is not None,
+                warnings=warnings,
+                driver=driver,
+                tasks=tasks,
+            )
+            stack.callback(meter.close)
+            stack.callback(parts.close)
+            parts = stack.enter_context(on_cluster(parts, meter, progress))
+            text_editor, evolution = None, None
             if config.reinforces:
                 evolution = make_evolver(parts, resumed.state)
                 text_editor = make_bank_text(parts, resumed.state)
                 if text_editor is not None:
                     stack.callback(text_editor.close)
             encoded: Encoded = ([], [])
-            for name in phases:
-                with session.ledger.phase(name), annotate_budget_error(f"Nothing was trained. {KEPT} {GO_ON}"):
+            for name in learning_phases(config.phases):
+                with ledger.phase(name), annotate_budget_error(f"Nothing was trained. {KEPT} {GO_ON}"):
                     if resumed.over(name):
                         functions[name] = lambda run: None
                         continue
                     if name in IMITATING and not encoded[0]:
-                        began, again = time.perf_counter(), resumed.checkpoint is not None
-                        encoded = encode_demonstrations(
-                            parts, meter, folder, session.progress, session.warnings, resumed=again
-                        )
-                        session.seconds[DEMONSTRATIONS] = time.perf_counter() - began
+                        began, again = time.perf_counter(), checkpoint is not None
+                        encoded = encode_demonstrations(parts, meter, folder, progress, warnings, resumed=again)
+                        seconds[DEMONSTRATIONS] = time.perf_counter() - began
                     if name == "sft":
                         functions[name] = partial(cold_start, demonstrations=encoded)
                     elif name == "dagger":
@@ -289,67 +277,33 @@ def _prepare(
                         functions[name] = partial(reinforce, rewards=rewards, evolution=evolution, text=text_editor)
         stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
     except BaseException:
-        if resumed.checkpoint is None:
+        if checkpoint is None:
             bank.close()
             discard_bank(folder)
         folder.discard_unstarted()  # nothing was trained: the mended config may have this folder
         raise
-    return parts, meter, functions
-
-
-def _build(
-    stack: ExitStack, session: Session, bank: RunBank | NoBank, tasks: RunTasks
-) -> tuple[TrainingComponents, Meter]:
-    """The phases without weights, and then the parts: the built-in policy takes its words from what was collected."""
-    config, checkpoint = with_collected(session.config, session.folder), session.resumed.checkpoint
-    if checkpoint is None:
-        kept = f"Collected episodes are saved in {session.folder.path}. " if "collect" in config.phases else ""
-        with annotate_budget_error(f"{kept}{GO_ON}"):
-            session.seconds.update(gather(config, bank, session.ledger, session.progress))
-    components, meter = build(
-        config,
-        session.progress,
-        weights=checkpoint.path if checkpoint else None,
-        bank=bank,
-        stopping=lambda: session.stop.signum is not None,
-        warnings=session.warnings,
-        driver=session.driver,
-        tasks=tasks,
-    )
-    stack.callback(meter.close)
-    stack.callback(components.close)
-    return stack.enter_context(on_cluster(components, meter, session.progress)), meter
-
-
-def _begin(stack: ExitStack, session: Session, components: TrainingComponents, meter: Meter) -> Run:
-    """The run in progress, with what there is to say of its making."""
-    config, folder = session.config, session.folder
     tracker = open_tracker(config.run.report_to, folder, config.name, config.model_dump(mode="json"))
     if tracker is not None:
         stack.callback(tracker.close)
     meter.evaluations.update({found.label: found for found in read_evaluations(folder.path)})
     run = Run(
-        components=components,
+        components=parts,
         meter=meter,
         folder=folder,
         log=MetricsLog(folder, tracker),
-        progress=session.progress,
-        stop=session.stop,
-        resumed=session.resumed,
-        ledger=session.ledger,
-        warn=WarningLog(session.progress, list(session.resumed.state.get("warnings", []))),
+        progress=progress,
+        stop=stop,
+        resumed=resumed,
+        ledger=ledger,
+        warn=WarningLog(progress, list(resumed.state.get("warnings", []))),
         baseline=None if BEFORE in meter.evaluations else reused_baseline(config),
     )
-    for text in (
-        template_warning(run.components.backend, run.components.worker.agent.formatter.messages("?")),
-        uncorrected_staleness(config.rl, config.phases),
-        *session.warnings,
-    ):
-        if text:
-            run.warn(text)
-    for name, seconds in session.seconds.items():
-        run.log.time(name, 0, {"seconds": seconds})
-    return run
+    unformatted = template_warning(parts.backend, parts.worker.agent.formatter.messages("?"))
+    for text in filter(None, (unformatted, uncorrected_staleness(config.rl, config.phases), *warnings)):
+        run.warn(text)
+    for name, spent in seconds.items():
+        run.log.time(name, 0, {"seconds": spent})
+    return run, functions
 
 
 def _train(run: Run, phases: dict[Phase, Callable[[Run], None]]) -> None:

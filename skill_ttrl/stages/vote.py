@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from skill_ttrl.answers import bare_key, canonical, canonicals, correct, persist_cache
-from skill_ttrl.config import SkillTTRLConfig, Source, load_config
+from skill_ttrl.config import Source, load_config
 from skill_ttrl.data.records import column, read_records
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError, did_you_mean
@@ -296,27 +296,6 @@ VOTES, LAB = "votes.jsonl", "vote.json"
 ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """How a run, a checkpoint or a model is sampled; stored samples have been."""
-
-    data: Sequence[str] = ()
-    """Files or data sets; empty: the source's own problems."""
-    samples: int | None = None
-    """Samples of each problem; None: the config's `rollout.n_votes_per_prompt`."""
-    config: str | None = None
-    """A plain model's recipe or config file."""
-    chunk: int | None = None
-    """As in `evaluate.run_all`."""
-    use_bank: bool = True
-    """False asks without the skill bank."""
-    limit: int | None = None
-    """Problems of each file or data set; None: all."""
-
-
-AS_IN_TRAINING = Drawing()
-
-
 def run(
     source: str | Path,
     *,
@@ -324,8 +303,8 @@ def run(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str | Path | None = None,
     overrides: Sequence[str] = (),
-    drawing: Drawing = AS_IN_TRAINING,
     progress: Progress | None = None,
+    **drawing: Any,
 ) -> VoteLab:
     """Vote on samples with one strategy or several.
 
@@ -335,32 +314,53 @@ def run(
             included for comparison.
         options: of strategies, by name, e.g. `{"anchored": {"weight": 0.6}}`.
         output: folder for `votes.jsonl` and `vote.json`; drawn samples are stored there too, and an interrupted vote resumes from them.
-        overrides: changes to the config; `seed` holds for stored samples as well.
-        drawing: how to sample a source that is not stored samples.
+        overrides: changes to the config.
         progress: reports what is drawn and what was left out.
+        drawing: how to sample a source that is not stored samples, see `sample_as_in_training`.
 
     Raises:
         ConfigError: no such strategy, or an option that it does not take.
         SkillTTRLError: samples cannot be read or drawn, or the output not be written.
         Interrupted: a signal came while samples were drawn.
     """
-    asked = _asked(strategies, options or {})
-    progress = progress or SilentProgress()
+    asked, progress = _asked(strategies, options or {}), progress or SilentProgress()
+    path = None if output is None else Path(output)
     with ExitStack() as stack:
         if is_stored(source):
-            if drawing != AS_IN_TRAINING:
+            if any(drawing.values()):
                 raise ConfigError(
                     f"{source} holds stored samples, so nothing is sampled: options of sampling (--data, --samples, --limit, --config, "
                     "--batch-size, --no-skills) need a run or a model, named with --policy."
                 )
-            config, found = load_checked({}, overrides), _stored(source, output, progress)
-            if output is not None:
-                stack.enter_context(persist_cache(Path(output) / EQUIVALENCE_CACHE))
+            load_checked({}, overrides)
+            if path is not None:
+                _refuse_foreign(path)
+            found = read_stored(source)
+            for note in found.notes:
+                progress.notice(note, warning=True)
+            if path is not None:
+                with wrap_os_errors("make", path):
+                    path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(persist_cache(path / EQUIVALENCE_CACHE))
         else:
-            config, found = _drawn(stack, source, drawing, output, overrides, progress)
-        lab, votes = _lab(str(source), config, found, asked)
-    if output is not None:
-        _write(Path(output), lab, votes)
+            found = sample_as_in_training(stack, source, overrides, output=path, progress=progress, **drawing)
+        replayed, votes = replay(found.visits, asked)
+        rows = [row for visit in found.visits for row in visit]
+        counts = [len(row.samples) for row in rows]
+        problems = {_problem(row): row.task.ground_truth is not None for row in rows}
+        lab = VoteLab(
+            source=str(source),
+            problems=len(problems),
+            samples=(min(counts), max(counts)),
+            visits=len(found.visits),
+            labelled=sum(problems.values()),
+            trained_on=found.trained_on,
+            strategies=tuple(replayed),
+            notes=found.notes,
+            undecided_answers=given_up(answer for row in rows for answer in row.answers),
+        )
+    if path is not None:
+        _write(path, lab, votes)
     return lab
 
 
@@ -371,67 +371,48 @@ def _asked(strategies: Sequence[str], options: Mapping[str, Mapping[str, Any]]) 
         raise ConfigError(f"Name a voting strategy.{did_you_mean('', [*STRATEGIES, ALL])}")
     for name in options:
         if name not in names:
-            raise ConfigError(
-                f"There are options for {name!r}, which is not among the chosen strategies: {', '.join(names)}."
-            )
+            raise ConfigError(f"There are options for {name!r}, which is not among the strategies: {', '.join(names)}.")
     for name in names:
         check_strategy(name, options.get(name))
     return {name: options.get(name, {}) for name in names}
 
 
-def _stored(source: str | Path, output: str | Path | None, progress: Progress) -> SampleSet:
-    if output is not None:
-        _refuse_foreign(Path(output))
-    stored = read_stored(source)
-    for note in stored.notes:
-        progress.notice(note, warning=True)
-    if output is not None:
-        with wrap_os_errors("make", Path(output)):
-            Path(output).mkdir(parents=True, exist_ok=True)
-    return stored
-
-
-def _drawn(
+def sample_as_in_training(
     stack: ExitStack,
     source: str | Path,
-    drawing: Drawing,
-    output: str | Path | None,
     overrides: Sequence[str],
-    progress: Progress,
-) -> tuple[SkillTTRLConfig, SampleSet]:
-    """Samples as a training step would draw them, from the same sampling settings; their folder is open as long as `stack`."""
-    found = resolve_target(source, overrides, config=drawing.config, data=drawing.data, use_bank=drawing.use_bank)
-    subject = with_fitting(found)
+    *,
+    data: Sequence[str] = (),
+    samples: int | None = None,
+    config: str | None = None,
+    limit: int | None = None,
+    chunk: int | None = None,
+    no_skills: bool = False,
+    **keeping: Any,
+) -> SampleSet:
+    """Samples as a training step would draw them, from the same sampling settings; their folder is open as long as `stack`.
+
+    Args:
+        stack: closes the folder.
+        source: a run, a checkpoint or a model.
+        overrides: changes to its config.
+        data: files or data sets; empty: the source's own problems.
+        samples: samples of each problem; None: the config's `rollout.n_votes_per_prompt`.
+        config: a plain model's recipe or config file.
+        limit: problems of each file or data set; None: all.
+        chunk: as in `draw_samples`.
+        no_skills: ask without the skill bank.
+        keeping: where they are kept and reported (`draw_samples`).
+    """
+    subject = with_fitting(resolve_target(source, overrides, config=config, data=data, use_bank=not no_skills))
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
-    sampling = Sampling.of(how)
-    count = how.n_votes_per_prompt if drawing.samples is None else drawing.samples
-    problems = with_limit(subject.problems(drawing.data), drawing.limit)
-    asked: dict[str, Any] = {"output": output, "chunk": drawing.chunk, "use_bank": drawing.use_bank}
-    draws = [SamplingPass(SAMPLE, count, sampling, seed)]
-    drawn = stack.enter_context(draw_samples(subject, problems, draws, phase="vote", progress=progress, **asked))
+    draws = [SamplingPass(SAMPLE, samples or how.n_votes_per_prompt, Sampling.of(how), seed)]
+    problems = with_limit(subject.problems(data), limit)
+    drawing = draw_samples(subject, problems, draws, phase="vote", chunk=chunk, use_bank=not no_skills, **keeping)
+    drawn = stack.enter_context(drawing)
     known = drawn.known
-    trained_on = None if known is None else sum(known[row.source, row.task.id] for row in drawn.rows)
-    return subject.config, SampleSet((drawn.rows,), trained_on=trained_on)
-
-
-def _lab(
-    source: str, config: SkillTTRLConfig, found: SampleSet, strategies: Mapping[str, Mapping[str, Any]]
-) -> tuple[VoteLab, dict[str, list[JudgedVote]]]:
-    replayed, votes = replay(found.visits, strategies)
-    problems = {(row.source, row.task.id): row.task.ground_truth is not None for visit in found.visits for row in visit}
-    counts = [len(row.samples) for visit in found.visits for row in visit]
-    lab = VoteLab(
-        source=source,
-        problems=len(problems),
-        samples=(min(counts), max(counts)),
-        visits=len(found.visits),
-        labelled=sum(problems.values()),
-        trained_on=found.trained_on,
-        strategies=tuple(replayed),
-        notes=found.notes,
-        undecided_answers=given_up(answer for visit in found.visits for row in visit for answer in row.answers),
-    )
-    return lab, votes
+    trained_on = None if known is None else sum(known[_problem(row)] for row in drawn.rows)
+    return SampleSet((drawn.rows,), trained_on=trained_on)
 
 
 def _refuse_foreign(path: Path) -> None:
