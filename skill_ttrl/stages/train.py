@@ -301,8 +301,8 @@ def _prepare(
     unformatted = template_warning(parts.backend, parts.worker.agent.formatter.messages("?"))
     for text in filter(None, (unformatted, uncorrected_staleness(config.rl, config.phases), *warnings)):
         run.warn(text)
-    for name, spent in seconds.items():
-        run.log.time(name, 0, {"seconds": spent})
+    for what, spent in seconds.items():
+        run.log.time(what, 0, {"seconds": spent})
     return run, functions
 
 

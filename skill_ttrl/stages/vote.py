@@ -371,7 +371,7 @@ def _asked(strategies: Sequence[str], options: Mapping[str, Mapping[str, Any]]) 
         raise ConfigError(f"Name a voting strategy.{did_you_mean('', [*STRATEGIES, ALL])}")
     for name in options:
         if name not in names:
-            raise ConfigError(f"There are options for {name!r}, which is not among the strategies: {', '.join(names)}.")
+            raise ConfigError(f"There are options for {name!r}, not among the chosen strategies: {', '.join(names)}.")
     for name in names:
         check_strategy(name, options.get(name))
     return {name: options.get(name, {}) for name in names}
