@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,12 +30,8 @@ Verdict = Literal["better", "worse", "unclear"]
 
 
 def avg_at_k(correct_P_K: ArrayLike) -> float:
-    """Mean accuracy of single samples (avg@k, also written mean@k), in [0, 1]; of each it is said if it is right, one row a problem.
-
-    Raises:
-        ValueError: the matrix is empty or has another shape.
-    """
-    return float(_matrix(correct_P_K).mean())
+    """Mean accuracy of single samples (avg@k, also written mean@k), in [0, 1]; of each it is said if it is right, one row a problem."""
+    return float(np.asarray(correct_P_K, dtype=np.float64).mean())
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -55,14 +51,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def mean_pass_at_k(correct_P_K: ArrayLike, k: int) -> float:
-    """`pass_at_k` averaged over problems, K samples of each.
-
-    Raises:
-        ValueError: the matrix is empty, or `k` is not in 1..K.
-    """
-    correct = _matrix(correct_P_K)
-    samples = correct.shape[1]
-    return float(np.mean([pass_at_k(samples, int(row.sum()), k) for row in correct]))
+    """`pass_at_k` averaged over problems, K samples of each."""
+    correct = np.asarray(correct_P_K, dtype=np.float64)
+    return float(np.mean([pass_at_k(correct.shape[1], int(row.sum()), k) for row in correct]))
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -298,14 +289,8 @@ def _tango_bound(difference: float, discordant: float, pairs: float, end: float,
 
 
 def vote_entropy(counts: Iterable[int]) -> float:
-    """Shannon entropy (nats) of a distribution given as votes for each answer; 0 when all agree or nobody voted.
-
-    Raises:
-        ValueError: a count is negative.
-    """
+    """Shannon entropy (nats) of a distribution given as votes for each answer; 0 when all agree or nobody voted."""
     votes = np.asarray(list(counts), dtype=np.float64)
-    if (votes < 0).any():
-        raise ValueError(f"Votes cannot be negative, found {votes.min():g}.")
     votes = votes[votes > 0]
     if votes.size <= 1:
         return 0.0
@@ -326,10 +311,3 @@ def _shares(values_P: ArrayLike) -> NDArray[np.float64]:
     if not (values.min() >= -_ROUNDING and values.max() <= 1 + _ROUNDING):  # NaN fails too
         raise ValueError(f"An interval needs values from 0 to 1, found {values.min():g} to {values.max():g}.")
     return np.clip(values, 0.0, 1.0)
-
-
-def _matrix(correct: Any) -> NDArray[np.float64]:
-    matrix = np.asarray(correct, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.size == 0:
-        raise ValueError(f"Correctness is a matrix of problems x samples, found shape {matrix.shape}.")
-    return matrix
