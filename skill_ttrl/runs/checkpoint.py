@@ -85,9 +85,7 @@ def save_checkpoint(
     try:
         building.mkdir(parents=True)
         tensors = write(building)
-        offsets = folder.sizes()
-        digests = folder.digests(offsets)
-        record = {"phase": phase, "step": step, "offsets": offsets, "digests": digests, "state": dict(state)}
+        record = {"phase": phase, "step": step, "offsets": folder.sizes(), "state": dict(state)}
         (building / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         torch.save(dict(tensors), building / TENSORS)
         if card is not None:
@@ -187,10 +185,8 @@ def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | N
     for checkpoint in reversed(list_checkpoints(folder)):
         try:
             verify(checkpoint.path)
-            if folder.locked:
-                state = load_state(checkpoint.path)
-                if damage := folder.damage(state["offsets"], state.get("digests", {})):
-                    raise CheckpointError(f"Cannot continue from the checkpoint {checkpoint.path}: {damage}.")
+            if folder.locked and (damage := folder.shortened(load_state(checkpoint.path)["offsets"])):
+                raise CheckpointError(f"Cannot continue from the checkpoint {checkpoint.path}: {damage}.")
         except CheckpointError as error:
             if mode == "auto":
                 raise CheckpointError(
@@ -234,7 +230,7 @@ def restore_to_checkpoint(folder: RunFolder, checkpoint: Checkpoint | None) -> d
 
 
 def load_state(path: str | Path) -> dict[str, Any]:
-    """Content of a checkpoint's `state.json`: phase, step, offsets (bytes of each append file), their digests, and state.
+    """Content of a checkpoint's `state.json`: phase, step, offsets (bytes of each append file), and state.
 
     Raises:
         CheckpointError: it is not there or cannot be read.

@@ -10,7 +10,6 @@ One process at a time may write (`.lock`). docs/run-folder.md describes every fi
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -49,7 +48,6 @@ APPEND_FILES = (
 )
 EQUIVALENCE_CACHE = "equivalence_cache.jsonl"
 """Journal of the answers' verdicts (`answers.persist_cache`). It only grows and is never cut back: a verdict once given stays."""
-_BLOCK = 1 << 20
 _CONFIGS = ("config.yaml", "config_source.yaml")
 # All that a creation killed before `run.json` can leave.
 _STARTED = {LOCK_FILE, *_CONFIGS, *(f"{name}{SUFFIX}" for name in _CONFIGS)}
@@ -66,7 +64,6 @@ class RunFolder(Locked):
     def __init__(self, path: Path, lock: int | None) -> None:
         self.path = path
         self._lock = lock
-        self._hashed: dict[str, tuple[int, Any]] = {}  # of each append file: bytes that were hashed, and their SHA-256
 
     @staticmethod
     def exists(path: str | Path) -> bool:
@@ -85,23 +82,16 @@ class RunFolder(Locked):
         """
         path = Path(path)
         cls.check_new(path)
-        new = not path.exists()
         with wrap_os_errors("make the run folder", path):
             path.mkdir(parents=True, exist_ok=True)
-        folder = cls(path, None)
+        folder = cls(path, acquire_lock(path))
         try:
-            folder._lock = acquire_lock(path)
             if cls.exists(path):  # another process was quicker
                 raise RunFolderError(_occupied(path, []))
             folder.take_config(config, source)
             folder.write_json("run.json", describe_environment())  # last: with it the folder counts as a run
         except BaseException:
-            if folder.locked and not cls.exists(path):
-                for entry in list(path.iterdir()):
-                    entry.unlink()  # all of it is ours: the folder held nothing else
             folder.close()
-            if new:
-                path.rmdir()
             raise
         return folder
 
@@ -202,45 +192,13 @@ class RunFolder(Locked):
         paths = {name: self.path / name for name in APPEND_FILES}
         return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
 
-    def digests(self, sizes: Mapping[str, int]) -> dict[str, str]:
-        """SHA-256 of the first so many bytes of append files that are at least so long; what was hashed is not read again."""
-        return {name: self._hash(name, size).hexdigest() for name, size in sizes.items() if size}
-
-    def damage(self, sizes: Mapping[str, int], digests: Mapping[str, str]) -> str | None:
-        """Describe the damage to the append files, which had these lengths and digests once; None: their beginnings are as they were."""
+    def shortened(self, sizes: Mapping[str, int]) -> str | None:
+        """Name an append file that is shorter than it was once; None where none is."""
         found = self.sizes()
         for name, size in sizes.items():
             if found.get(name, 0) < size:
                 return f"{self.path / name} holds {found.get(name, 0)} bytes, but it held {size} when the checkpoint was saved"
-        with wrap_os_errors("read", self.path):
-            now = self.digests({name: size for name, size in sizes.items() if name in digests})
-        changed = [name for name, digest in now.items() if digest != digests[name]]
-        return f"the content of {self.path / changed[0]} has changed since (SHA-256 differs)" if changed else None
-
-    def check_unchanged(self, name: str) -> None:
-        """Compare an append file with what the newest checkpoint found in it, before anything is learned from it.
-
-        Raises:
-            RunFolderError: its content has changed.
-        """
-        size, known = self._hashed.pop(name, (0, hashlib.sha256()))
-        if self._hash(name, size).digest() != known.digest():
-            raise RunFolderError(
-                f"{self.path / name} has changed since the run wrote it (SHA-256 differs), so it is not used. Continue from an earlier "
-                "checkpoint with --resume last-good, or start again in another --output."
-            )
-
-    def _hash(self, name: str, size: int) -> Any:
-        done, known = self._hashed.get(name, (0, hashlib.sha256()))
-        done, running = (0, hashlib.sha256()) if done > size else (done, known.copy())
-        if size > done:
-            with (self.path / name).open("rb") as stream:
-                stream.seek(done)
-                while done < size and (block := stream.read(min(_BLOCK, size - done))):
-                    running.update(block)
-                    done += len(block)
-        self._hashed[name] = (done, running)
-        return running
+        return None
 
     def sync(self) -> None:
         """Force the append files to the disk, so that the lengths a checkpoint notes survive a power cut."""

@@ -389,7 +389,6 @@ class VoteRounds(PhaseState):
 
 def learn(run: Run) -> int:
     """Fine-tune on the samples that agree; gives the number of optimizer steps."""
-    run.folder.check_unchanged("trajectories.jsonl")
     data = list(agreeing(run.folder.path / "trajectories.jsonl"))
     if not data:
         run.warn("No sample gave an answer, so there was nothing to imitate.")

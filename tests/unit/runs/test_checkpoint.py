@@ -92,22 +92,14 @@ def test_damage_is_named_and_the_one_before_is_taken_only_when_asked(folder, fil
     assert len(skipped) == 1 and "rl-000002" in skipped[0]
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda data: data[:-5], r"metrics.jsonl holds \d+ bytes, but it held \d+"),
-        (lambda data: data[:-5] + bytes([data[-5] ^ 4]) + data[-4:], r"the content of .*metrics.jsonl has changed"),
-    ],
-)
-def test_a_checkpoint_whose_files_lost_or_changed_lines_is_damaged_too(folder, damage, message) -> None:  # type: ignore[no-untyped-def]
+def test_a_checkpoint_whose_files_lost_lines_is_damaged_too(folder: RunFolder) -> None:
     save(folder, "rl", 1)
-    first = (folder.path / "metrics.jsonl").stat().st_size
     save(folder, "rl", 2)
     folder.close()
     metrics = folder.path / "metrics.jsonl"
-    metrics.write_bytes(metrics.read_bytes()[:first] + damage(metrics.read_bytes()[first:]))
+    metrics.write_bytes(metrics.read_bytes()[:-5])
     with RunFolder.open(folder.path) as again:
-        with pytest.raises(CheckpointError, match=rf"{message}.*--resume last-good"):
+        with pytest.raises(CheckpointError, match=r"metrics.jsonl holds \d+ bytes, but it held \d+.*--resume last-good"):
             newest(again)
         checkpoint, skipped = newest(again, "last-good")
         assert checkpoint is not None and checkpoint.step == 1 and "rl-000002" in skipped[0]
