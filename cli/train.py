@@ -44,10 +44,10 @@ OutputNearBank = Annotated[
     ),
 ]
 Resume = Annotated[
-    Literal["auto", "last-good", "never"] | None,
+    Literal["auto", "never"] | None,
     typer.Option(
-        help="`auto`: continue the run in --output from its newest checkpoint. `last-good`: skip damaged checkpoints. `never`: fail if "
-        "there is a run. Default: `auto` with --output; without it, a new folder.",
+        help="`auto`: continue the run in --output from its newest checkpoint. `never`: fail if there is a run. Default: `auto` with "
+        "--output; without it, a new folder.",
     ),
 ]
 Env = Annotated[str | None, typer.Option(help=f"Train in another environment, on its own tasks: {ENV_RULE}.")]

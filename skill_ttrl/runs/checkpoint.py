@@ -17,25 +17,22 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import CheckpointError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.storage.files import explain_os_error, fsync, wrap_os_errors
+from skill_ttrl.storage.files import explain_os_error, fsync
 from skill_ttrl.storage.jsonl import parse_json
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
 TENSORS = "trainer.pt"
 
-ResumeMode = Literal["auto", "last-good"]
-
 _NAME = re.compile(r"(?P<phase>[a-z][a-z0-9_]*)-(?P<step>\d{6,})")
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
-_REPLACED = ".replaced-"
 # torch and safetensors report a failed write in their own exceptions; these are the words they use for it.
 _FAILED_WRITE = ("os error 28", "os error 27", "No space left", "File too large", "failed writing", "iostream error")
 
@@ -92,8 +89,8 @@ def save_checkpoint(
             (building / "README.md").write_text(card, encoding="utf-8")
         _seal(building)
         folder.sync()
-        if final.exists():  # written again after a resume from an earlier one
-            final.rename(folder.checkpoints / f"{_REPLACED}{final.name}")
+        if final.exists():  # of the same step
+            _remove(final)
         building.rename(final)
         fsync(folder.checkpoints)
     except BaseException as error:
@@ -102,7 +99,6 @@ def save_checkpoint(
         if reason is None:
             raise
         raise RunFolderError(f"Cannot write the checkpoint {final}: {reason}") from error
-    _remove_leftovers(folder)
     _prune(folder, phase, step, keep)
     return final
 
@@ -165,64 +161,40 @@ def verify(path: str | Path) -> None:
             raise CheckpointError(f"Checkpoint {path} is damaged: the content of {name} has changed (SHA-256 differs).")
 
 
-def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | None, list[str]]:
-    """Find the checkpoint to resume from, and say what is wrong with the newer ones that were skipped.
+def newest(folder: RunFolder) -> Checkpoint | None:
+    """The newest checkpoint; None where the run has none yet.
 
-    Args:
-        folder: The run. A locked one is about to be resumed: leftovers of interrupted writes are removed, and its append files
-            must begin as they did when the checkpoint was saved.
-        mode: "auto" takes the newest and stops where it is damaged; "last-good" takes the newest that is whole.
-
-    Returns:
-        (checkpoint, messages): None when the run has no checkpoint; messages are empty with "auto".
+    A locked run is about to be resumed: leftovers of interrupted writes are removed, and its append files must be as long as they
+    were when the checkpoint was saved.
 
     Raises:
-        CheckpointError: the newest is damaged ("auto"), or every one is ("last-good").
+        CheckpointError: it is damaged.
     """
     if folder.locked:
-        _remove_leftovers(folder)
-    skipped: list[str] = []
-    for checkpoint in reversed(list_checkpoints(folder)):
+        for left in folder.checkpoints.glob(".tmp-*"):
+            shutil.rmtree(left, ignore_errors=True)
+    checkpoint = next(reversed(list_checkpoints(folder)), None)
+    if checkpoint is not None:
         try:
             verify(checkpoint.path)
             if folder.locked and (damage := folder.shortened(load_state(checkpoint.path)["offsets"])):
                 raise CheckpointError(f"Cannot continue from the checkpoint {checkpoint.path}: {damage}.")
         except CheckpointError as error:
-            if mode == "auto":
-                raise CheckpointError(
-                    f"{error} To continue from the newest intact one before it, use --resume last-good."
-                ) from None
-            skipped.append(str(error))
-        else:
-            return checkpoint, skipped
-    if skipped:
-        raise CheckpointError(
-            f"No checkpoint of {folder.path} is intact: {' '.join(skipped)} Start again in another --output."
-        )
-    return None, []
+            raise CheckpointError(f"{error} To continue from the one before it, remove {checkpoint.path}.") from None
+    return checkpoint
 
 
 def restore_to_checkpoint(folder: RunFolder, checkpoint: Checkpoint | None) -> dict[str, Any]:
     """Put the run folder back to where it was when `checkpoint` was saved, and give its trainer state.
 
-    The append files are cut; later checkpoints (damaged ones, passed over by "last-good") are set aside under the name
-    `damaged-...`. Earlier ones that a run killed just after saving had still to remove are removed. With None everything is
+    The append files are cut. Checkpoints that a run killed just after saving had still to remove are removed. With None everything is
     emptied: the run starts fresh.
 
     Raises:
         CheckpointError: `state.json` cannot be read.
-        RunFolderError: an append file is shorter than it was then.
     """
     state = load_state(checkpoint.path) if checkpoint else {"offsets": {}, "state": {}}
     folder.truncate_to(state["offsets"])
-    checkpoints = list_checkpoints(folder)
-    later = checkpoints[checkpoints.index(checkpoint) + 1 :] if checkpoint else checkpoints
-    for other in later:
-        aside = other.path.with_name(f"damaged-{other.path.name}")
-        with wrap_os_errors("rename", other.path):
-            if aside.exists():
-                shutil.rmtree(aside)
-            other.path.rename(aside)
     if checkpoint is not None:
         _prune(folder, checkpoint.phase, checkpoint.step, folder.config.run.save_total_limit)
     saved: dict[str, Any] = state["state"]
@@ -291,17 +263,6 @@ def _remove(path: Path) -> None:
     hidden = path.with_name(f".tmp-old-{path.name}")
     path.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _remove_leftovers(folder: RunFolder) -> None:
-    for entry in folder.checkpoints.glob(f"{_REPLACED}*"):
-        final = entry.with_name(entry.name.removeprefix(_REPLACED))
-        if final.exists():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.rename(final)  # killed between the two renames: the old one still counts
-    for entry in folder.checkpoints.glob(".tmp-*"):
-        shutil.rmtree(entry, ignore_errors=True)
 
 
 def _failed_write(error: BaseException) -> str | None:

@@ -84,7 +84,7 @@ def run(
     Args:
         config: what to do.
         output: run folder; new, or one of the same config with `resume`.
-        resume: "auto" continues from the newest checkpoint or starts fresh, "last-good" passes over damaged ones; None
+        resume: "auto" continues from the newest checkpoint or starts fresh; None
             refuses a folder that holds a run.
         progress: reports the state of the run.
         source: text of the config file as the user wrote it, stored next to the resolved config.
@@ -107,7 +107,7 @@ def run(
         with annotate_budget_error(GO_ON):
             ledger.check()  # a run that goes on with a spent budget would do one step and leave
         stop = stack.enter_context(StopSignal())
-        resumed = restore_checkpoint(folder, config, resume or "auto", progress)
+        resumed = restore_checkpoint(folder, config, progress)
         if folder.config.rl.steps != config.rl.steps:
             progress.notice(f"Extending the run: rl.steps was {folder.config.rl.steps}, is now {config.rl.steps}.")
             folder.take_config(config, source)

@@ -23,7 +23,7 @@ path, rounds, last_step = Path(sys.argv[1]), int(sys.argv[2]), 10_000
 
 def write() -> None:
     folder = RunFolder.open(path)
-    checkpoint, _ = newest(folder)
+    checkpoint = newest(folder)
     start = restore_to_checkpoint(folder, checkpoint).get("done", 0)
     weights = load_tensors(checkpoint.path)["weights"] if checkpoint else torch.zeros(50_000)
     for step in range(start + 1, last_step):
@@ -49,7 +49,7 @@ for _ in range(rounds):
     folder = RunFolder.open(path)  # the lock died with its holder
     for checkpoint in list_checkpoints(folder):
         verify(checkpoint.path)
-    checkpoint, _ = newest(folder)
+    checkpoint = newest(folder)
     if checkpoint:
         assert checkpoint.step >= reached, "a checkpoint was lost"
         reached = checkpoint.step

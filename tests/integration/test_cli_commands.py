@@ -260,7 +260,7 @@ def test_mistakes_with_folders(trained: Path, tiny_yaml: Path, tmp_path: Path) -
     refused(skillttrl("inspect", tmp_path / "torn.jsonl"), 4, "line 2")
 
 
-def test_a_damaged_checkpoint_is_named_and_passed_over_when_asked(
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken_once_it_is_removed(
     trained: Path, tiny_yaml: Path, tmp_path: Path
 ) -> None:
     run, name = tmp_path / "run", "model.safetensors"
@@ -271,10 +271,11 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_when_asked(
     file.write_bytes(content)
     settings = ("--set", "run.report_to=tensorboard")
     done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "auto", *settings)
-    refused(done, 4, "rl-000002 is damaged", name, "--resume last-good")
+    refused(done, 4, "rl-000002 is damaged", name, f"remove {file.parent}")
     for command in (["ask", run, "?"], ["inspect", file.parent], ["export", run, "-o", tmp_path / "x"]):
         refused(skillttrl(*command), 4, name)
-    done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "last-good", *settings)
+    shutil.rmtree(file.parent)
+    done = skillttrl("train", tiny_yaml, "-o", run, *settings)
     assert done.code == 0 and "Continuing from rl-000001" in done.out, done
     for whole in ("checkpoints/rl-000002/model.safetensors", "metrics.jsonl", "evaluations.jsonl", "votes.jsonl"):
         assert (run / whole).read_bytes() == (trained / whole).read_bytes()

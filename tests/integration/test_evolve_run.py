@@ -84,7 +84,7 @@ def assert_same(stopped: Path, whole: Path) -> None:
     states = []
     for run in (whole, stopped):
         with RunFolder.open(run) as folder:
-            checkpoint, _ = newest(folder, "auto")
+            checkpoint = newest(folder)
         assert checkpoint is not None
         states.append(load_state(checkpoint.path)["state"]["evolve"])
     assert states[0] == states[1]

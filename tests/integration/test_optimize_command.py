@@ -413,7 +413,7 @@ def test_stopped_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(
 
 def checkpoint_state(run: Path) -> Any:
     with RunFolder.open(run) as folder:
-        checkpoint, _ = newest(folder, "auto")
+        checkpoint = newest(folder)
     assert checkpoint is not None
     return load_state(checkpoint.path)["state"]["optimize"]
 

@@ -209,16 +209,16 @@ def misfits(found: Installed) -> list[tuple[str, str]]:
     wrong = []
     for package in (OWN, *ENGINES.values(), *WITH_TORCH):
         for requirement in map(Requirement, (found[package].requires or ()) if package in there else ()):
-            name, of_torch = canonicalize_name(requirement.name), package in WITH_TORCH
+            needed, of_torch = canonicalize_name(requirement.name), package in WITH_TORCH
             applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            if not applies or (of_torch and name != "torch"):
+            if not applies or (of_torch and needed != "torch"):
                 continue
             remedy = f"pip uninstall -y {' '.join(WITH_TORCH)}" if of_torch else install
-            if name in found and not requirement.specifier.contains(found[name].version, prereleases=True):
+            if needed in found and not requirement.specifier.contains(found[needed].version, prereleases=True):
                 wanted = f"{package} {found[package].version}, which takes {requirement.specifier}"
-                wrong.append((f"{name} {found[name].version} does not fit {wanted}", remedy))
-            elif name not in found and not (package == ENGINES["cpu"] and name in WITH_TORCH):
-                wrong.append((f"{name} is missing, and {package} needs it", remedy))
+                wrong.append((f"{needed} {found[needed].version} does not fit {wanted}", remedy))
+            elif needed not in found and not (package == ENGINES["cpu"] and needed in WITH_TORCH):
+                wrong.append((f"{needed} is missing, and {package} needs it", remedy))
     return wrong
 
 

@@ -31,7 +31,7 @@ from skill_ttrl.storage.files import write_folder
 from skill_ttrl.types import Skill
 from skill_ttrl.voting import requires
 
-Resume = Literal["auto", "last-good"]
+Resume = Literal["auto"]
 
 
 def open_folder(
@@ -102,11 +102,9 @@ def _as_it_is_now(
     return pinned
 
 
-def restore_checkpoint(folder: RunFolder, config: SkillTTRLConfig, resume: Resume, progress: Progress) -> ResumePoint:
+def restore_checkpoint(folder: RunFolder, config: SkillTTRLConfig, progress: Progress) -> ResumePoint:
     """Put the folder back to the checkpoint to resume from; without one, to its start."""
-    checkpoint, skipped = newest(folder, resume)
-    for text in skipped:
-        progress.notice(f"{text} It was skipped.", warning=True)
+    checkpoint = newest(folder)
     state = restore_to_checkpoint(folder, checkpoint)
     if checkpoint is not None:
         planned = {"sft": config.sft.steps, "rl": config.rl.steps}.get(checkpoint.phase)

@@ -167,7 +167,7 @@ def find_checkpoint(path: str | Path) -> tuple[Path, Path]:
     """
     path = Path(path)
     if RunFolder.exists(path):
-        checkpoint, _ = newest(RunFolder.open(path, lock=False))
+        checkpoint = newest(RunFolder.open(path, lock=False))
         if checkpoint is None:
             raise RunFolderError(f"{path} has no checkpoint yet.")
         return path, checkpoint.path

@@ -29,7 +29,7 @@ def test_an_interruption_is_no_error_and_says_how_to_resume(
         raise Interrupted(f"Interrupted after rl step 2; saved in runs/a. {RESUME}", 2)
 
     monkeypatch.setattr(cli_main, "command_tree", lambda: stop)
-    monkeypatch.setattr("sys.argv", ["skillttrl", "train", "a b.yaml", "--resume", "last-good", "-o", "runs/a"])
+    monkeypatch.setattr("sys.argv", ["skillttrl", "train", "a b.yaml", "--resume", "never", "-o", "runs/a"])
     with pytest.raises(SystemExit) as left:
         cli_main.main()
     resume = "Resume: skillttrl train 'a b.yaml' -o runs/a --resume auto\n"
