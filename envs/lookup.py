@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.registry import import_user_module
-from skill_ttrl.signals import FAILURES, pass_signals
+from skill_ttrl.signals import FAILURES
 
 SHORT_NAMES: dict[str, str] = {
     "math": "SkillTTRL/Math-v0",
@@ -207,7 +207,6 @@ def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     except SkillTTRLError:
         raise
     except FAILURES as error:
-        pass_signals(error)
         said = str(error).partition(_GYMNASIUM_ADDS)[0]
         raise EnvError(f"Cannot make {name} with {kwargs or 'no arguments'}: {type(error).__name__}: {said}") from error
 

@@ -16,7 +16,7 @@ from gymnasium.utils import seeding
 from skill_ttrl.envs.lookup import make_env, prepare_env, resolve_env, split_argument
 from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import EnvError, SkillTTRLError, SplitError
-from skill_ttrl.signals import FAILURES, pass_signals
+from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import Task
 
 DEFAULT_SEED_TASKS = 256
@@ -51,7 +51,6 @@ def env_tasks(
     except SkillTTRLError:
         raise
     except FAILURES as error:
-        pass_signals(error)
         raise EnvError(f"{env_id}.tasks({split!r}) raised {type(error).__name__}: {error}.") from error
     finally:
         close_env(env)

@@ -37,7 +37,7 @@ import gymnasium
 import numpy as np
 
 from skill_ttrl.errors import EnvError, SkillTTRLError, did_you_mean
-from skill_ttrl.signals import FAILURES, pass_signals
+from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import Task
 
 RENDER_MODES = ("ansi",)
@@ -176,7 +176,6 @@ def close_env(env: gymnasium.Env[Any, Any]) -> None:
     try:
         env.close()
     except FAILURES as error:
-        pass_signals(error)
         name = type(env.unwrapped).__name__
         warnings.warn(f"{name} could not be closed: {type(error).__name__}: {error}.", stacklevel=2)
 
@@ -188,7 +187,6 @@ def _call(function: Callable[[], T], what: str) -> T:
     except SkillTTRLError:
         raise
     except FAILURES as error:
-        pass_signals(error)
         raise EnvError(
             f"{what} raised {type(error).__name__}: {error}. An environment must take any text as an action and the "
             "options of its own tasks."

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-FAILURES = (Exception, SystemExit, KeyboardInterrupt)
-"""Exceptions that foreign code, such as an environment or a scripted agent, may raise of its own; see `pass_signals`."""
+FAILURES = (Exception, SystemExit)
+"""Exceptions that foreign code, such as an environment or a scripted agent, may raise of its own."""
 
 
 RESUME = "Resume: the same command with --resume auto."
@@ -87,32 +85,6 @@ def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
         return {signum: signal.signal(signum, handler) for signum in SIGNALS}
     except ValueError:
         return {}
-
-
-def pass_signals(raised: BaseException) -> None:
-    """For those who take what foreign code raises (`FAILURES`) for its failure: a Ctrl-C of the user is none.
-
-    Raises:
-        KeyboardInterrupt: `raised` itself, where a signal raised it.
-    """
-    if isinstance(raised, KeyboardInterrupt) and _raised_by_signal(raised):
-        raise raised
-
-
-def _raised_by_signal(error: KeyboardInterrupt) -> bool:
-    """Tell whether the user's Ctrl-C raised it, and not code that is called here: foreign code may raise what it likes.
-
-    Handlers run in the main thread only, and one that is written in Python is the innermost frame of what it raises. Python's own
-    default handler leaves no frame: while it is installed, every `KeyboardInterrupt` counts as the user's.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    handler: Any = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
-        return True
-    code = getattr(getattr(handler, "func", handler), "__code__", None)  # asyncio's handler is a partial
-    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(frames) and frames[-1] is code
 
 
 @contextmanager

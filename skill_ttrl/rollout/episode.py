@@ -27,7 +27,7 @@ from skill_ttrl.agents.scripted import ScriptedAgent, any_action
 from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import ConfigError, EnvError, WorkerError
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.signals import FAILURES, pass_signals
+from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.mergers import titles
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Completion, Skill, SkillOps, Step, StopReason, Task, Trajectory, derive_seed
@@ -287,12 +287,7 @@ def reset_options(task: Task) -> dict[str, Any]:
 
 
 def failure(raised: BaseException) -> str:
-    """The exception of foreign code as an episode's `error`.
-
-    Raises:
-        KeyboardInterrupt: `raised` itself, where the user's Ctrl-C raised it.
-    """
-    pass_signals(raised)
+    """The exception of foreign code as an episode's `error`."""
     return replace_surrogates(f"{type(raised).__name__}: {raised}")
 
 

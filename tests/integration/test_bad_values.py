@@ -89,7 +89,7 @@ class Bad(TextEnv):
 
     def step(self, action):
         if self.number == 4:
-            raise KeyboardInterrupt
+            raise RuntimeError("stuck")
         reward = {2: "1.0", 5: 1e300}.get(self.number, float(len(action)))
         return "\\ud800", reward, True, False, {"answer": "\\ud800", "graded": True}
 
@@ -194,7 +194,7 @@ def test_what_an_environment_gets_wrong_is_on_its_trajectories_and_the_run_goes_
         "1": None,
         "2": "ValueError: the environment's reward is '1.0', a text",
         "3": "SystemExit: ",
-        "4": "KeyboardInterrupt: ",
+        "4": "RuntimeError: stuck",
         "5": "ValueError: the environment's reward is 1e+300",
     }
     assert {step.observation for line in lines for step in line.steps} == {"half \ufffd"}

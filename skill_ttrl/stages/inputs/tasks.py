@@ -56,7 +56,7 @@ from skill_ttrl.rollout.episode import TextEnvironment
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder, describe_environment
 from skill_ttrl.sanitize import escape_terminal
-from skill_ttrl.signals import FAILURES, pass_signals
+from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.embedders import hub_commit
 from skill_ttrl.types import Task, Trajectory, derive_seed, to_json
 from skill_ttrl.voting.rewards import MODEL_REWARD
@@ -526,8 +526,7 @@ class FirstWords:
         try:
             self._env = self._env or make_env(self._config.env.id, **self._config.env.kwargs)
             found, _ = self._env.reset(seed=seed, options=dict(task.options))
-        except FAILURES as error:
-            pass_signals(error)
+        except FAILURES:
             return None
         return found if isinstance(found, str) else None
 

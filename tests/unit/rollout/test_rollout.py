@@ -43,8 +43,6 @@ class Guess(TextEnv):
             raise RuntimeError("the game broke")
         if broken == "exit":
             raise SystemExit("enough")
-        if broken == "interrupt":
-            raise KeyboardInterrupt("my own")
         if broken == "ctrl-c":
             signal.raise_signal(signal.SIGINT)
         if broken == "half":
@@ -143,7 +141,6 @@ def test_what_an_environment_says_again_with_every_step_is_kept_once() -> None:
         ("huge", r"ValueError: the environment's reward is 1e\+300"),
         ("info", "AttributeError"),
         ("exit", "SystemExit: enough"),
-        ("interrupt", "KeyboardInterrupt: my own"),
     ],
 )
 @pytest.mark.parametrize("schedule", ["sync", "async"])
