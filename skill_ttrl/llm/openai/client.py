@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -131,10 +130,14 @@ class Client:
             EndpointError: it came to nothing; `kind` says why.
             BudgetError: the budget is spent.
         """
-        body = self._body(
-            messages, temperature=temperature, max_tokens=max_tokens, top_p=top_p, stop=list(stop) or None
-        )
-        body["logprobs"] = self.config.logprobs or None
+        body = {
+            "messages": _spoken(messages),
+            "temperature": self.config.temperature if temperature is None else temperature,
+            "max_completion_tokens": max_tokens or self.config.max_tokens,
+            "top_p": top_p,
+            "stop": list(stop) or None,
+            "logprobs": self.config.logprobs or None,
+        }
 
         async def request(count: int, number: int) -> Reply:
             own = seed if seed is None or not number else derive_seed(seed, "again", number)
@@ -165,8 +168,13 @@ class Client:
         if "response_format" in self.config.extra_body:  # nothing else tells the model
             asked.append(Message("user", instruction(schema)))
         for left in range(repairs, -1, -1):
-            body = self._sent(self._body(asked) | {"response_format": response_format(schema)})
-            going = self._request(CHAT, body, (None, 0), partial(_fitting, schema, left))
+            body = {
+                "messages": _spoken(asked),
+                "temperature": self.config.temperature,
+                "max_completion_tokens": self.config.max_tokens,
+                "response_format": response_format(schema),
+            }
+            going = self._request(CHAT, self._sent(body), (None, 0), partial(_fitting, schema, left))
             found, reply, problem = await self._loop.run(going)
             if found is not None:
                 return found
@@ -202,22 +210,6 @@ class Client:
     def shut(self) -> None:
         """Cancel running requests and end the connections. Safe to call twice."""
         self._loop.close(self._sdk.close())
-
-    def _body(
-        self,
-        messages: Sequence[Message],
-        *,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        **more: Any,
-    ) -> dict[str, Any]:
-        """Fields of a chat request."""
-        return {
-            "messages": _spoken(messages),
-            "temperature": self.config.temperature if temperature is None else temperature,
-            "max_completion_tokens": max_tokens or self.config.max_tokens,
-            **more,
-        }
 
     def _sent(self, body: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The body as it is sent: with the config's own fields, then `extra`; those that are None are left out."""
@@ -266,7 +258,7 @@ class Client:
                     raise
                 raise failure from None
             (found, request.outcome, reusable), answer = understood[0]
-            if not (request.tokens.prompt or request.tokens.answer):
+            if not request.tokens.tokens:
                 request.tokens = estimated(body, answer)
             request.answer = answer if reusable else None
         return found
@@ -377,7 +369,6 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
     near = f"[{name}]" if ":" in name else name
     try:
         connections = Bounded(
-            verify=_certificates(http, *(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))),
             timeout=config.timeout,
             headers={"accept-encoding": "gzip, deflate"},
             follow_redirects=False,  # a key must not travel on to another host
@@ -395,12 +386,6 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
     if config.provider == "azure":
         return openai.AsyncAzureOpenAI(azure_endpoint=address.base_url, api_version=address.api_version, **common)
     return openai.AsyncOpenAI(base_url=address.base_url, **common)
-
-
-@cache
-def _certificates(http: Any, file: str | None, folder: str | None) -> Any:
-    """The TLS settings of the environment, which has these values. Reading them takes longer than a request."""
-    return http.create_ssl_context()
 
 
 def _reply(answer: Mapping[str, Any]) -> tuple[Reply, str, bool]:

@@ -47,17 +47,6 @@ SETTLED = "settled"
 POLL_S = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Tokens of one answer or of many."""
-
-    prompt: int = 0
-    answer: int = 0
-
-    def __add__(self, other: Tokens) -> Tokens:
-        return Tokens(self.prompt + other.prompt, self.answer + other.answer)
-
-
 @dataclass(frozen=True)
 class Entry:
     """One request, as a line of the ledger."""
@@ -270,26 +259,22 @@ class Ledger:
         """The message of a spent budget: what was spent until now, and what the refused request could take."""
         totals = self.totals()
         sent = totals.requests - totals.cached
-        bounds = " and ".join(
-            f"endpoints.{name}={bound:.12g}" for name, bound in self.limits.items() if bound is not None
-        )
-        said = [
-            f"The budget is spent: {totals.tokens:,} tokens in {sent:,} request{'s' * (sent != 1)}, "
-            f"{_cost_text(totals.cost, totals.unpriced, sent)}, with {bounds}."
-        ]
+        cost = _cost_text(totals.cost, totals.unpriced, sent)
+        bounds = " and ".join(f"endpoints.{name}={most:.12g}" for name, most in self.limits.items() if most is not None)
+        said = f"The budget is spent: {totals.tokens:,} tokens in {sent:,} request{'s' * (sent != 1)}, {cost}, with {bounds}."
         if self._refused is not None:
             most, role = self._refused
-            remedy = "Raise the budget"
+            remedy = ""
             if most.tokens:
-                said.append(f"The next request could take {most.tokens:,} tokens and cost {most.cost:.4g}.")
+                said += f" The next request could take {most.tokens:,} tokens and cost {most.cost:.4g}."
                 if role != "embeddings":
-                    remedy += (
+                    remedy = (
                         f", or start a new run with a lower {LONGEST.get(role, f'endpoints.roles.{role}.max_tokens')}"
                     )
-            said.append(f"{remedy}.")
+            said += f" Raise the budget{remedy}."
         if self.unsettled:
-            said.append(f"{self.unsettled:,} paid answers of unfinished work are saved and are not requested again.")
-        return " ".join(said)
+            said += f" {self.unsettled:,} paid answers of unfinished work are saved and are not requested again."
+        return said
 
 
 @dataclass(eq=False)
@@ -299,7 +284,7 @@ class CountedRequest:
     allowed: int
     """Most attempts, as many as are reserved."""
     attempts: int = 0
-    tokens: Tokens = Tokens()
+    tokens: Usage = Usage()
     outcome: str = "ok"
     answer: Mapping[str, Any] | None = None
     """Where it is to be given to a resumed command."""
@@ -343,11 +328,20 @@ async def counted_request(
         request.outcome = stopped if isinstance(error, Exception) else "cancelled"
         raise
     finally:
-        tokens, cost = request.tokens, None if role == PROGRAM else cost_of(request.tokens, prices)
-        seconds = round(time.monotonic() - began, 3)
-        sent = Entry(phase, role, model, request.outcome, request.attempts, tokens.prompt, tokens.answer, cost, seconds)
-        if request.answer is not None:
-            sent = replace(sent, key=key, answer=request.answer)
+        cost = None if role == PROGRAM else cost_of(request.tokens, prices)
+        sent = Entry(
+            phase,
+            role,
+            model,
+            request.outcome,
+            request.attempts,
+            request.tokens.tokens_in,
+            request.tokens.tokens_out,
+            cost,
+            seconds=round(time.monotonic() - began, 3),
+            key=None if request.answer is None else key,
+            answer=request.answer,
+        )
         ledger.record(sent if request.attempts else None, request)
 
 
@@ -375,10 +369,13 @@ def read_usage(path: Path) -> dict[str, Any]:
 
 
 def _report(parts: Parts) -> dict[str, Any]:
+    def figures(totals: Usage) -> dict[str, Any]:  # a cost of which nothing is known is None
+        return {**asdict(totals), **({"cost": None} if totals.unpriced and not totals.cost else {})}
+
     by: dict[str, dict[str, Any]] = defaultdict(dict)
     for (phase, role), totals in sorted(parts.items()):
-        by[phase][role] = _figures(totals)
-    return {**_figures(sum(parts.values(), Usage())), "by": dict(by)} if parts else {}
+        by[phase][role] = figures(totals)
+    return {**figures(sum(parts.values(), Usage())), "by": dict(by)} if parts else {}
 
 
 def usage_lines(usage: Mapping[str, Any]) -> list[str]:
@@ -418,11 +415,11 @@ def _cost_text(cost: float, unpriced: int, requests: int) -> str:
     return f"cost at least {cost:.4g} ({unpriced:,} of {requests:,} requests have no price)"
 
 
-def cost_of(tokens: Tokens, config: EndpointConfig | None) -> float | None:
-    """The cost of an answer by the config's prices; None where it has none. No tokens cost nothing."""
+def cost_of(used: Usage, config: EndpointConfig | None) -> float | None:
+    """The cost of an answer's tokens by the config's prices; None where it has none. No tokens cost nothing."""
     if config is None or not config.priced:
-        return None if tokens.prompt or tokens.answer else 0.0
-    return (tokens.prompt * (config.price_in or 0.0) + tokens.answer * (config.price_out or 0.0)) / 1e6
+        return None if used.tokens else 0.0
+    return (used.tokens_in * (config.price_in or 0.0) + used.tokens_out * (config.price_out or 0.0)) / 1e6
 
 
 def current_ledger() -> Ledger:
@@ -478,11 +475,6 @@ class _Spent(BudgetError):
 
     def __str__(self) -> str:
         return self._ledger.spent()
-
-
-def _figures(totals: Usage) -> dict[str, Any]:
-    """Usage as a report has them: a cost of which nothing is known is None."""
-    return {**asdict(totals), **({"cost": None} if totals.unpriced and not totals.cost else {})}
 
 
 _ambient: ContextVar[Ledger] = ContextVar("ledger", default=Ledger())  # noqa: B039  # nobody reads the default's totals

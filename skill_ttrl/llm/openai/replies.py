@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.config.backends import plain_address
 from skill_ttrl.errors import ConfigError, EndpointError
-from skill_ttrl.llm.openai.ledger import Tokens
+from skill_ttrl.llm.openai.ledger import Usage
 from skill_ttrl.llm.server_key import found_key
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.storage.jsonl import parse_json
@@ -181,6 +181,8 @@ BYTES_A_TOKEN = 4
 """Where nobody counts tokens."""
 MOST_TOKENS = 10**9
 """A server that says that one answer took more is not believed."""
+CALLS = ("tool_calls", "function_call")
+"""Fields of a message, and reasons of its end, where a tool was called."""
 LARGEST = 1e30
 """Numbers beyond it are neither a log-prob nor part of a vector."""
 
@@ -211,12 +213,7 @@ class Reply:
     """The answers to one question; the properties are those of the first."""
 
     choices: tuple[Choice, ...]
-    usage: Tokens = field(default_factory=Tokens)
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """All texts, in order."""
-        return tuple(choice.text for choice in self.choices)
+    usage: Usage = field(default_factory=Usage)
 
     @property
     def text(self) -> str:
@@ -295,22 +292,19 @@ def read_embeddings(body: Mapping[str, Any], count: int) -> list[list[float]]:
     return [[float(value) for value in vector] for vector in vectors]
 
 
-def tokens_said(body: Mapping[str, Any]) -> Tokens:
+def tokens_said(body: Mapping[str, Any]) -> Usage:
     """Read the token usage of a body, even of one that is otherwise unusable; zero tokens if the usage is missing or invalid."""
-    usage = body.get("usage")
-    if not isinstance(usage, Mapping):
-        return Tokens()
-    prompt, answer = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    if prompt is None or answer is None:
-        return Tokens()
-    return Tokens(prompt, answer)
+    counts = [_inner(body, "usage", name) or 0 for name in ("prompt_tokens", "completion_tokens")]
+    if not all(_finite(count) and 0 <= count <= MOST_TOKENS for count in counts):
+        return Usage()
+    return Usage(tokens_in=int(counts[0]), tokens_out=int(counts[1]))
 
 
-def estimated(asked: Mapping[str, Any], answer: Mapping[str, Any]) -> Tokens:
+def estimated(asked: Mapping[str, Any], answer: Mapping[str, Any]) -> Usage:
     """Tokens of a request and its answer whose server counts none."""
     prompt = json.dumps(asked.get("messages") or asked.get("input") or "", ensure_ascii=False)
-    texts = read_reply(answer).texts if "choices" in answer else ()
-    return Tokens(tokens_in_text(prompt), sum(map(tokens_in_text, texts)))
+    texts = [choice.text for choice in read_reply(answer).choices] if "choices" in answer else []
+    return Usage(tokens_in=tokens_in_text(prompt), tokens_out=sum(map(tokens_in_text, texts)))
 
 
 def tokens_in_text(text: str) -> int:
@@ -319,29 +313,27 @@ def tokens_in_text(text: str) -> int:
 
 
 def _choice(choice: Mapping[str, Any]) -> Choice:
-    message, refusal, called = choice.get("message"), None, False
-    if isinstance(message, Mapping):
-        text, refusal = _text_of(message.get("content")), str(message["refusal"]) if message.get("refusal") else None
-        called = bool(message.get("tool_calls") or message.get("function_call"))
-        entries = _inner(choice, "logprobs", "content")
-        scores = [_inner(entry, "logprob") for entry in entries] if isinstance(entries, list) else None
-    else:
+    message = choice.get("message")
+    if not isinstance(message, Mapping):
         raise MalformedResponse("a choice has no message")
-    reason = str(choice.get("finish_reason") or "stop")
+    text, reason = _text_of(message.get("content")), str(choice.get("finish_reason") or "stop")
+    refusal = str(message["refusal"]) if message.get("refusal") else None
     outcome: Outcome = "ok"
     if reason == "content_filter":
         outcome = "filtered"
     elif refusal is not None:
         outcome = "refusal"
-    elif called or reason in ("tool_calls", "function_call"):
+    elif any(message.get(name) for name in CALLS) or reason in CALLS:
         outcome = "tool_call"
     elif reason == "length":
         outcome = "length"
     elif not text:
         outcome = "empty"
-    logprobs = None
-    if isinstance(scores, list) and all(_finite(each) for each in scores):  # half a list says nothing of the whole
-        logprobs = tuple(float(each) for each in scores)
+    entries, logprobs = _inner(choice, "logprobs", "content"), None
+    if isinstance(entries, list):
+        scores = [_inner(entry, "logprob") for entry in entries]
+        if all(map(_finite, scores)):  # half a list says nothing of the whole
+            logprobs = tuple(map(float, scores))
     stopped = choice.get("stop_reason")
     thoughts = (message.get(name) for name in ("reasoning_content", "reasoning"))
     thought = next((each for each in thoughts if isinstance(each, str)), "")
@@ -370,13 +362,6 @@ def _inner(value: Any, *names: str) -> Any:
 def _finite(value: Any) -> bool:
     """Compared, not converted: an integer of JSON may be too large for a float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
-
-
-def _count(value: Any) -> int | None:
-    """0 where nothing is said; None where what is said is no count."""
-    if value is None:
-        return 0
-    return int(value) if _finite(value) and 0 <= value <= MOST_TOKENS else None
 
 
 T = TypeVar("T", bound=BaseModel)

@@ -290,13 +290,11 @@ def _of_model(config: SkillTTRLConfig) -> Found:
     yield from _failing(refuse_length, config, context_parts(config), min(known, default=None))
     if facts.engine:
         from skill_ttrl.llm.vllm.checks import check_fits
-        from skill_ttrl.rl.device import resolve_device
 
         def nothing() -> Any:
             raise AssertionError("the rules load no model")
 
-        device = str(resolve_device(config.runtime.device))
-        yield from _failing(lambda: check_fits(BackendContext(config, nothing, device, trains=config.reinforces)))
+        yield from _failing(lambda: check_fits(BackendContext(config, nothing, trains=config.reinforces)))
 
 
 def _of_votes(config: SkillTTRLConfig) -> Found:

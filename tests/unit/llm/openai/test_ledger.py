@@ -21,7 +21,6 @@ from skill_ttrl.llm.openai.ledger import (
     CountedRequest,
     Entry,
     Ledger,
-    Tokens,
     Usage,
     annotate_budget_error,
     cost_of,
@@ -61,10 +60,10 @@ def test_the_ledger_belongs_to_the_context_that_opened_it() -> None:
 
 def test_prices_are_per_million_tokens() -> None:
     config = EndpointConfig(model="m", price_in=2.0, price_out=8.0)
-    assert cost_of(Tokens(1_000_000, 500_000), config) == pytest.approx(2 + 0.5 * 8)
-    assert cost_of(Tokens(1_000_000), EndpointConfig(model="m", price_in=2.0)) == pytest.approx(2.0)
-    assert cost_of(Tokens(5, 5), EndpointConfig(model="m", price_in=0)) == 0.0
-    assert cost_of(Tokens(5, 5), EndpointConfig(model="m")) is None
+    assert cost_of(Usage(tokens_in=1_000_000, tokens_out=500_000), config) == pytest.approx(2 + 0.5 * 8)
+    assert cost_of(Usage(tokens_in=1_000_000), EndpointConfig(model="m", price_in=2.0)) == pytest.approx(2.0)
+    assert cost_of(Usage(tokens_in=5, tokens_out=5), EndpointConfig(model="m", price_in=0)) == 0.0
+    assert cost_of(Usage(tokens_in=5, tokens_out=5), EndpointConfig(model="m")) is None
 
 
 def test_a_spent_budget_counts_what_was_still_on_its_way() -> None:
@@ -138,7 +137,7 @@ def reserved(
 
 async def spend(ledger: Ledger, tokens: int, requests: int = 1, attempts: int = 1) -> int:
     async with reserved(ledger, tokens, requests) as request:
-        request.attempts, request.tokens = attempts, Tokens(tokens)
+        request.attempts, request.tokens = attempts, Usage(tokens_in=tokens)
         return request.allowed
 
 
@@ -154,7 +153,10 @@ def test_no_schedule_of_requests_within_their_bounds_exceeds_a_budget(
             async with reserved(ledger, most, attempts) as asked:
                 for _ in range(turns):
                     await asyncio.sleep(0)
-                asked.attempts, asked.tokens = (asked.allowed if end != "never sent" else 0), Tokens(int(most * share))
+                asked.attempts, asked.tokens = (
+                    (asked.allowed if end != "never sent" else 0),
+                    Usage(tokens_in=int(most * share)),
+                )
                 if end in ("fails", "cancelled"):
                     raise asyncio.CancelledError if end == "cancelled" else ValueError
         except (BudgetError, ValueError, asyncio.CancelledError):
@@ -185,7 +187,7 @@ def test_a_request_waits_for_those_on_their_way_and_goes_when_they_took_less() -
         async with reserved(ledger, 90) as first:
             threading.Thread(target=wait, daemon=True).start()
             assert not begun.wait(0.05)
-            first.attempts, first.tokens = 1, Tokens(40)
+            first.attempts, first.tokens = 1, Usage(tokens_in=40)
 
     asyncio.run(first_of_two())
     assert begun.wait(5)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from skill_ttrl.config import EndpointConfig
 from skill_ttrl.llm.openai.backend import with_stop_text
-from skill_ttrl.llm.openai.ledger import Tokens
+from skill_ttrl.llm.openai.ledger import Usage
 from skill_ttrl.llm.openai.replies import (
     FATAL_KINDS,
     Address,
@@ -88,9 +88,9 @@ def test_an_answer_that_lacks_what_it_must_have_is_unreadable(read: Callable[[An
 
 def test_tokens_are_taken_as_the_server_counts_them_and_nonsense_is_nothing() -> None:
     body = chat()
-    assert read_reply(body).usage == Tokens(7, 2)
+    assert read_reply(body).usage == Usage(tokens_in=7, tokens_out=2)
     body["usage"] = {"prompt_tokens": -3, "completion_tokens": "many", "prompt_tokens_details": None}
-    assert read_reply(body).usage.prompt == read_reply(body).usage.answer == 0
+    assert read_reply(body).usage == Usage()
 
 
 def test_log_probs_are_whole_or_none() -> None:
@@ -172,7 +172,7 @@ def test_a_count_that_is_none_is_taken_for_no_count_at_all(count: Any) -> None:
         "usage": {"prompt_tokens": count, "completion_tokens": 2}
     }
     reply = read_reply(body)
-    assert reply.usage == Tokens() and reply.choices[0].logprobs is None
+    assert reply.usage == Usage() and reply.choices[0].logprobs is None
 
 
 def test_half_a_surrogate_pair_does_not_reach_a_file_and_a_secret_is_found_however_it_is_spelled() -> None:
