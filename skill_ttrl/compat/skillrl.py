@@ -163,7 +163,7 @@ class OpenAIChatClient(BaseLLMClient):
                 raise
             reply = answer(OLD_LIMIT)
             self._limit_field = OLD_LIMIT
-        prompt, written = reply.usage.prompt, reply.usage.answer
+        prompt, written = reply.usage.tokens_in, reply.usage.tokens_out
         used = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
         return reply.text.strip(), {**used, "calls": 1, "stage": stage}
 

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from skill_ttrl.config.section import Section
-
-
-def _stop(value: Any) -> Any:
-    """Check one of `rollout.stop`: one message for both kinds, where pydantic has one for each."""
-    if (isinstance(value, str) and value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return value
-    raise ValueError("must be a text that is not empty, or the id of a token, 0 or more")
 
 
 class AgentConfig(Section):
@@ -91,9 +84,8 @@ class RolloutConfig(Section):
     """0: the whole vocabulary."""
     max_new_tokens: int = Field(default=3072, ge=1)
     """Longest completion in tokens (TTRL: 3072)."""
-    stop: list[Annotated[str | int, BeforeValidator(_stop)]] = Field(default_factory=list)
-    """Texts, and ids of tokens, that end a completion, as a line break does for a model that continues with the next question. Ids need a
-    backend that works on tokens: `hf`, `vllm`, or `openai` with a vLLM server."""
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """Texts that end a completion, as a line break does for a model that continues with the next question."""
     prompts_per_batch: int | None = Field(default=None, ge=1)
     """Prompts whose rollouts are sampled together, each batch with its own seed. Batches run one after another, or on the workers of a Ray
     cluster (`scale.address`). Fewer prompts take less memory. None: all prompts of a step or an evaluation. The number changes which samples

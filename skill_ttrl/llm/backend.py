@@ -11,7 +11,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from skill_ttrl.config import RolloutConfig, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.errors import EndpointError
 from skill_ttrl.signals import signals_held
 from skill_ttrl.types import Completion, Message
 
@@ -37,26 +36,8 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     max_new_tokens: int = 512
-    stop: tuple[str | int, ...] = ()
-    """Texts and token ids that end a completion, which includes them; a last token that extends past a text stays whole."""
-
-    @property
-    def stop_texts(self) -> tuple[str, ...]:
-        """The texts of `stop`."""
-        return tuple(each for each in self.stop if isinstance(each, str))
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """The token ids of `stop`."""
-        return tuple(each for each in self.stop if isinstance(each, int))
-
-    def refuse_stop_ids(self, backend: str) -> None:
-        """Raise `ConfigError` where there are any: `backend` works on texts alone."""
-        if self.stop_ids:
-            raise ConfigError(
-                f"rollout.stop has token ids ({', '.join(map(str, self.stop_ids))}), and {backend} works on texts. Name the texts of these "
-                "tokens, or set rollout.backend=hf."
-            )
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion, which includes them; a last token that extends past one stays whole."""
 
     @classmethod
     def of(cls, how: RolloutConfig, temperature: float | None = None) -> Sampling:
@@ -129,7 +110,6 @@ class Backend(Protocol):
     One that has something to start before it can sample has `start()`: a rollout calls it before the time of its episodes counts.
     One that can hold on to what it computed for a request has `keeping()`, a context manager: a rollout whose prompts extend what was
     sampled enters it, and a later request that begins as an earlier one and its completion computes the rest alone.
-    One that sees completions end while others of the same call continue has `counting(on_ended)`, a context manager (`counting`).
     With `rl.max_staleness` several threads ask, each from an event loop of its own; one that is `blocking` is never asked twice at a time, and none
     is asked during `update_weights` (`llm.hand_over`).
     """
@@ -198,12 +178,6 @@ class Backend(Protocol):
     def close(self) -> None:
         """Stop what the backend has started. It cannot be used afterwards."""
         ...
-
-
-def counting(backend: Backend, on_ended: Callable[[int], None]) -> AbstractContextManager[None]:
-    """While entered, a backend that can calls `on_ended` with the number of completions of a call that have ended."""
-    found: Callable[..., AbstractContextManager[None]] | None = getattr(backend, "counting", None)
-    return nullcontext() if found is None else found(on_ended)
 
 
 def refuse_error(generations: Sequence[Generation]) -> None:

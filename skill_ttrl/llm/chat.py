@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from skill_ttrl.config import RolloutConfig
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.backend import Generation, Request
 from skill_ttrl.llm.models import ACTIONS, MESSAGES
 from skill_ttrl.types import Completion, Message
 from skill_ttrl.types.thoughts import HARMONY, MARKS, THINK, THINK_END, split_thought
@@ -478,9 +478,8 @@ def write_sampling(folder: Path, tokenizer: Any, rollout: RolloutConfig) -> None
 
     how = GenerationConfig.from_pretrained(folder)
     pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))]) if rollout.stop else []
-    texts = Sampling.of(rollout).stop_texts
+    texts = rollout.stop
     stops = {token for token, piece in enumerate(pieces) if any(text in piece for text in texts)}
-    stops.update(Sampling.of(rollout).stop_ids)
     how.eos_token_id = sorted(end_ids(SimpleNamespace(generation_config=how), tokenizer) | stops)
     how.do_sample, how.temperature, how.top_p, how.top_k = True, rollout.temperature, rollout.top_p, rollout.top_k
     how._from_model_config = False  # else transformers may make it anew

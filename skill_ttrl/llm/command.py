@@ -149,7 +149,6 @@ class CommandBackend(TextBackend):
             BudgetError: `endpoints.max_requests` is reached. Programs that were running have been waited for.
             EndpointError: the program can no longer be started.
         """
-        sampling.refuse_stop_ids("rollout.backend=command")
         answers = iter(
             await all_of(
                 self._answer(request, sampling, derive_seed(seed, "command", place, number))
@@ -200,7 +199,7 @@ class CommandBackend(TextBackend):
         if finished.outcome != "ok":
             return Completion("", (), (), "error", self.policy_version, error=self._problem(finished))
         text = finished.output.decode("utf-8", "replace").rstrip("\n")
-        ends = [text.find(stop) + len(stop) for stop in sampling.stop_texts if stop in text]
+        ends = [text.find(stop) + len(stop) for stop in sampling.stop if stop in text]
         return Completion(text[: min(ends, default=len(text))], (), (), "stop", self.policy_version)
 
     def _problem(self, finished: Finished) -> str:

@@ -125,7 +125,7 @@ class EndpointChat:
         messages = (*([Message("system", system)] if system else []), Message("user", user))
         with asked_in(stage):
             found = wait_for(self._client.chat(messages, max_tokens=max_tokens))
-        return Reply(found.text, found.usage.prompt, found.usage.answer)
+        return Reply(found.text, found.usage.tokens_in, found.usage.tokens_out)
 
     def close(self) -> None:
         """End the connections. Safe to call twice."""

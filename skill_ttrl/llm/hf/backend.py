@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,15 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, answer_end, decode_texts, end_ids, open_thoughts
 from skill_ttrl.llm.hf.decoding import Decoding, KeptDecoding, KeptRows, takes_slot_masks
-from skill_ttrl.llm.hf.sampling import ChoiceTokens, Draft, row_uniforms, sample_choices, sample_seeds, sample_token
+from skill_ttrl.llm.hf.sampling import (
+    ChoiceTokens,
+    Draft,
+    Ids,
+    row_uniforms,
+    sample_choices,
+    sample_seeds,
+    sample_token,
+)
 from skill_ttrl.types import Completion, FinishReason
 
 if TYPE_CHECKING:
@@ -68,28 +76,6 @@ CPU_BYTES = 2**30
 """Most memory of keys and values of the rows that a CPU decodes at once (1 GiB): of a model that needs more, fewer rows fill it."""
 
 
-_Choices = tuple[tuple[str, ...], tuple[str, ...]]
-"""`Request.choice` and `slot_words`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Samples that are drawn together. Prompts, limits and choices are those of all requests of a call."""
-
-    prompts: Sequence[tuple[int, ...]]
-    limits: Sequence[int]
-    choices: Sequence[_Choices]
-    owners: list[int]
-    """The request of each sample, equal ones next to each other."""
-    seeds: list[int]
-    before: int = 0
-    """Samples of the call that were drawn before these."""
-
-
-def _ignore(ended: int) -> None:
-    pass
-
-
 class HFBackend(TokenizerMixin):
     """Samples from a causal transformers model, also one wrapped by peft; it is used in place, never copied.
 
@@ -124,7 +110,6 @@ class HFBackend(TokenizerMixin):
         self._kept_rows: KeptRows | None = None
         self._keepers, self._counting = 0, threading.Lock()  # rollouts that run ahead enter from several threads
         self._weights: tuple[int, ...] = ()
-        self._on_ended: Callable[[int], None] = _ignore
 
     def update_weights(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
@@ -147,15 +132,6 @@ class HFBackend(TokenizerMixin):
                 if not self._keepers:
                     self._kept_rows = None
 
-    @contextlib.contextmanager
-    def counting(self, on_ended: Callable[[int], None]) -> Iterator[None]:
-        """Call `on_ended` with the number of completions of a call that have ended, while this is entered."""
-        self._on_ended = on_ended
-        try:
-            yield
-        finally:
-            self._on_ended = _ignore
-
     def sleep(self) -> None:
         """Nothing to give back: the model is the learner's own."""
 
@@ -171,20 +147,21 @@ class HFBackend(TokenizerMixin):
     ) -> list[Generation]:
         """Sample every request, each of its samples with a seed of its own (`sample_seeds`)."""
         prompts, limits = self.prompts(requests), [request.limit(sampling) for request in requests]
-        choices = [(request.choice, request.slot_words) for request in requests]
         row_seeds = [seed for of_request in seeds for seed in of_request]
         owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
         found: list[list[Completion]] = [[] for _ in requests]
         with self._inference():
             limited = [bool(request.choice) for request in requests]
             for way in dict.fromkeys(limited):
-                draw = self._sample_choices if way else self._sample
                 places = [place for place, owner in enumerate(owners) if limited[owner] == way]
                 most = self._most_rows(max(map(len, prompts)) + max(limits))
                 for start in range(0, len(places), most):
                     part = places[start : start + most]
                     rows, part_seeds = [owners[place] for place in part], [row_seeds[place] for place in part]
-                    sampled = draw(_Rows(prompts, limits, choices, rows, part_seeds, start), sampling)
+                    if way:
+                        sampled = self._sample_choices(prompts, limits, requests, rows, part_seeds, sampling)
+                    else:
+                        sampled = self._sample(prompts, limits, rows, part_seeds, sampling)
                     for owner, completion in zip(rows, sampled, strict=True):
                         found[owner].append(completion)
             if self._kept_rows is not None:
@@ -214,9 +191,10 @@ class HFBackend(TokenizerMixin):
         finally:
             self.model.train(was_training)
 
-    def _sample(self, batch: _Rows, sampling: Sampling) -> list[Completion]:
-        """One completion for each row, of any words."""
-        prompts, limits, rows = batch.prompts, batch.limits, batch.owners
+    def _sample(
+        self, prompts: Sequence[Ids], limits: Sequence[int], rows: list[int], seeds: list[int], sampling: Sampling
+    ) -> list[Completion]:
+        """One completion of any words for each row, which is the number of its prompt; equal ones stand next to each other."""
         device = self.model.device
         unique = sorted(set(rows))
         position = {index: slot for slot, index in enumerate(unique)}
@@ -226,13 +204,12 @@ class HFBackend(TokenizerMixin):
         decoding = self._decoding([prompts[index] for index in unique], count, longest)
         slots_M = torch.tensor([decoding.slots[position[index]] for index in rows], device=device)
 
-        ends = sorted({*self.eos_ids, *sampling.stop_ids})
-        stops, eos = self._stop_texts(sampling.stop_texts), torch.tensor(ends, device=device)
+        stops, eos = self._stop_texts(sampling.stop), torch.tensor(sorted(self.eos_ids), device=device)
         tokens_N_T = torch.full((count, longest), self.pad_id, dtype=torch.long, device=device)
         logprobs_N_T = torch.zeros((count, longest), dtype=torch.float32, device=device)
         lengths_N = torch.zeros(count, dtype=torch.long, device=device)
         stopped_N = torch.zeros(count, dtype=torch.bool, device=device)
-        uniform_N_T = row_uniforms(batch.seeds, longest).to(device)
+        uniform_N_T = row_uniforms(seeds, longest).to(device)
         running_M = torch.arange(count, device=device)
         for step in range(longest):
             token_M, logprob_M = sample_token(
@@ -245,8 +222,6 @@ class HFBackend(TokenizerMixin):
                 ended_M |= stops.reached(tokens_N_T, running_M, step)
             stopped_N[running_M] = ended_M
             goes_on = (~ended_M & (limit_N[running_M] > step + 1)).nonzero().squeeze(1)
-            if len(goes_on) < len(running_M):
-                self._on_ended(batch.before + count - len(goes_on))
             if len(goes_on) == 0:
                 break
             running_M, token_M, slots_M = running_M[goes_on], token_M[goes_on], slots_M[goes_on]
@@ -255,9 +230,17 @@ class HFBackend(TokenizerMixin):
         logprobs = [row[:length] for row, length in zip(logprobs_N_T.tolist(), lengths_N.tolist(), strict=True)]
         return self._collect(ids, logprobs, stopped_N.tolist())
 
-    def _sample_choices(self, batch: _Rows, sampling: Sampling) -> list[Completion]:
+    def _sample_choices(
+        self,
+        prompts: Sequence[Ids],
+        limits: Sequence[int],
+        requests: Sequence[Request],
+        rows: list[int],
+        seeds: list[int],
+        sampling: Sampling,
+    ) -> list[Completion]:
         """One completion for each row that is one of its request's choices, whatever `Sampling.stop` says."""
-        prompts, limits, choices, rows = batch.prompts, batch.limits, batch.choices, batch.owners
+        choices = [(request.choice, request.slot_words) for request in requests]
         longest, end_id = max(limits[index] for index in rows), self._choices.end_id
         drafts = [Draft(self._choices.start(*choices[index]), limits[index], end_id) for index in rows]
         self._check_prompts([prompts[index] for index in set(rows)])
@@ -267,7 +250,7 @@ class HFBackend(TokenizerMixin):
             prompts,
             lambda read: self._decoding(read, len(rows), longest, several=True),
             sampling,
-            row_uniforms(batch.seeds, longest),
+            row_uniforms(seeds, longest),
             several=takes_slot_masks(self.model),
         )
         ids, logprobs = [draft.ids for draft in drafts], [draft.logprobs for draft in drafts]

@@ -100,8 +100,6 @@ class OpenAIBackend(TextBackend):
                 f"OpenAI's protocol has no top_k (rollout.top_k={sampling.top_k}). Set it to 0, or endpoints.roles.policy.server_type=vllm "
                 "for a server that supports it."
             )
-        if not self._vllm:
-            sampling.refuse_stop_ids("OpenAI's protocol")
         return await all_of(
             self._generation(request, sampling, derive_seed(seed, "request", place))
             for place, request in enumerate(requests)
@@ -119,8 +117,7 @@ class OpenAIBackend(TextBackend):
                 messages = (*messages, Message("user", GO_ON))
         if self._vllm:
             extra |= {"top_k": sampling.top_k} if sampling.top_k else {}
-            extra |= {"include_stop_str_in_output": True} if sampling.stop_texts else {}
-            extra |= {"stop_token_ids": list(sampling.stop_ids)} if sampling.stop_ids else {}
+            extra |= {"include_stop_str_in_output": True} if sampling.stop else {}
             extra |= {"structured_outputs": {"choice": list(request.choice)}} if request.choice else {}
             if request.assistant_prefix:
                 extra |= {"continue_final_message": True, "add_generation_prompt": False}
@@ -131,7 +128,7 @@ class OpenAIBackend(TextBackend):
                 temperature=sampling.temperature,
                 top_p=sampling.top_p if sampling.top_p < 1 else None,
                 max_tokens=request.limit(sampling),
-                stop=sampling.stop_texts,
+                stop=sampling.stop,
                 seed=seed,
                 extra=extra,
             )
@@ -158,7 +155,7 @@ class OpenAIBackend(TextBackend):
             return Completion("", (), (), "error", self.policy_version, error=f"{who}: {error}")
         reason: FinishReason = "length" if choice.finish_reason == "length" else "stop"
         if reason == "stop" and not self._vllm:
-            text = with_stop_text(text, sampling.stop_texts, choice.stopped_at)
+            text = with_stop_text(text, sampling.stop, choice.stopped_at)
         return Completion(with_thought(choice.thought, text), (), choice.logprobs or (), reason, self.policy_version)
 
 

@@ -195,9 +195,7 @@ class VLLMBackend(TokenizerMixin):
         try:
             return SamplingParams(
                 **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=room),
-                detokenize=bool(
-                    sampling.stop_texts
-                ),  # only to find stop texts: ours is the tokenizer that makes the text
+                detokenize=bool(sampling.stop),  # only to find stop texts: ours is the tokenizer that makes the text
                 flat_logprobs=True,
                 output_kind=RequestOutputKind.FINAL_ONLY,
                 structured_outputs=StructuredOutputsParams(choice=list(request.choice)) if request.choice else None,

@@ -190,9 +190,9 @@ def sampling_fields(
         "top_k": sampling.top_k,
         "seed": seed,
         "max_tokens": min(request.limit(sampling), room),
-        "stop": list(sampling.stop_texts),
+        "stop": list(sampling.stop),
         "include_stop_str_in_output": True,
-        "stop_token_ids": sorted({*eos_ids, *sampling.stop_ids}),
+        "stop_token_ids": sorted(eos_ids),
         "logprobs": 0,
     }
 

@@ -21,7 +21,7 @@ from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import AgentConfig, ScaleConfig, SkillTTRLConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import EnvError, RunFolderError
-from skill_ttrl.llm.backend import counting, wait_for
+from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.ledger import (
     SAME,
     USAGE,
@@ -335,11 +335,6 @@ class PolicySetup:
                 )
                 return join(rows)
 
-            if target.config.agent.max_turns == 1:  # rollouts end together
-                shown = counting(
-                    worker.backend, lambda ended: progress.enter("sample", f"{ended} completions of this batch")
-                )
-                stack.enter_context(shown)
             yield LocalSampler(sample, fitting, controls)
 
     def __call__(self) -> tuple[Callable[[Chunk | None], Any], _Facts]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from skill_ttrl.agents.scripted import ScriptedAgent
 from skill_ttrl.answers import correct, grade_answer
 from skill_ttrl.config import RLConfig, SkillTTRLConfig
 from skill_ttrl.errors import DocumentError
-from skill_ttrl.llm.backend import Backend, Sampling, counting, wait_for
+from skill_ttrl.llm.backend import Backend, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.progress import Progress
@@ -455,32 +454,21 @@ class Run:
         with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
             began = time.perf_counter()
             bank = self.components.bank.view() if use_bank else None
-            with self._advancing(phase) as on_rollout_end:
-                found = self.meter.evaluate(self.components.worker, label, bank, on_rollout_end, keep)
+            found = self.meter.evaluate(self.components.worker, label, bank, self._advancing(phase), keep)
         self.log.time("evaluate", len(self.meter.evaluations), {"seconds": time.perf_counter() - began})
         self.progress.finish(phase)
         return found
 
-    @contextmanager
-    def _advancing(self, phase: str) -> Iterator[OnRolloutEnd]:
-        """Advance the phase with each rollout that ends. Rollouts of one turn end together; the `hf` backend counts them before."""
+    def _advancing(self, phase: str) -> OnRolloutEnd:
+        """Advance the phase with each rollout that ends."""
         ended: list[bool] = []
-        several, shown = self.config.agent.max_turns > 1, 0
-
-        def show(under_way: int = 0) -> None:
-            nonlocal shown
-            done = len(ended) + under_way
-            if done > shown:
-                shown = done
-                self.progress.advance(phase, shown, {"success": sum(ended) / len(ended)} if several and ended else {})
+        several = self.config.agent.max_turns > 1
 
         def on_rollout_end(trajectory: Trajectory) -> None:
             ended.append(trajectory.is_success)
-            show()
+            self.progress.advance(phase, len(ended), {"success": sum(ended) / len(ended)} if several else {})
 
-        watched = nullcontext() if several else counting(self.components.backend, show)
-        with watched:
-            yield on_rollout_end
+        return on_rollout_end
 
     def count_rollouts(self, phase: str, part: str) -> OnRolloutEnd:
         """Show under `part` of the phase how many multi-turn rollouts have ended, and how many were won."""

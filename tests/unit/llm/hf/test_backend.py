@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend, sample_seeds, sample_token, truncate
 from skill_ttrl.rl.batch import pack
@@ -198,17 +198,3 @@ def test_prompts_that_cannot_be_continued(backend: HFBackend) -> None:
         sample(backend, ["x" * 300])
     with pytest.raises(ModelError, match="is empty"):
         wait_for(backend.generate([Request(token_ids=())], Sampling(), seed=0))
-
-
-def test_a_token_id_ends_a_completion_as_a_text_does(tiny_model: tuple[Any, Any]) -> None:
-    backend = HFBackend(*tiny_model)
-    asked = [Request((Message("user", "1+1?"),), n=8)]
-    (free,) = backend.sample(asked, Sampling(max_new_tokens=6), [list(range(8))])
-    token = free.completions[0].token_ids[0]
-    (ended,) = backend.sample(asked, Sampling(max_new_tokens=6, stop=(token,)), [list(range(8))])
-    assert ended.completions[0].token_ids == (token,) and ended.completions[0].finish_reason == "stop"
-    for before, after in zip(free.completions, ended.completions, strict=True):
-        place = before.token_ids.index(token) + 1 if token in before.token_ids else None
-        assert after.token_ids == before.token_ids[:place]
-    with pytest.raises(ConfigError, match=f"token ids .{token}., and here works on texts"):
-        Sampling(stop=("x", token)).refuse_stop_ids("here")
