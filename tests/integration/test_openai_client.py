@@ -87,7 +87,10 @@ def test_hundreds_of_requests_through_every_fault_are_each_counted_once(tmp_path
     numbers = [number for number, each in enumerate(found) if isinstance(each, Reply)]
     assert [len(reply.choices) for reply in replies] == [1 + number % 3 for number in numbers]
     for number, reply in zip(numbers, replies, strict=True):  # nobody has another's answer
-        assert all(f"question {number} " in text or not text or "unfinished" in text for text in (each.text for each in reply.choices))
+        assert all(
+            f"question {number} " in text or not text or "unfinished" in text
+            for text in (each.text for each in reply.choices)
+        )
     totals, counted = ledger.totals(), Counter(outcomes(ledger))
     delivered = sum(counted[outcome] for outcome in DELIVERED)
     assert (totals.tokens_in, totals.tokens_out) == (server.delivered["prompt"], server.delivered["answer"])
