@@ -32,7 +32,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -95,18 +95,9 @@ def read_file(path: str | Path, format: str | None = None) -> SkillFile:
         SkillBankError: it cannot be read, or a record is not a skill: the message names file and place.
     """
     path = Path(path)
-    if format == "agentskills" or (format is None and _is_folder(path)):
+    if format == "agentskills" or (format is None and (path.is_dir() or path.name == SKILL_FILE)):
         return read_agentskills(path)
-    name = SUFFIXES.get(path.suffix.lower()) if format is None else check_format(format)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise refusal("read", path, error) from error
-    text = _decoded(data, path)
-    if name is None:
-        raise SkillBankError(
-            f"The format of {path} is unclear from its name. Add --format with one of: {', '.join(FORMATS)}."
-        )
+    name, text = format_of(path, format), _read(path)
     if name == "document":
         skills = [normalize_skill(skill) for skill in skills_of(text, source="import")]
         return SkillFile(skills, order_as_origin(skills))
@@ -120,7 +111,7 @@ def write_skills(path: str | Path, snapshot: Snapshot, format: str | None = None
     Raises:
         SkillBankError: it cannot be written, or its name does not tell the format and none is given.
     """
-    path, name = Path(path), format_of_target(path, format)
+    path, name = Path(path), format_of(path, format)
     try:
         if name == "agentskills":
             write_folder(path, {file: text.encode() for file, text in dump_agentskills(snapshot).items()})
@@ -132,35 +123,27 @@ def write_skills(path: str | Path, snapshot: Snapshot, format: str | None = None
 
 def dump_skills(snapshot: Snapshot, format: str = "json") -> str:
     """A version's skills as text in one of the formats."""
-    if check_format(format) == "agentskills":
+    name = format_of("", format)
+    if name == "agentskills":
         raise SkillBankError(f"{format} is a folder with one folder for each skill: name it with --output.")
-    writers: dict[str, Callable[[Snapshot], str]] = {
-        "json": dump_json,
-        "skillrl": dump_skillrl,
-        "document": document_of,
-    }
-    return writers[format](snapshot)
+    writers = {"json": dump_json, "skillrl": dump_skillrl, "document": document_of}
+    return writers[name](snapshot)
 
 
-def check_format(name: str) -> str:
-    """The name, if it is one of `FORMATS`; else raises `SkillBankError`."""
-    if name not in FORMATS:
-        raise SkillBankError(f"Unknown format {name!r}.{did_you_mean(name, FORMATS)}")
-    return name
-
-
-def format_of_target(path: str | Path, format: str | None = None) -> str:
-    """The name of the format to write under this name: `format`, else by the name's ending.
+def format_of(path: str | Path, format: str | None = None) -> str:
+    """The name of a format: `format`, else by the path's ending.
 
     Raises:
-        SkillBankError: the name does not tell, or there is no such format.
+        SkillBankError: the path does not tell, or there is no such format.
     """
-    name = SUFFIXES.get(Path(path).suffix.lower()) if format is None else check_format(format)
+    name = SUFFIXES.get(Path(path).suffix.lower()) if format is None else format
     if name is None:
         raise SkillBankError(
             f"The name {path} does not imply a format. End it in {', '.join(SUFFIXES)}, or add --format with one of: "
             f"{', '.join(FORMATS)}."
         )
+    if name not in FORMATS:
+        raise SkillBankError(f"Unknown format {name!r}.{did_you_mean(name, FORMATS)}")
     return name
 
 
@@ -180,23 +163,12 @@ def holds_records(path: Path) -> bool:
         return False  # whoever reads it reports the problem
     if isinstance(content, dict):
         return is_skillrl(content) or isinstance(content.get("skills"), list)
-    return isinstance(content, list) and (not content or _is_record(content[0]))
-
-
-def _is_record(item: object) -> bool:
-    """An object with the text of a skill and one more of its usual keys."""
-    if not isinstance(item, dict) or item.keys() & {"task", "steps", "task_id", "problem"}:
+    if not isinstance(content, list):
         return False
-    named = item.keys() & {"skill_id", "mistake_id", "title", "tier"}
-    return bool(item.keys() & set(SPELLINGS["text"]) and named)
-
-
-def _is_folder(path: Path) -> bool:
-    """True for a folder of Agent Skills or a SKILL.md; refuses other folders."""
-    if path.is_dir() and not holds_skills(path):
-        what = "a skill bank: pass it as BANK" if is_bank(path) else "a folder without skills"
-        raise SkillBankError(f"{path} is {what}. Expected a file of skills, or a folder with {SKILL_FILE} files.")
-    return path.is_dir() or path.name == SKILL_FILE
+    first = content[0] if content else {"text": "", "title": ""}
+    if not isinstance(first, dict) or first.keys() & {"task", "steps", "task_id", "problem"}:
+        return False
+    return bool(first.keys() & {*SPELLINGS["text"]} and first.keys() & {"skill_id", "mistake_id", "title", "tier"})
 
 
 # --- records ---
@@ -287,22 +259,21 @@ def _left_out(content: Mapping[str, Any], known: tuple[str, ...], records: list[
     return _not_imported(where, [name for name in content if name not in known] + [f"skills' {key}" for key in unknown])
 
 
-def _decoded(data: bytes, where: Path) -> str:
+def _read(path: Path) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise refusal("read", path, error) from error
     except UnicodeDecodeError as error:
-        raise SkillBankError(f"{where} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
+        raise SkillBankError(f"{path} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
 
 
 def _parsed(text: str, where: str) -> Any:
     try:
         return parse_json(text)
-    except json.JSONDecodeError as error:
-        raise SkillBankError(
-            f"{where}:{error.lineno} is not JSON: {error.msg} (column {error.colno}). Nothing was imported."
-        ) from None
-    except ValueError as error:  # a whole number of thousands of digits, or levels without end
-        raise SkillBankError(f"{where} cannot be read: {error}. Nothing was imported.") from None
+    except ValueError as error:
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise SkillBankError(f"{where}{line} is not JSON: {error}. Nothing was imported.") from None
 
 
 def _json_text(content: Any) -> str:
@@ -454,28 +425,29 @@ def read_agentskills(path: Path) -> SkillFile:
     """
     folder = path.parent if path.name == SKILL_FILE else path
     folder = folder.resolve() if folder.is_symlink() else folder  # the user chose this link; others are not followed
-    notices: list[str] = []
     if (folder / SKILL_FILE).is_file():
-        return SkillFile([_folder_skill(folder, notices)], notices=tuple(notices))
-    try:
-        inside = sorted(folder.iterdir())
-    except OSError as error:
-        raise refusal("read", folder, error) from error
-    found = [entry for entry in inside if (entry / SKILL_FILE).is_file()]
-    if not found and inside:
-        raise SkillBankError(
-            f"{folder} contains no skills: expected a {SKILL_FILE}, or folders with a {SKILL_FILE} each."
-        )
-    notices += _not_imported(folder.name, [_entry_name(entry) for entry in inside if entry not in found])
-    skills, failed = list[Skill](), list[SkillBankError]()
+        found, beside = [folder], list[Path]()
+    else:
+        try:
+            inside = sorted(folder.iterdir())
+        except OSError as error:
+            raise refusal("read", folder, error) from error
+        found = [entry for entry in inside if (entry / SKILL_FILE).is_file()]
+        beside = [entry for entry in inside if entry not in found]
+        if not found and inside:
+            what = "a skill bank: pass it as BANK" if is_bank(folder) else "a folder without skills"
+            raise SkillBankError(f"{folder} is {what}. Expected a file of skills, or a folder with {SKILL_FILE} files.")
+    notices = [*_not_imported(folder.name, list(map(_entry_name, beside)))]
+    skills: list[Skill] = []
     for entry in found:
         try:
             skills.append(_folder_skill(entry, notices))
         except SkillBankError as error:
-            failed.append(error)
-    if failed and not skills:
-        raise failed[0]
-    notices += [f"not imported: {str(error).removesuffix(' Nothing was imported.')}" for error in failed]
+            if len(found) == 1:
+                raise
+            notices.append(f"not imported: {str(error).removesuffix(' Nothing was imported.')}")
+    if found and not skills:
+        raise SkillBankError(f"No skill of {folder} can be read. {notices[-1]}")
     return SkillFile(skills, notices=tuple(notices))
 
 
@@ -487,13 +459,9 @@ def _folder_skill(folder: Path, notices: list[str]) -> Skill:
     where = folder / SKILL_FILE
     if where.is_symlink() or folder.is_symlink():
         raise SkillBankError(f"{where} is reached through a link, which is not followed. Nothing was imported.")
-    try:
-        if where.stat().st_size > MAX_BYTES:
-            raise SkillBankError(f"{where} is larger than {MAX_BYTES:,} bytes. Nothing was imported.")
-        data = where.read_bytes()
-    except OSError as error:
-        raise refusal("read", where, error) from error
-    front, body = parts_of(_decoded(data, where), str(where))
+    if where.stat().st_size > MAX_BYTES:
+        raise SkillBankError(f"{where} is larger than {MAX_BYTES:,} bytes. Nothing was imported.")
+    front, body = parts_of(_read(where), str(where))
     metadata = front.get("metadata")
     record = metadata.get(OURS) if isinstance(metadata, dict) else None
     try:

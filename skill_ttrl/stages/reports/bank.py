@@ -17,7 +17,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import TIERS, Snapshot
-from skill_ttrl.skills.files import SkillFile, dump_skills, format_of_target, read_file, write_skills
+from skill_ttrl.skills.files import SkillFile, dump_skills, format_of, read_file, write_skills
 from skill_ttrl.skills.log import LOG_FILE, is_bank
 from skill_ttrl.stages.reports.summary_text import MAX_CELL, Inspection
 from skill_ttrl.stages.setup.open_run import BANK
@@ -222,7 +222,7 @@ def export(
     Raises:
         SkillBankError: the name does not say the format, something is there, or it cannot be read or written.
     """
-    output, form = Path(output), format_of_target(output, format)
+    output, form = Path(output), format_of(output, format)
     if output.exists():
         raise SkillBankError(f"{output} exists already. Choose another name or remove it first.")
     found, version = skills_at(source)
