@@ -179,12 +179,12 @@ def _part(skill: Skill) -> Part:
     else:
         bare = Part("section", " ".join(skill.title.split()), "" if skill.text == skill.title else skill.text)
     for part in _attempts(bare, skill):
-        found = take_apart(put_together([part]))
-        if len(found) != 1 or not survives(found[0]):
+        found = survivor(part)
+        if found is None or found.kind != bare.kind:
             continue
-        read = _skill(found[0], skill.id, "")
-        if found[0].kind == bare.kind and all(getattr(read, name) == getattr(skill, name) for name in _FIELDS):
-            return found[0]
+        read = _skill(found, skill.id, "")
+        if all(getattr(read, name) == getattr(skill, name) for name in _FIELDS):
+            return found
     raise SkillBankError(f"The skill {quote(skill.id)} cannot be written into a document.")  # pragma: no cover
 
 
@@ -283,16 +283,17 @@ def put_together(parts: Iterable[Part]) -> str:
     return "\n\n".join(rows) + "\n" if rows else ""
 
 
-def survives(part: Part) -> bool:
-    """True if a part is read back from a document as it was written, whatever stands around it."""
-    if _MARKER.search(part.title) or _MARKER.search(part.text):
-        return False
+def survivor(part: Part) -> Part | None:
+    """The part as it is read back from a document with others around it; None where it or these are not what they were."""
     around = Part("section", "x", "x")
     before, after = ([], [around]) if part.kind == "preamble" else ([around], [around])
     if part.kind == "region":
         before, after = [around], []
-    found = take_apart(put_together([*before, part, *after]))
-    return found == [*before, part, *after]
+    alone = take_apart(put_together([part]))
+    if len(alone) != 1 or _MARKER.search(alone[0].title) or _MARKER.search(alone[0].text):
+        return None
+    found = take_apart(put_together([*before, alone[0], *after]))
+    return alone[0] if found == [*before, alone[0], *after] else None
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[str | None, list[str]]]:

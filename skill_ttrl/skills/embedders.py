@@ -244,11 +244,9 @@ def _not_loaded(model: str, revision: str | None, error: Exception) -> ModelErro
     at = f" at revision {revision!r}" if revision else ""
     if Path(model).expanduser().is_dir():
         hint = "The folder exists but holds no complete sentence-transformers model."
-    elif model.startswith((".", "/", "~")) or model.count("/") > 1:
-        hint = f"There is no folder {model}."
     else:
         hint = (
-            "Check the name, the revision, the network and HF_HUB_OFFLINE; a model in the cache is found without a "
+            "Check the path or name, the revision, the network and HF_HUB_OFFLINE; a model in the cache is found without a "
             "network. `skills.embedder: hash` needs no model."
         )
     return ModelError(f"Cannot load the embedding model {model!r}{at}. {hint} ({reason})")
@@ -328,18 +326,14 @@ class OpenAIEmbedder:
 
 
 def _endpoint(model: str) -> EndpointConfig:
-    if not model or model == DEFAULT_MODEL:
-        raise ConfigError("The embedder openai needs a model: set endpoints.roles.embeddings.model.")
-    if not model.startswith("{"):
-        return EndpointConfig(model=model)
     try:
-        found = EndpointConfig.model_validate_json(model)
+        found = EndpointConfig.model_validate_json(model) if model.startswith("{") else EndpointConfig(model=model)
     except ValidationError as error:
         # What was found is not shown: somebody may have put a key there.
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise ConfigError(f"The bank's embedder names no endpoint: {problems}.") from None
-    if not found.model:
-        raise ConfigError("The bank's embedder names no model.")
+    if not found.model or found.model == DEFAULT_MODEL:
+        raise ConfigError("The embedder openai needs a model: set endpoints.roles.embeddings.model.")
     return found
 
 
@@ -347,14 +341,12 @@ EmbedderFactory = Callable[[str, str | None], Embedder]
 EMBEDDERS: Registry[EmbedderFactory] = Registry("embedder")
 
 
+@EMBEDDERS.register("hash")
 def _hash_embedder(model: str = "", revision: str | None = None) -> Embedder:
     return HashEmbedder()  # it has no model
 
 
-EMBEDDERS.register("hash")(_hash_embedder)
 EMBEDDERS.register("sentence-transformers")(SentenceTransformerEmbedder)
-
-
 EMBEDDERS.register(NAME)(OpenAIEmbedder)
 
 
@@ -372,16 +364,12 @@ def make_embedder(name: str, model: str = DEFAULT_MODEL, revision: str | None = 
         MissingDependencyError: sentence-transformers is not installed.
     """
     made: Any = EMBEDDERS.get(name)(model, revision)
-    kinds: dict[str, Callable[[Any], bool]] = {
-        "name": lambda value: isinstance(value, str) and bool(value),
-        "dimension": lambda value: isinstance(value, int) and value > 0,
-        "embed": callable,
-    }
-    wrong = [key for key, fits in kinds.items() if not fits(getattr(made, key, None))]
-    if wrong:
+    name_fits = isinstance(getattr(made, "name", None), str) and bool(made.name)
+    dimension = getattr(made, "dimension", None)
+    if not (name_fits and isinstance(dimension, int) and dimension > 0 and callable(getattr(made, "embed", None))):
         raise ConfigError(
-            f"{name!r} returned an object of type {type(made).__name__} without a usable {', '.join(wrong)}. An embedder has a name (text), a "
-            "dimension (a positive whole number) and embed(texts) -> array (texts, dimension)."
+            f"{name!r} returned an object of type {type(made).__name__} that is no embedder: it has a name (text), a dimension (a "
+            "positive whole number) and embed(texts) -> array (texts, dimension)."
         )
     embedder: Embedder = made
     return embedder

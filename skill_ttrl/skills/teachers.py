@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -29,7 +30,6 @@ from skill_ttrl.skills.admit import made_title, text_problem
 from skill_ttrl.skills.changes import TIERS, quote
 from skill_ttrl.skills.files import SPELLINGS
 from skill_ttrl.skills.heuristic_teacher import distilled, evolved_by_analogy, evolved_by_counting, task_ids
-from skill_ttrl.skills.heuristic_teacher import distilled as counted
 from skill_ttrl.skills.ops import MAX_TITLE
 from skill_ttrl.skills.querying import (
     OPENAI,
@@ -93,7 +93,6 @@ class Question:
     messages: tuple[Message, ...]
     cases: tuple[Case, ...]
     """Episodes that it shows, number 1 first; without any there is nothing to ask."""
-    notes: tuple[str, ...] = ()
     tier: Tier = "task"
     task_type: str = ""
     most: int = 0
@@ -229,40 +228,33 @@ def questions_of(
     for case in cases:
         by_type[case.task_type].append(case)
     chosen = {kind: _chosen(by_type[kind], config) for kind in sorted(by_type)}
-    notes = [f"{kind or NO_TYPE}: {_missing(found)}" for kind, found in by_type.items() if _missing(found)]
+    notes = []
+    for kind, found in by_type.items():
+        won = sum(case.won for case in found)
+        if won in (0, len(found)):
+            what = "failed; the teacher is shown successes" if won else "succeeded; the teacher is shown failures"
+            notes.append(f"{kind or NO_TYPE}: none of {len(found)} episodes {what} only.")
     turns = round_robin(chosen.values())
-    lost = [case for case in turns if not case.won]
-    wanted = [(GENERAL, "general", "", config.max_general, turns)]
+    wanted: list[tuple[str, Tier, str, int, list[Case]]] = [(GENERAL, "general", "", config.max_general, turns)]
     wanted += [(TASK, "task", kind, config.max_specific, found) for kind, found in chosen.items() if kind]
-    wanted.append((MISTAKE, "mistake", "", config.max_mistakes, lost))
+    wanted.append((MISTAKE, "mistake", "", config.max_mistakes, [case for case in turns if not case.won]))
     questions = []
     for template, tier, kind, most, shown in wanted:
         if not most or not shown:
             continue
-        found = _question(templates, template, tier, kind, most, shown, config)  # type: ignore[arg-type]  # tiers are named above
-        if found.cases:
-            questions.append(found)
-        else:
-            notes.append(f"{found.name}: not asked, no episode has room in {QUESTION_TOKENS} tokens.")
+        more = {"task_type": attribute(kind)} if template == TASK else {}
+        system = rules(templates, template, most, **more)
+        request = partial(templates.render, DISTILL_REQUEST)
+        room = room_for_cases((system, Message("user", request(episodes="-"))), SkillsAnswer)
+        text, cases_shown = shown_cases(shown, room)
+        question = Question((system, Message("user", request(episodes=text))), cases_shown, tier, kind, most)
+        if cases_shown:
+            questions.append(question)
+        if left_out := len(shown) - len(cases_shown):
+            notes.append(
+                f"{question.name}: {left_out} of {len(shown)} episodes have no room in {QUESTION_TOKENS} tokens."
+            )
     return questions, notes
-
-
-def _question(
-    templates: Templates, template: str, tier: Tier, kind: str, most: int, cases: Sequence[Case], config: DistillConfig
-) -> Question:
-    more = {"task_type": attribute(kind)} if template == TASK else {}
-    system = rules(templates, template, most, **more)
-
-    def request(episodes: str) -> Message:
-        return Message("user", templates.render(DISTILL_REQUEST, episodes=episodes))
-
-    room = room_for_cases((system, request("-")), SkillsAnswer)
-    text, shown = shown_cases(cases, room)
-    found = Question((system, request(text)), shown, (), tier, kind, most)
-    if len(shown) == len(cases):
-        return found
-    left_out = f"{len(cases) - len(shown)} of {len(cases)} episodes have no room in {QUESTION_TOKENS} tokens."
-    return replace(found, notes=(f"{found.name}: {left_out}",))
 
 
 def _chosen(cases: Sequence[Case], config: DistillConfig) -> list[Case]:
@@ -277,13 +269,6 @@ def _varied(cases: Iterable[Case]) -> list[Case]:
     for case in cases:
         seen[case.task_id].append(case)
     return round_robin(seen.values())
-
-
-def _missing(cases: Sequence[Case]) -> str:
-    won = sum(case.won for case in cases)
-    if won == len(cases):
-        return f"none of {won} episodes failed; the teacher is shown successes only."
-    return f"none of {len(cases)} episodes succeeded; the teacher is shown failures only." if not won else ""
 
 
 # --- evolution ---
@@ -335,7 +320,6 @@ class LLMTeacher:
         failed = 0
         answers = self.asking.ask([each.messages for each in questions], SkillsAnswer)
         for question, answer in zip(questions, answers, strict=True):
-            notes += question.notes
             if not isinstance(answer, EndpointError):
                 tier, kind = question.tier, question.task_type
                 read = [draft_of(entry, question.cases, tier=tier, task_type=kind) for entry in answer.skills]
@@ -348,51 +332,64 @@ class LLMTeacher:
                 notes.append(f"{question.name}: no usable answer; the heuristic was used instead. {answer}")
                 # Of a type alone, whatever it shares with others.
                 own = [each for each in cases if question.tier != "task" or each.task_type == question.task_type]
-                drafts += [each for each in counted(own, config).drafts if each.tier == question.tier]
+                drafts += [each for each in distilled(own, config).drafts if each.tier == question.tier]
             else:
                 notes.append(f"{question.name}: skipped, because there was no usable answer. {answer}")
         return TeacherResult(tuple(drafts), tuple(notes), requests=len(questions), failed=failed)
 
     def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
         """Ask for new and better skills from failures; raises as `distill`."""
-        question = question_of(self.asking, failures, skills, config)
+        question, notes = question_of(self.asking, failures, skills, config)
         if not question.cases:
-            return TeacherResult(notes=question.notes)
+            return TeacherResult(notes=tuple(notes))
         (answer,) = self.asking.ask([question.messages], EvolveAnswer)
         if not isinstance(answer, EndpointError):
             # Changed skills first, `max_new_skills` in all.
             read = [_better(entry, question) for entry in answer.changed_skills]
             read += [_new(entry, question) for entry in answer.new_skills]
             drafts, refused = _first(read, config.max_new_skills)
-            return TeacherResult(tuple(drafts), (*question.notes, *refused), requests=1)
+            return TeacherResult(tuple(drafts), (*notes, *refused), requests=1)
         if self.asking.on_failure == "heuristic":
-            notes = (*question.notes, f"no usable answer; the heuristic was used instead. {answer}")
-            return TeacherResult(evolved_by_counting(failures, skills, config).drafts, notes, requests=1, failed=1)
-        return TeacherResult(notes=(*question.notes, f"there is no usable answer. {answer}"), requests=1, failed=1)
+            notes.append(f"no usable answer; the heuristic was used instead. {answer}")
+            drafts = list(evolved_by_counting(failures, skills, config).drafts)
+        else:
+            notes.append(f"there is no usable answer. {answer}")
+            drafts = []
+        return TeacherResult(tuple(drafts), tuple(notes), requests=1, failed=1)
 
 
 def question_of(
     asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
-) -> Question:
-    """The question that failures lead to; what has no room is noted."""
+) -> tuple[Question, list[str]]:
+    """The question that failures lead to, and notes on what has no room."""
     system = rules(asking.templates, EVOLVE, config.max_new_skills)
-
-    def request(bank: str, episodes: str) -> Message:
-        return Message("user", asking.templates.render(EVOLVE_REQUEST, skills=bank or "none", episodes=episodes))
-
-    room = room_for_cases((system, request("-", "-")), EvolveAnswer)
-    types = list(dict.fromkeys(case.task_type for case in failures))
-    near = in_view(skills, types)
-    whole = _with_room(near, int(SKILLS_SHARE * room))
+    request = partial(asking.templates.render, EVOLVE_REQUEST)
+    room = room_for_cases((system, Message("user", request(skills="-", episodes="-"))), EvolveAnswer)
+    near = in_view(skills, list(dict.fromkeys(case.task_type for case in failures)))
+    whole: dict[str, str] = {}
+    left = int(SKILLS_SHARE * room)
+    for skill in near:  # one that is too long to be shown whole is not shown
+        text = _skill_text(skill)
+        if len(skill.text) <= TEXT_CHARS and tokens_in_text(text) + 1 <= left:
+            whole[skill.id] = text
+            left -= tokens_in_text(text) + 1
     bank = "\n".join(whole.values())
     text, cases = shown_cases(failures, room - tokens_in_text(bank))
     notes = [
-        f"{whole_count - count} of {whole_count} {what} had no room in {QUESTION_TOKENS} tokens"
-        for what, count, whole_count in (("skills", len(whole), len(near)), ("failures", len(cases), len(failures)))
-        if count < whole_count
+        f"{most - count} of {most} {what} had no room in {QUESTION_TOKENS} tokens"
+        for what, count, most in (("skills", len(whole), len(near)), ("failures", len(cases), len(failures)))
+        if count < most
     ]
-    by_id = {skill.id: skill for skill in near if skill.id in whole}
-    return Question((system, request(bank, text)), cases, tuple(notes), skills=by_id)
+    messages = system, Message("user", request(skills=bank or "none", episodes=text))
+    return Question(messages, cases, skills={skill.id: skill for skill in near if skill.id in whole}), notes
+
+
+def _skill_text(skill: Skill) -> str:
+    """A skill between tags, with its record."""
+    inside = f"{skill.text}\nWhen to apply: {skill.when_to_apply}" if skill.when_to_apply else skill.text
+    facts = {"id": skill.id, "tier": skill.tier, "task_type": skill.task_type or "any", "title": skill.title}
+    record = {"uses": skill.stats.uses, "successes": skill.stats.successes}
+    return fenced("skill", inside, len(inside), **facts, **record)
 
 
 def in_view(skills: Sequence[Skill], types: Sequence[str]) -> list[Skill]:
@@ -403,24 +400,6 @@ def in_view(skills: Sequence[Skill], types: Sequence[str]) -> list[Skill]:
     taken = {skill.id for skill in of_type}
     for_any = [skill for skill in skills if skill.id not in taken and (skill.tier == "general" or not skill.task_type)]
     return [*of_type, *for_any]
-
-
-def _with_room(skills: Sequence[Skill], tokens: int) -> dict[str, str]:
-    """Skills by id as the question shows them, in order, as many as have room; one that is too long to be shown whole has none."""
-    found: dict[str, str] = {}
-    left = tokens
-    for skill in skills:
-        if len(skill.text) > TEXT_CHARS:
-            continue
-        when = f"\nWhen to apply: {skill.when_to_apply}" if skill.when_to_apply else ""
-        facts = {"id": skill.id, "tier": skill.tier, "task_type": skill.task_type or "any", "title": skill.title}
-        record = {"uses": skill.stats.uses, "successes": skill.stats.successes}
-        inside = f"{skill.text}{when}"
-        text = fenced("skill", inside, len(inside), **facts, **record)
-        if tokens_in_text(text) + 1 <= left:
-            found[skill.id] = text
-            left -= tokens_in_text(text) + 1
-    return found
 
 
 def _better(entry: BetterSkill, question: Question) -> Draft | str:

@@ -91,7 +91,7 @@ def test_an_embedder_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert make_embedder("my_embedder:Length", "m", "r").name == "length:m:r"
-    with pytest.raises(ConfigError, match=r"'my_embedder:broken'.* name, dimension, embed"):
+.* is no embedder"):
         make_embedder("my_embedder:broken")
 
 
@@ -162,8 +162,8 @@ def test_another_file_in_the_model_is_another_fingerprint(minilm: Any, minilm_fo
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("./no/such/folder", r"There is no folder \./no/such/folder"),
-        ("skill-ttrl-tests/never-uploaded", "Check the name, the revision, the network and HF_HUB_OFFLINE"),
+        ("./no/such/folder", r"Cannot load the embedding model '\./no/such/folder'"),
+        ("skill-ttrl-tests/never-uploaded", "Check the path or name, the revision, the network and HF_HUB_OFFLINE"),
     ],
 )
 def test_a_model_that_is_not_there_is_a_plain_error(model: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ def test_there_is_a_question_for_the_principles_one_for_each_type_and_one_for_th
         ("task", "heat", 6),
         ("mistake", "", 12),
     ]
-    assert not notes and not any(each.notes for each in questions)
+    assert not notes
     general, clean, _, mistakes = questions
     assert {each.task_type for each in general.cases} == {"clean", "heat"}
     assert {each.task_type for each in clean.cases} == {"clean"} and '"clean"' in clean.messages[0].content
