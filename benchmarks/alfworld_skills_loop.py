@@ -41,7 +41,7 @@ from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import case_of
 from skill_ttrl.stages.distill import distill_into
-from skill_ttrl.stages.training.bank_gate import BankGate, outcome_record
+from skill_ttrl.stages.training.bank_changes import BankGate, outcome_record
 from skill_ttrl.stages.training.run import RolloutWorker
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Change, Task, Trajectory

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.stages.distill import Distilled
     from skill_ttrl.stages.merge import MergeResult
-    from skill_ttrl.stages.training.bank_gate import TestChange
+    from skill_ttrl.stages.training.bank_changes import TestChange
     from skill_ttrl.types import Skill
 
 GatePolicy = Annotated[

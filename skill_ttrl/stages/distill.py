@@ -27,7 +27,7 @@ from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import SOURCE, Case, CaseCollector, TeacherResult
 from skill_ttrl.stages.inputs.tasks import ForeignSplits, refuse_leak, training_splits
-from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
+from skill_ttrl.stages.training.bank_changes import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import remove_unfinished, unfinished, wrap_os_errors
 from skill_ttrl.types import Skill, Trajectory
@@ -59,7 +59,7 @@ class Distilled:
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Cost of language models (`Ledger.report`); empty without calls."""
     gate: Mapping[str, Any] = field(default_factory=dict)
-    """Decision of the gate (`bank_gate.outcome_record`); empty where nothing was tested."""
+    """Decision of the gate (`bank_changes.outcome_record`); empty where nothing was tested."""
 
 
 def distill_into(

@@ -29,7 +29,7 @@ from skill_ttrl.skills.mergers import MergeReport, make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import bank_unchanged
 from skill_ttrl.stages.inputs.tasks import foreign_splits, refuse_leak, training_splits
-from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
+from skill_ttrl.stages.training.bank_changes import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, first_problem, from_json
@@ -166,7 +166,7 @@ class MergeResult:
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Cost of language models (`Ledger.report`); empty if none was called. A dry run calls them too."""
     gate: Mapping[str, Any] = field(default_factory=dict)
-    """Decision of the gate (`bank_gate.outcome_record`); empty where nothing was tested. A dry run tests too."""
+    """Decision of the gate (`bank_changes.outcome_record`); empty where nothing was tested. A dry run tests too."""
 
 
 def run(

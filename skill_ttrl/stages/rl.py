@@ -17,8 +17,7 @@ from skill_ttrl.runs.stop_rules import collapse_signs
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
-from skill_ttrl.stages.training.bank_gate import decide_changes
-from skill_ttrl.stages.training.evolve import evolve, warn_if_never
+from skill_ttrl.stages.training.bank_changes import decide_changes, evolve, warn_if_never
 from skill_ttrl.stages.training.metrics import (
     EARLY,
     early_signs,

@@ -42,7 +42,7 @@ from skill_ttrl.stages.setup.encode import KEPT, Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.open_run import Resume, discard_bank, open_folder, open_run_bank, restore_checkpoint
 from skill_ttrl.stages.setup.rollout_workers import on_cluster
 from skill_ttrl.stages.setup.rules import check_run, learning_phases, uncorrected_staleness
-from skill_ttrl.stages.training.evolve import make_evolver
+from skill_ttrl.stages.training.bank_changes import make_evolver
 from skill_ttrl.stages.training.run import BEFORE, ResumePoint, Run, WarningLog
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic

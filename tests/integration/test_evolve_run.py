@@ -17,7 +17,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages import train
-from skill_ttrl.stages.training.evolve import TROUBLE
+from skill_ttrl.stages.training.bank_changes import TROUBLE
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json
 from tests.scripted_model import asked, scripted

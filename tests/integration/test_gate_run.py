@@ -17,7 +17,7 @@ from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages import merge, train
 from skill_ttrl.stages.targets.play import open_gate
-from skill_ttrl.stages.training.bank_gate import BankGate, decide_changes
+from skill_ttrl.stages.training.bank_changes import BankGate, decide_changes
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json

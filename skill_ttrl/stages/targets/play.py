@@ -40,7 +40,7 @@ from skill_ttrl.stages.targets.resolve import (
     resolve_target,
     with_fitting,
 )
-from skill_ttrl.stages.training.bank_gate import BankGate, TestChange
+from skill_ttrl.stages.training.bank_changes import BankGate, TestChange
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Task, Trajectory, VoteResult, derive_seed

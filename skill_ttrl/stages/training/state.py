@@ -27,7 +27,7 @@ from skill_ttrl.runs.metrics import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval import BankView
-from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
+from skill_ttrl.stages.training.bank_changes import BankGate, make_gate
 from skill_ttrl.stages.training.metrics import completions_of
 from skill_ttrl.stages.training.run import (
     OnRolloutEnd,

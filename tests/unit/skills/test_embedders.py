@@ -91,7 +91,7 @@ def test_an_embedder_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert make_embedder("my_embedder:Length", "m", "r").name == "length:m:r"
-.* is no embedder"):
+    with pytest.raises(ConfigError, match=r"'my_embedder:broken'.* is no embedder"):
         make_embedder("my_embedder:broken")
 
 

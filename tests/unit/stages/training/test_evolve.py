@@ -11,7 +11,7 @@ import pytest
 from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.errors import CheckpointError, ConfigError
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages.training.evolve import make_evolver
+from skill_ttrl.stages.training.bank_changes import make_evolver
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
