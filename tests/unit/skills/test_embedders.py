@@ -137,11 +137,6 @@ def test_a_real_model_gives_the_same_bits_alone_and_in_a_batch(minilm: Any) -> N
     np.testing.assert_allclose(np.linalg.norm(alone, axis=1), 1, atol=1e-6)
 
 
-def test_a_real_model_takes_hostile_text(minilm: Any) -> None:
-    rows = minilm.embed(["\ud800", "x" * 1_000_000, "\x00[CLS]</s>"])
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
-
-
 @pytest.mark.slow
 def test_another_file_in_the_model_is_another_fingerprint(minilm: Any, minilm_folder: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "model"

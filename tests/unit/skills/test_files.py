@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot, normalize_skill
-from skill_ttrl.skills.files import describe, dump_skills, holds_records, parts_of, read_file, skill_text, write_skills
+from skill_ttrl.skills.files import dump_skills, parts_of, read_file, write_skills
 from skill_ttrl.types import Skill, SkillStats
 
 HOSTILE = st.one_of(
@@ -95,15 +94,6 @@ def test_a_bank_of_skill_ttrl_keeps_its_statistics_and_parents(tmp_path: Path) -
     assert "'max_skills', 'retrieval_mode'" in found.notices[0]
     with pytest.raises(SkillBankError, match="statistics must be whole numbers"):
         SkillBank().add_from_dict({**SEED, "usage_count": "many"})
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("a.json", '[{"id": "a", "title": "A", "text": "Text."}]'), ("a.md", "## A\n\nText.\n")]
-)
-def test_a_byte_order_mark_is_no_part_of_a_file(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
-    assert [skill.text for skill in read_file(tmp_path / name).skills] == ["Text."]
-    assert holds_records(tmp_path / name)
 
 
 # --- SkillRL ---
@@ -249,31 +239,6 @@ def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> Non
         assert found.notices == ()
 
 
-@given(SKILLS)
-def test_the_front_matter_survives_simple_readers(skill: Skill) -> None:
-    """Some readers end it at the first `---` there is, and take each value to be on its own line."""
-    text = skill_text(normalize_skill(skill), "name")
-    front = text.split("---", 2)[1]
-    assert parts_of(text, "x")[0] == parts_of(f"---{front}---\n", "x")[0]
-    for line in front.strip("\n").split("\n"):
-        assert line.isprintable() and line[-1] in '":', line
-    description = describe(normalize_skill(skill))
-    assert 1 <= len(description) <= 1024 and len(description.splitlines()) == 1
-
-
-def test_a_folder_looks_like_this(tmp_path: Path) -> None:
-    skill = Skill("sk_001", "Modular arithmetic", "Use Fermat.", "powers modulo a prime", parents=("sk_0",))
-    write_skills(tmp_path / "out", Snapshot.of(2, [skill, replace(skill, id="sk_002")]), "agentskills")
-    first, second = sorted((tmp_path / "out").iterdir())
-    assert re.fullmatch("modular-arithmetic-[0-9a-f]{12}", first.name) and first.name != second.name
-    lines = (first / "SKILL.md").read_text().splitlines()
-    assert lines[:4] == [
-        "---", f'name: "{first.name}"',
-        'description: "Modular arithmetic: Use Fermat. Use when: powers modulo a prime"', "metadata:",
-    ]  # fmt: skip
-    assert lines[4].startswith('  skill-ttrl: "{\\"id\\": \\"sk_00') and lines[5:] == ["---", "", "Use Fermat."]
-
-
 FOREIGN = """---
 name: pdf-processing
 description: >-
@@ -370,21 +335,3 @@ def test_yaml_makes_no_objects_and_links_are_not_followed(tmp_path: Path) -> Non
         read_file(tmp_path / "y")
     (tmp_path / "link").symlink_to(tmp_path / "x")  # what its user names is followed
     assert read_file(tmp_path / "link").skills == found.skills
-
-
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    snapshot = Snapshot.of(1, [Skill("a", "A", "a"), Skill("b", "B", "b")])
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(SkillBankError, match=r"Cannot write .*taken: it exists already"):
-        write_skills(tmp_path / "taken", snapshot, "agentskills")
-    write: Any = Path.write_bytes
-
-    def full(path: Path, data: bytes) -> int:
-        if path.parent.name == "b":
-            raise OSError(28, "No space left on device")
-        return int(write(path, data))
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(SkillBankError, match="No space left"):
-        write_skills(tmp_path / "out", snapshot, "agentskills")
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -108,13 +108,6 @@ def test_unknown_tags_and_our_own_inside_a_skill_are_its_text() -> None:
     assert found.skill_ops.generate == (text,) and found.answer is None and not found.skill_ops.errors
 
 
-def test_the_answer_is_the_last_one_closed_then_the_last_box() -> None:
-    assert parse("<answer>1</answer><answer>2</answer><answer>3").answer == "2"
-    assert parse("\\boxed{1}. No: \\boxed{a{b}{c{d}}}").answer == "a{b}{c{d}}"
-    assert parse("\\boxed{1} \\boxed{2}").answer == "1, 2"  # boxes that touch are one answer
-    assert parse("<solution>s1</solution> <solution> s2 </solution><solution>s3").solution == "s2"
-
-
 def test_operations_and_errors_are_limited() -> None:
     many = ops("<generate>a</generate>" * (MAX_OPERATIONS + 50))
     assert len(many.generate) == MAX_OPERATIONS

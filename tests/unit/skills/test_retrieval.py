@@ -1,9 +1,11 @@
-"""Retrieval against a naive brute force: exact scores, ties by id, filters, thresholds, and nothing for empty questions."""
+"""Retrieval against a naive brute force: exact scores, ties by id, filters, thresholds; and which skills a prompt shows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills.changes import Snapshot
-from skill_ttrl.skills.embedders import EMBED_CHARS, HashEmbedder, words_of
+from skill_ttrl.skills.embedders import EMBED_CHARS, HashEmbedder, Vectors, words_of
+from skill_ttrl.skills.files import read_file
 from skill_ttrl.skills.log import BankSettings, Mode
-from skill_ttrl.skills.retrieval import Hit, MemoryIndex, Retriever, make_retriever, skill_text
-from skill_ttrl.types import Skill, Tier
+from skill_ttrl.skills.retrieval import (
+    BankView,
+    Hit,
+    MemoryIndex,
+    Query,
+    Retriever,
+    by_template,
+    make_retriever,
+    skill_text,
+)
+from skill_ttrl.types import Skill, SkillStats, Tier
 
 EMBEDDER = HashEmbedder(24)  # small enough for collisions and negative scores
 WORDS = ["add", "adding", "carry", "mug", "Mug", "x", "fridge", "7", "!"]
@@ -178,3 +190,88 @@ def test_hostile_and_endless_texts_are_data() -> None:
     assert make_retriever(BankSettings(retrieval="keyword", index="memory")).search(snapshot, ["fridge"]) == [
         []
     ]  # past the prefix
+
+
+class Angles:
+    """Of a text that is a cosine, the vector with this cosine to the query."""
+
+    name, dimension = "angles", 2
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        cosines = np.array([1.0 if text == "query" else float(text) for text in texts])
+        return np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
+
+
+def scored(name: str, score: float, tier: Tier, uses: int = 0, successes: int = 0) -> Skill:
+    return Skill(name, "", str(score), tier=tier, stats=SkillStats(uses=uses, successes=successes))
+
+
+def shown(skills: Sequence[Skill], k: int = 6, min_score: float | None = 0.0) -> list[str]:
+    retriever = Retriever("embedding", Angles(), MemoryIndex(), min_score=min_score)
+    (found,) = BankView(Snapshot.of(1, skills), retriever).select_for_prompts([Query("query")], k)
+    return [each.id for each in found]
+
+
+SCORED = [
+    scored("g1", 0.1, "general"), scored("m1", 0.05, "mistake"), scored("t1", 0.5, "task"), scored("t2", 0.3, "task"),
+    scored("g2", -0.2, "general"), scored("t3", -0.1, "task"),
+]  # fmt: skip
+
+
+def test_the_threshold_is_for_task_skills_and_nothing_below_0_is_shown() -> None:
+    assert shown(SCORED, min_score=0.4) == ["g1", "t1", "m1"]
+    assert shown(SCORED) == ["g1", "t1", "m1", "t2"]
+    assert shown(SCORED, min_score=None) == ["g1", "t1", "m1", "g2", "t2", "t3"]
+    assert shown(SCORED, min_score=-0.15) == ["g1", "t1", "m1", "t2", "t3"]
+
+
+def test_a_skill_that_serves_badly_gives_its_place_to_one_that_serves_better() -> None:
+    often = scored("often", 0.30, "general", uses=299, successes=60)
+    useful = scored("useful", 0.25, "general", uses=6, successes=6)
+    assert shown([scored("often", 0.30, "general"), scored("useful", 0.25, "general")], k=1) == ["often"]
+    assert shown([often, useful], k=1) == ["useful"]
+
+
+def general(name: str, uses: int = 0, successes: int = 0, source: str = "import") -> Skill:
+    return Skill(name, name, f"advice {name}", tier="general", source=source, stats=SkillStats(uses, successes))
+
+
+def chosen(skills: Sequence[Skill], k: int = 6, kind: str = "clean") -> list[str]:
+    access = BankView(Snapshot.of(1, skills), Retriever("template"))
+    (found,) = access.select_for_prompts([Query("put a clean mug away", kind)], k)
+    return [skill.id for skill in found]
+
+
+def test_all_of_the_type_some_general_ones_and_five_mistakes_in_the_order_of_the_bank() -> None:
+    skills = [general(f"gen_{number:03d}") for number in range(12)]
+    skills += [Skill(f"cle_{number:03d}", "t", f"clean {number}", task_type="clean") for number in range(7)]
+    skills += [Skill(f"hea_{number:03d}", "t", f"heat {number}", task_type="heat") for number in range(7)]
+    skills += [Skill(f"err_{number:03d}", "t", f"avoid {number}", tier="mistake") for number in range(9)]
+    columns = by_template(Snapshot.of(1, skills), "clean", 6)
+    assert [[skill.id for skill in column] for column in columns] == [
+        [f"gen_{number:03d}" for number in range(6)],
+        [f"cle_{number:03d}" for number in range(7)],
+        [f"err_{number:03d}" for number in range(5)],
+    ]
+    found = chosen(skills)
+    assert len(found) == 18 and found[:4] == ["gen_000", "cle_000", "err_000", "gen_001"]
+    assert chosen(skills, k=0) == []
+
+
+def test_a_published_bank_s_prompt_is_what_skillrl_s_is(skillrl_banks: Path) -> None:
+    skills = read_file(skillrl_banks / "alfworld_skills.json").skills
+    columns = by_template(Snapshot.of(1, skills), "clean", 6)
+    assert [len(column) for column in columns] == [6, 6, 5]
+    assert all(skill.task_type == "clean" for skill in columns[1])
+
+
+def test_an_evolved_skill_is_tried_once_and_then_stands_by_its_record() -> None:
+    statics = [general(f"gen_{number}", 100, 60) for number in range(6)]
+    fresh = general("sk-new", source="evolve")
+    assert "sk-new" not in chosen([*statics, fresh]), "six that help in 60 % of their uses keep their places"
+    weak = [*statics[:5], general("gen_5", 100, 20)]
+    assert chosen([*weak, fresh])[-1] == "sk-new", "it is tried in the place of one that helps less"
+    tried = replace(fresh, stats=SkillStats(100, 5))
+    assert "sk-new" not in chosen([*weak, tried]) and "gen_5" in chosen([*weak, tried])
+    proven = replace(fresh, stats=SkillStats(100, 90))
+    assert chosen([*weak, proven])[0] == "sk-new"
