@@ -25,7 +25,7 @@ EVERYTHING = "Results: {0}. All metrics: skillttrl inspect {0} --full"
 
 def serve_other_ranks() -> None:
     """On another rank than the driver: carry out its commands to the end, and leave."""
-    from skill_ttrl.rl.parallel.environment import rank
+    from skill_ttrl.rl.parallel.launch import rank
 
     if rank() == 0:
         return
@@ -39,7 +39,7 @@ def serve_other_ranks() -> None:
 @contextmanager
 def driving_ranks() -> Iterator[None]:
     """While entered this process is the driver of the ranks that were started with it, if there are any; they end with it."""
-    from skill_ttrl.rl.parallel.environment import launched
+    from skill_ttrl.rl.parallel.launch import launched
 
     if not launched():
         yield
@@ -66,7 +66,7 @@ def run_or_check(
 ) -> None:
     """Run a launch, in this process or as the driver of several; with `dry_run` only check it and print its sizes."""
     from skill_ttrl.config import read_config_text, recipe_names, verified_note
-    from skill_ttrl.rl.parallel.environment import launched
+    from skill_ttrl.rl.parallel.launch import launched
 
     config: SkillTTRLConfig = found.load()
     resume: Any = found.options.resume  # the parser has checked it

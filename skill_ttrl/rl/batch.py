@@ -11,7 +11,6 @@ in all of these sets.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -221,7 +220,7 @@ def pack(groups: Sequence[Group], *, invalid_action_penalty_coef: float = 0.0, j
             another prompt comes gives several items.
 
     Raises:
-        ValueError: a completion without log-probs, one without a prompt, or a token that is none of those it was drawn from.
+        ValueError: a completion without log-probs, or one without a prompt.
     """
     items: list[_Item] = []
     for prompt, number, trajectory in _numbered(groups):
@@ -272,24 +271,8 @@ def _item(
         steps += (*(-1,) * len(between), *(at,) * count)
         if limited:
             sets = (None,) * count if done.allowed is None else done.allowed
-            _check_allowed(trajectory, done.token_ids, sets)
             allowed += (*(None,) * len(between), *sets)
     return _Item(first, tokens, logprobs, mask, steps, prompt, number, scores, allowed)
-
-
-def _check_allowed(trajectory: Trajectory, tokens: Sequence[int], sets: Sequence[Sequence[int] | None]) -> None:
-    if len(sets) != len(tokens):
-        raise ValueError(
-            f"Task {trajectory.task.id!r}: a completion of {len(tokens)} tokens names {len(sets)} sets of allowed tokens."
-        )
-    for token, found in zip(tokens, sets, strict=True):
-        if found is None:
-            continue
-        place = bisect_left(found, token)
-        if place == len(found) or found[place] != token:
-            raise ValueError(
-                f"Task {trajectory.task.id!r}: token {token} is not among the {len(found)} tokens that it was drawn from."
-            )
 
 
 def with_advantages(batch: RolloutBatch, groups: Sequence[Group], advantages: Advantages | Tensor) -> RolloutBatch:

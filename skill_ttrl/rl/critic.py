@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from skill_ttrl.config.rl import CriticConfig, RLConfig
-from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate, masked_mean
 from skill_ttrl.rl.micro_batch import MicroBatch
@@ -218,20 +217,9 @@ class Critic:
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restore what `state_dict` gave.
-
-        Raises:
-            CheckpointError: there is no such state, or it is that of another critic.
-        """
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
         weights = self._decoder.trainable_parameters() if self._learns else {}
-        if state is None or {name: tuple(each.shape) for name, each in state["decoder"].items()} != {
-            name: tuple(each.shape) for name, each in weights.items()
-        }:
-            raise CheckpointError(
-                f"The checkpoint holds {'no critic' if state is None else 'another critic'} than rl.critic asks for. Resume with the "
-                "settings it was written with, or start a new run."
-            )
         self.head.load_state_dict(state["head"])
         for name, value in state["decoder"].items():
             local(weights[name]).copy_(local(like(value, weights[name])))

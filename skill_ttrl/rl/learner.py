@@ -21,7 +21,6 @@ from torch import Tensor
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.config.rl import naming_own
-from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.algorithms import (
     AdvantageEstimate,
     TrainingSamples,
@@ -304,21 +303,11 @@ class LocalLearner:
         return {"optimizer": self._optimizer.state_dict(), "reference": self.policy.reference_state(), **critic}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave; the model's weights are loaded apart.
-
-        Raises:
-            CheckpointError: the state has no reference or no critic, and this configuration needs one.
-        """
-        wanted = [name for name in ("kl_coef", "kl_in_reward") if getattr(self.config, name)]
-        if wanted and state["reference"] is None and not self.policy.has_adapters:
-            raise CheckpointError(
-                f"rl.{wanted[0]} needs a reference model, and the checkpoint holds none: it was written with rl.kl_coef=0 and "
-                "rl.kl_in_reward=null. Resume with these, or start a new run."
-            )
+        """Restore what `state_dict` gave; the model's weights are loaded apart."""
         self._optimizer.load_state_dict(state["optimizer"])
         self.policy.load_reference_state(state["reference"])
         if self._critic is not None:
-            self._critic.load_state_dict(state.get("critic"))
+            self._critic.load_state_dict(state["critic"])
 
 
 # Metrics of one update, gathered over its micro-batches, optimizer steps and ranks.
@@ -464,12 +453,6 @@ def score_metrics(record: UpdateRecord) -> dict[str, float]:
     return found
 
 
-def _in_order(groups: Sequence[Group], voters: Sequence[Group]) -> Sequence[Group]:
-    """The voters of each group."""
-    found = {group.task.id: group for group in voters}
-    return [found.get(group.task.id, group) for group in groups]
-
-
 class UpdateRule:
     """How a step's rollouts change the weights.
 
@@ -519,15 +502,17 @@ class UpdateRule:
         Returns:
             Metrics of the correction, the KL penalty, the algorithm and `LocalLearner.update`.
         """
-        samples = self._samples(groups, votes, voters, greedy)
-        batch = pack(samples.groups, invalid_action_penalty_coef=samples.invalid_action_penalty_coef, join=self.join)
-        penalty = self.config.kl_in_reward
+        config, penalty = self.config, self.config.kl_in_reward
+        if greedy is not None:
+            pairs = [pair for pair in zip(groups, votes, strict=True) if pair[0].task.id in greedy]
+            groups, votes = [group for group, _ in pairs], [vote for _, vote in pairs]
+        batch = pack(groups, invalid_action_penalty_coef=config.invalid_action_penalty_coef, join=self.join)
         # Two forward passes at most, none where nothing asks for them.
         batch = learner.score(
             batch,
             temperature=temperature,
             own=self.corrects,
-            reference=self.config.kl_coef > 0 or penalty is not None,
+            reference=config.kl_coef > 0 or penalty is not None,
         )
         metrics: dict[str, float] = {}
         if self.corrects:
@@ -535,33 +520,22 @@ class UpdateRule:
         if penalty is not None:
             batch, kl_metrics = apply_kl_penalty(batch, penalty.coef)
             metrics |= kl_metrics
-        batch, found = self.estimate(replace(samples, batch=batch), batch)
-        metrics |= found
-        metrics |= learner.update(batch, step=step, seed=seed, temperature=temperature)
-        return metrics
-
-    def _samples(
-        self,
-        groups: Sequence[Group],
-        votes: Sequence[VoteResult],
-        voters: Sequence[Group],
-        greedy: Mapping[str, float] | None,
-    ) -> TrainingSamples:
-        """Gather the algorithm's inputs but for the tokens; see `__call__`."""
-        config = self.config
-        if greedy is not None:
-            pairs = [pair for pair in zip(groups, votes, strict=True) if pair[0].task.id in greedy]
-            groups, votes = [group for group, _ in pairs], [vote for _, vote in pairs]
-        return TrainingSamples(
+        every = {group.task.id: group for group in voters}
+        samples = TrainingSamples(
             groups,
             votes if config.voted else None,
             config.invalid_action_penalty_coef,
-            voters=_in_order(groups, voters) if config.voted else None,
+            batch,
+            voters=[every.get(group.task.id, group) for group in groups] if config.voted else None,
             env_rewards=config.reward == "env" and not config.extra_rewards and not config.overlong_penalty,
             reward_weights=config.extra_rewards,
             main_reward=config.reward,
             greedy_rewards=None if greedy is None else [greedy[group.task.id] for group in groups],
         )
+        batch, found = self.estimate(samples, batch)
+        metrics |= found
+        metrics |= learner.update(batch, step=step, seed=seed, temperature=temperature)
+        return metrics
 
     def estimate(self, samples: TrainingSamples, batch: RolloutBatch) -> tuple[RolloutBatch, Mapping[str, float]]:
         """Estimate the batch's advantages; gives the metrics of the algorithm too, and sets `record`."""

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from skill_ttrl.errors import CheckpointError, ConfigError, ModelError
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import MARK, row_membership
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, like, local, whole
@@ -220,16 +220,7 @@ class PolicyOptimizer:
         return {"optimizers": [optimizer.state_dict() for optimizer in self._optimizers], "scaler": scaler, **shared}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave, here or with another number of ranks: whole moments are cut to this rank's shards.
-
-        Raises:
-            CheckpointError: the model shares rows and the state has none, or the reverse.
-        """
-        if (self._shared is None) != ("shared_rows" not in state):
-            raise CheckpointError(
-                "The model's config.json and the optimizer's state disagree on shared_embeddings: they come from different runs, or one was edited. "
-                "Resume from another checkpoint."
-            )
+        """Restore what `state_dict` gave, here or with another number of ranks: whole moments are cut to this rank's shards."""
         if self._shared is not None:
             self._shared.rows.data.copy_(state["shared_rows"])
         for optimizer, part in zip(self._optimizers, state["optimizers"], strict=True):

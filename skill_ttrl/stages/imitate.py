@@ -22,7 +22,7 @@ from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rl.batch import EncodedDemonstration
-from skill_ttrl.rl.parallel.driver import sft_learner
+from skill_ttrl.rl.parallel.driver import make_learner
 from skill_ttrl.rl.sft_learner import batch_selector
 from skill_ttrl.rollout.episode import ADVICE
 from skill_ttrl.rollout.rollout import refuse_failure
@@ -88,7 +88,7 @@ def fine_tune(
     parts = run.components
     done = max(0, run.resumed.steps_done(phase) - before)
     if done < config.steps:
-        state = PhaseState(phase, before + done, learner := sft_learner(parts.driver, config, **options))
+        state = PhaseState(phase, before + done, learner := make_learner(parts.driver, config, **options))
         if done:
             load_learner(run)
         run.progress.start(shown, config.steps, "step", done)

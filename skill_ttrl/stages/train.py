@@ -19,7 +19,7 @@ from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_e
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rl.parallel.driver import current_driver
-from skill_ttrl.rl.parallel.environment import launched
+from skill_ttrl.rl.parallel.launch import launched
 from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder, config_differences
 from skill_ttrl.runs.metrics import MetricsLog

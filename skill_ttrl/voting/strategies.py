@@ -199,7 +199,6 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     Raises:
         ConfigError: no strategy has this name, what has it is none, an option is not one of its own or out of its range, the
             ballot lacks what it requires, or a strategy of one's own gives no sound result.
-        ValueError: the ballot has not one entry of a kind for each answer.
     """
     function = _function(name)
     parameters = inspect.signature(function).parameters
@@ -215,12 +214,6 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     if missing:
         asked = "; ".join(f"{field}: {INPUT_SOURCES.get(field, field)}" for field in missing)
         raise ConfigError(f"The voting strategy {name!r} needs inputs that this ballot lacks. {asked}.")
-    for field in ("logprobs", "lengths", "keys"):
-        given = getattr(ballot, field)
-        if given is not None and len(given) != len(ballot.answers):
-            raise ValueError(
-                f"The ballot of {ballot.prompt!r} has {len(given)} {field} for {len(ballot.answers)} answers. Give one each."
-            )
     with nullcontext() if name in STRATEGIES else naming(f"The voting strategy {name!r}", f"on task {ballot.prompt!r}"):
         found = function(ballot, **(options or {}))
     if not isinstance(found, VoteResult) or not _sound(found, len(ballot.answers)):

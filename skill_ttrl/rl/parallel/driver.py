@@ -226,18 +226,10 @@ def serve(ranks: Ranks) -> None:
         os._exit(getattr(error, "exit_code", ModelError.exit_code if known else 1))
 
 
-def rl_learner(driver: Driver, config: RLConfig, **options: Any) -> LocalLearner | RanksLearner:
-    """The learner of the rl phase, made on every rank; `options` are those of `LocalLearner`."""
+def make_learner(driver: Driver, config: RLConfig | SFTConfig, **options: Any) -> Any:
+    """The learner of a phase, made on every rank: a `LocalLearner` or an `SFTLearner`, whose options these are, or what holds all of them."""
     driver.run(Replica.make_learner, config, **options)
-    learner: LocalLearner = driver.replica.learner
-    return RanksLearner(driver) if driver.ranks.several else learner
-
-
-def sft_learner(driver: Driver, config: SFTConfig, **options: Any) -> SFTLearner | RanksLearner:
-    """The learner of a supervised phase, made on every rank; `options` are those of `SFTLearner`."""
-    driver.run(Replica.make_learner, config, **options)
-    learner: SFTLearner = driver.replica.learner
-    return RanksLearner(driver) if driver.ranks.several else learner
+    return RanksLearner(driver) if driver.ranks.several else driver.replica.learner
 
 
 class RanksLearner:

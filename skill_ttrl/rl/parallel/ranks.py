@@ -25,7 +25,7 @@ from skill_ttrl.errors import RankError, SkillTTRLError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rl.micro_batch import cut_micro_batches, split_over_ranks
-from skill_ttrl.rl.parallel.environment import launched, local_rank, take_variables
+from skill_ttrl.rl.parallel.launch import launched, local_rank, take_variables
 
 if TYPE_CHECKING:
     import torch.distributed as dist

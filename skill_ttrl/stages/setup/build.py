@@ -17,7 +17,7 @@ from skill_ttrl.llm.backend import BackendContext
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.progress import Progress
-from skill_ttrl.rl.parallel.environment import strategy
+from skill_ttrl.rl.parallel.launch import strategy
 from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.stages.inputs.tasks import (
     FOLDER_DIGEST,

@@ -37,7 +37,7 @@ from skill_ttrl.llm.backend import BackendContext, runs_ahead
 from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, is_remote, untrainable
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.rl.parallel.environment import launched, local_world_size, strategy, world_size
+from skill_ttrl.rl.parallel.launch import launched, local_world_size, strategy, world_size
 from skill_ttrl.rollout.episode import EnvPool, failure, reset_options
 from skill_ttrl.runs.stop_rules import find_rule
 from skill_ttrl.runs.tracker import check_tracker

@@ -19,7 +19,7 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.hand_over import LEFT, PLACE
 from skill_ttrl.rl.learner import LocalLearner, UpdateRecord, UpdateRule
-from skill_ttrl.rl.parallel.driver import LEARNER, RanksLearner, Replica, rl_learner
+from skill_ttrl.rl.parallel.driver import LEARNER, RanksLearner, Replica, make_learner
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors, model_card, save_checkpoint
@@ -92,7 +92,7 @@ class RLState(PhaseState):
             parts.driver.run(Replica.on_policy, Policy.refresh_reference)
         whole_episodes = config.agent.whole_episodes
         longest = config.rollout.max_new_tokens * (config.agent.max_turns if whole_episodes else 1)
-        learner = rl_learner(parts.driver, config.rl, total_steps=config.rl.steps, max_response_tokens=longest)
+        learner = make_learner(parts.driver, config.rl, total_steps=config.rl.steps, max_response_tokens=longest)
         rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner, join=whole_episodes)
         if step:
             load_learner(run)

@@ -12,7 +12,6 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
@@ -115,17 +114,6 @@ def test_resume_gives_the_same_critic_bit_for_bit(
     assert learner._critic is not None and again._critic is not None
     assert torch.equal(learner._critic.head.weight, again._critic.head.weight)
     assert same(weights(learner._critic._decoder), weights(again._critic._decoder))
-
-
-def test_a_state_without_the_critic_is_refused(
-    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
-) -> None:
-    without = LocalLearner(make_policy(), config(critic=None), accelerator, total_steps=1).state_dict()
-    with pytest.raises(CheckpointError, match="holds no critic"):
-        learner_of(make_policy(), accelerator).load_state_dict(without)
-    head = learner_of(make_policy(), accelerator).state_dict()
-    with pytest.raises(CheckpointError, match="holds another critic"):
-        learner_of(make_policy(), accelerator, apart=True).load_state_dict(head)
 
 
 def test_returns_that_are_not_finite_leave_the_critic_as_it_was(

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
-from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
@@ -200,14 +199,6 @@ def test_resume_gives_the_same_weights_bit_for_bit(
     assert run(again, range(3, 6)) == rest
     assert same(weights(straight), weights(resumed))
     assert first[1]["kl"] > 0
-
-
-def test_a_state_without_a_reference_is_refused_where_one_is_needed(
-    make_policy: Callable[..., Policy], accelerator: Accelerator
-) -> None:
-    state = LocalLearner(make_policy(), config(kl_coef=0.0), accelerator, total_steps=1).state_dict()
-    with pytest.raises(CheckpointError, match="needs a reference model, and the checkpoint holds none"):
-        LocalLearner(make_policy(), config(kl_coef=0.1), accelerator, total_steps=1).load_state_dict(state)
 
 
 def test_in_bf16_the_policy_is_not_computed_with_the_references_weights(

@@ -114,11 +114,6 @@ def test_a_log_prob_that_is_none_is_refused() -> None:
         vote("confidence", Ballot(("1", "2"), "p", (-math.inf, -1.0), (1, 1)))
 
 
-def test_a_ballot_has_one_entry_for_each_answer() -> None:
-    with pytest.raises(ValueError, match="The ballot of 'p' has 1 logprobs for 2 answers"):
-        vote("majority", Ballot(("1", "2"), "p", logprobs=(-1.0,)))
-
-
 def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_votes_under_test.py").write_text(
         "def last(ballot, strength=1):\n"

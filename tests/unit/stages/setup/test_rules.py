@@ -10,7 +10,7 @@ from skill_ttrl.config import RuntimeConfig, SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import BackendFacts
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.rl.parallel.environment import strategy
+from skill_ttrl.rl.parallel.launch import strategy
 from skill_ttrl.stages import train
 from skill_ttrl.stages.setup.rules import check_gpus, refusals, uncorrected_staleness
 
