@@ -112,18 +112,14 @@ def assert_same_run(ours: Path, alone: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_sharded_processes_train_as_one_does(sharded: Path, alone: Path) -> None:
-    assert_same_run(sharded, alone)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "parallel"), [(2, "ddp"), (3, "fsdp")])
 def test_several_processes_train_as_one_does(
-    ranks: int, parallel: str, alone: Path, tiny_yaml: Path, tmp_path: Path
+    ranks: int, parallel: str, sharded: Path, alone: Path, tiny_yaml: Path, tmp_path: Path
 ) -> None:
     code, out, err = train(tiny_yaml, tmp_path / "run", ranks, f"runtime.parallel={parallel}")
     assert code == 0 and "Results: " in out, err
-    assert_same_run(tmp_path / "run", alone)
+    for run in (tmp_path / "run", sharded):
+        assert_same_run(run, alone)
 
 
 @pytest.mark.slow

@@ -51,15 +51,6 @@ def test_after_a_cold_start_of_the_same_run(tiny_yaml: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_reinforcement_alone_starts_from_a_cold_start_that_was_run_before(
-    tiny_yaml: Path, cold: Path, tmp_path: Path
-) -> None:
-    weights = find_trained(cold).weights
-    first, second = kl_of(tiny_yaml, tmp_path / "run", "phases=[rl]", f"model.path={weights}")
-    assert first == pytest.approx(0, abs=EXACTLY) and second > 1e-3
-
-
-@pytest.mark.slow
 def test_new_adapters_on_a_cold_start_of_adapters_are_held_to_it_and_not_to_the_bare_base(
     tiny_yaml: Path, base: Path, tmp_path: Path
 ) -> None:

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm, relative_advantages
+from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
 from skill_ttrl.rl.algorithms.grpo import GRPO
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.checks import check_algorithm
-from skill_ttrl.rl.learner import LocalLearner, UpdateRule, length_penalty, overlong_penalties
-from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.learner import UpdateRule, length_penalty, overlong_penalties
 from skill_ttrl.types import ActionStatus, Completion, Group, Step, Task, Trajectory, VoteResult
 from tests.golden.field_values import cases
 from tests.sampled import per_item
@@ -112,39 +110,6 @@ def test_an_estimator_of_ones_own_works_at_the_level_of_steps() -> None:
 def test_an_algorithm_with_wrong_options_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build_algorithm(options)
-
-
-def test_the_kl_penalty_makes_token_level_rewards_and_moves_the_advantages(
-    make_policy: Callable[..., Policy], make_groups: Callable[..., list[Group]], accelerator: Accelerator
-) -> None:
-    groups = [group.with_rewards([1.0, 0.0, 1.0, 1.0]) for group in make_groups()]
-    settings = RLConfig(kl_in_reward={"coef": 0.5}, prompts_per_step=3, kl_coef=0.0)  # type: ignore[arg-type]
-    rule = UpdateRule(settings, sampler_is_learner=True)
-    seen: list[TrainingSamples] = []
-
-    class Watching(GRPO):
-        def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-            seen.append(samples)
-            return AdvantageEstimate(relative_advantages(samples, self.estimate))
-
-    rule.algorithm = Watching(GRPO.options_type())
-    metrics = rule(
-        LocalLearner(make_policy(), settings, accelerator, total_steps=1),
-        groups,
-        VOTES,
-        step=0,
-        seed=0,
-        temperature=1.0,
-    )
-    ((samples),) = seen
-    batch = samples.batch
-    assert batch is not None and batch.ref_log_probs_F is not None
-    gap = (batch.old_log_probs_F - batch.ref_log_probs_F) * batch.trained_F
-    assert torch.allclose(batch.rewards_F, batch.scores_F - 0.5 * gap, atol=1e-6)
-    assert batch.sum_by_item(batch.scores_F).tolist() == [1.0, 0.0, 1.0, 1.0] * 3
-    sums = batch.sum_by_item(batch.rewards_F).tolist()
-    assert [row[0] for row in samples.step_rewards] == pytest.approx(sums, abs=1e-5)
-    assert metrics["reward_kl"] == pytest.approx(float((batch.sum_by_item(gap) / batch.trained_tokens_N).mean()))
 
 
 def test_the_length_penalty_is_trls_and_that_of_the_longest_response(make_groups: Callable[..., list[Group]]) -> None:

@@ -107,12 +107,6 @@ def test_bf16_autocast_computes_the_softmax_in_float32(frozen: bool, inputs: Cal
         assert float((gradient - wanted).norm() / wanted.norm()) < 0.01
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 2**26), (8_192, 8_192), (8_191, 8_320), (10**9, 128)])
-def test_a_block_on_a_gpu_is_aligned(rows: int, width: int) -> None:
-    """The products of a bf16 head whose rows do not begin at a multiple of 16 bytes take five times as long."""
-    assert log_probs.block_width(rows, "cuda") == width and width % 128 == 0
-
-
 # Gradients of embedding and head that go straight to `.grad` are those of autograd.
 
 

@@ -156,23 +156,6 @@ def test_a_policy_that_went_far_away_gives_no_infinite_gradient(name: str, dista
     assert loss.isfinite().all() and gradient.isfinite().all()
 
 
-# Policy losses worked out by hand: values, gradients and shares.
-
-
-def computed(settings: dict[str, Any], ratios: Any, advantages: Any, old: float = -1.0) -> tuple[Tensor, Tensor, Any]:
-    """Loss, gradient and info of tokens that have moved by these ratios."""
-    given = torch.tensor(advantages, dtype=torch.float64)
-    before = torch.full_like(given, old)
-    after = (before + torch.tensor(ratios, dtype=torch.float64).log()).requires_grad_()
-    loss, info = build_loss(settings)(LossInputs(after, before, given, torch.ones_like(given)))
-    (gradient,) = torch.autograd.grad(loss.sum(), after)
-    return loss.detach(), gradient, {name: float(value) for name, value in info.items()}
-
-
-def near(found: Tensor, expected: Any) -> None:
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)
-
-
 def test_gspos_gradient_is_that_of_the_sequences_objective() -> None:
     before = torch.tensor([[-1.0, -2.0, -0.5]], dtype=torch.float64)
     moved = torch.tensor([[0.1, -0.3, 0.05]], dtype=torch.float64)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from statistics import stdev
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.rl.algorithms import group_advantages
-from skill_ttrl.rl.algorithms.grpo import GroupLevel, refuse_steps, step_advantages
+from skill_ttrl.rl.algorithms.grpo import GroupLevel, step_advantages
 from skill_ttrl.rl.batch import pack, with_advantages
 from skill_ttrl.types import Group
 from tests.sampled import per_item
@@ -121,24 +120,6 @@ def test_each_episode_weighs_the_same_in_a_group_whose_mean_is_nothing_and_whose
         assert all(abs(value) <= math.sqrt(len(row) * (count - 1)) + 1e-4 for row in members for value in row)
         variance = sum(sum(value**2 for value in row) / len(row) for row in members) / (count - 1)
         assert variance == pytest.approx(0 if all(not any(row) for row in members) else 1, abs=1e-2)
-
-
-def centred(
-    rewards: Sequence[float] | torch.Tensor,
-    groups: Sequence[Hashable] | torch.Tensor,
-    episodes: Sequence[Hashable] | None = None,
-) -> torch.Tensor:
-    """An estimator of a user's own, which knows of no steps."""
-    refuse_steps(episodes)
-    return torch.as_tensor(rewards) - torch.as_tensor(rewards).mean()
-
-
-def test_an_estimator_that_knows_of_no_steps_works_where_it_needs_to_know_of_none() -> None:
-    found = [(1.0, [False, True], 0), (0.0, [False], 0)]
-    assert advantages(found, 0.0, estimate=centred) == [[0.5, 0.5], [-0.5]]
-    assert advantages(found, 0.6, "step", estimate=centred)[0] == pytest.approx([1 - 1.4 / 3, 0.4 - 1.4 / 3])
-    with pytest.raises(ValueError, match="cannot distinguish the steps"):
-        advantages(found, 0.6, estimate=centred)
 
 
 def test_each_step_is_packed_with_its_own_advantage(make_groups: Callable[..., list[Group]]) -> None:

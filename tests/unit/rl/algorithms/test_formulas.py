@@ -44,20 +44,6 @@ def test_rloo_over_steps_takes_the_mean_of_the_other_episodes() -> None:
     assert rloo.estimate([1.0, 0.0, 2.0, 0.0], [0] * 4, [7, 7, 8, 9]).tolist() == pytest.approx([0, -1, 1.75, -1.25])
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: group_advantages([1.0, -0.5], [0, 0], scale="mean"), "at least 0"),
-        (lambda: group_advantages([1.0, 0.0], [0]), "one group id"),
-        (lambda: group_advantages([1.0, 0.0], [0, 0], 1e-6, ["a"]), "one episode"),
-        (lambda: reward_probabilities([2, 1], 0, 4), "cannot be drawn"),
-    ],
-)
-def test_what_does_not_fit_together_is_refused(call: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        call()
-
-
 @given(SAMPLES)
 def test_grpo_nsr_with_both_weights_one_is_grpo_over_tokens(samples: list[tuple[float, float, int]]) -> None:
     rewards, scores, groups = map(list, zip(*samples, strict=True))
@@ -128,23 +114,6 @@ def test_independent_rewards_are_those_of_all_outcomes(probabilities: list[float
 # SCRL's labels and rewards, worked out by hand from its rules.
 
 SHARES, ENTROPIES, MEAN = [0.5, 0.25, 0.125, 0.0625], [0.2, 0.4, 0.6, 0.1], 0.3
-
-
-@pytest.mark.parametrize(
-    ("shares", "margin", "positive"),
-    [
-        ([0.5], 0.15, 0),
-        ([0.49, 0.1], 0.15, None),
-        ([0.55, 0.4000001], 0.15, None),
-        ([0.56, 0.4], 0.15, 0),
-        ([0.625, 0.375], 0.25, None),
-        ([], 0.15, None),
-    ],
-)
-def test_share_and_margin_decide_on_the_positive_label(
-    shares: list[float], margin: float, positive: int | None
-) -> None:
-    assert scrl_labels(shares, [1.0] * len(shares), 1.0, SCRLOptions(margin=margin)).positive == positive
 
 
 def test_scrl_rewards() -> None:

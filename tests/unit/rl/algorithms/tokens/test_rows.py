@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,25 @@ def test_a_task_whose_greedy_rollout_failed_is_left_out(
     assert found["sequences"] == 8
     assert rule.record is not None and [len(rule.record.advantages), rule.record.advantages[0][0]] == [8, 1.0]
     assert [row[0] for row in rule.record.advantages[4:]] == [0.0, -1.0, -1.0, -1.0]
+
+
+def gae_of(options: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """(advantages, returns) of the tokens of an episode that earns 1 in two steps of two tokens, whose values are given."""
+    groups = [Group(TASK, (tried(1.0, step(2), step(2)),))]
+    batch = pack(groups)
+    values_F = torch.zeros(len(batch.tokens_F))
+    values_F[batch.trained_F] = torch.tensor([0.5, 0.25, 0.75, 0.5])
+    batch = replace(batch, values_F=values_F)
+    config = RLConfig(algorithm={"type": "gae", "lam": 0.0, **options}, critic={})  # type: ignore[arg-type]
+    rule = UpdateRule(config, sampler_is_learner=True)
+    rule.algorithm.whitens = False  # type: ignore[attr-defined]
+    found, _ = rule.estimate(TrainingSamples(groups, batch=batch), batch)
+    assert found.returns_F is not None
+    return found.advantages_F[found.trained_F].tolist(), found.returns_F[found.trained_F].tolist()
+
+
+def test_gae_over_an_episode_takes_the_value_of_the_next_step_for_the_rest() -> None:
+    advantages, returns = gae_of({})
+    assert advantages == pytest.approx([-0.25, 0.5, -0.25, 0.5])
+    assert returns == pytest.approx([0.25, 0.75, 0.5, 1.0])
+    assert gae_of({"level": "step"})[0] == pytest.approx([-0.25, 0.75, -0.25, 0.5]), "each step ends with the outcome"
