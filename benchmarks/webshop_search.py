@@ -37,10 +37,17 @@ from typing import Any
 import numpy as np
 import psutil
 
-from skill_ttrl.envs.webshop.catalogue.analysis import analyse
 from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
-from skill_ttrl.envs.webshop.catalogue.search import K1, B, SearchIndex, build_index, document_text, lucene_lengths
+from skill_ttrl.envs.webshop.catalogue.search import (
+    K1,
+    B,
+    SearchIndex,
+    analyse,
+    build_index,
+    document_text,
+    lucene_lengths,
+)
 from skill_ttrl.envs.webshop.maker.maker import make_products
 
 QUERIES = 500

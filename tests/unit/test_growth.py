@@ -15,8 +15,8 @@ from skill_ttrl import sanitize as hostile
 from skill_ttrl.agents.action_list import fill_slot
 from skill_ttrl.agents.action_parser import project
 from skill_ttrl.answers import compute_reward, extract, grade_answer
-from skill_ttrl.envs.webshop.catalogue.analysis import analyse
 from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
+from skill_ttrl.envs.webshop.catalogue.search import analyse
 from skill_ttrl.envs.webshop.reading import read_wish
 from skill_ttrl.envs.webshop.reward import plain_words
 from skill_ttrl.llm.openai.replies import read_json

@@ -16,9 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.envs.webshop.catalogue import search
-from skill_ttrl.envs.webshop.catalogue.analysis import STOP_WORDS, analyse, split_words, stem
 from skill_ttrl.envs.webshop.catalogue.product import read_product
-from skill_ttrl.envs.webshop.catalogue.search import SearchIndex, build_index, document_text
+from skill_ttrl.envs.webshop.catalogue.search import (
+    STOP_WORDS,
+    SearchIndex,
+    analyse,
+    build_index,
+    document_text,
+    split_words,
+    stem,
+)
 
 Build = Callable[..., SearchIndex]
 
