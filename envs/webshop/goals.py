@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skill_ttrl.envs.webshop.catalogue.product import HumanInstruction, Product
-from skill_ttrl.envs.webshop.catalogue.store import Store
+from skill_ttrl.envs.webshop.catalogue.search import Store
 from skill_ttrl.errors import EnvError, SplitError, did_you_mean
 from skill_ttrl.types import derive_seed
 

@@ -19,8 +19,7 @@ from typing import Any, Literal
 from skill_ttrl.envs.text_env import state_digest
 from skill_ttrl.envs.webshop.catalogue.nouns import Nouns, find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
-from skill_ttrl.envs.webshop.catalogue.search import RESULTS, analyse
-from skill_ttrl.envs.webshop.catalogue.store import Store
+from skill_ttrl.envs.webshop.catalogue.search import RESULTS, Store, analyse
 from skill_ttrl.envs.webshop.goals import Goal, price_of
 from skill_ttrl.envs.webshop.pages import (
     BACK,

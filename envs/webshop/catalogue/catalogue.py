@@ -1,4 +1,8 @@
-"""The catalogue to shop in, opened once in a process and kept once on a machine."""
+"""The catalogue to shop in: written once on a machine, mapped into memory by every process that shops in it.
+
+The full official catalogue has 1.18 million products, 5 GB of JSON. Nothing of it is held by an environment: products, search
+index and the order of the goals are files in the user's cache, whose pages all environments of a machine share.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,12 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import threading
+import time
 import unicodedata
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,10 +34,18 @@ from skill_ttrl.envs.webshop.catalogue.product import (
     read_product,
     read_products,
 )
-from skill_ttrl.envs.webshop.catalogue.store import Store, forget_stores, open_store, write_store
+from skill_ttrl.envs.webshop.catalogue.search import META, Store, write_store
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, KINDS, TEST_GOALS, GoalList, SyntheticGoals
 from skill_ttrl.errors import EnvError, did_you_mean
-from skill_ttrl.storage.files import cache_folder, digest_of
+from skill_ttrl.storage.files import (
+    cache_folder,
+    digest_of,
+    fsync,
+    made_whole,
+    remove_unfinished,
+    waiting_for,
+    write_atomic,
+)
 
 Progress = Callable[[int, int], None]
 """Callback that receives (items done, items in total)."""
@@ -41,7 +56,7 @@ SERVER = "http://127.0.0.1:3000"
 GOALS = ("auto", *KINDS)
 _WRITERS = (
     "goals.py",
-    *(f"catalogue/{name}.py" for name in ("analysis", "product", "search", "store")),
+    *(f"catalogue/{name}.py" for name in ("product", "search")),
     *(f"maker/{name}" for name in ("maker.py", "sentences.toml", "words.toml")),
 )
 """Files whose text decides what a store holds: one that other text has made is made again."""
@@ -49,9 +64,10 @@ _WRITERS = (
 DAYS_UNUSED = 30
 """A store that was not opened for so long is removed when another is made."""
 
+_SIZES = "sizes.json"
+"""File → bytes of a whole store, written last."""
 _opened: dict[str, Catalogue] = {}
-_lock = threading.Lock()
-_locks: dict[str, threading.RLock] = {}
+_lock = threading.RLock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,20 +135,28 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
     Raises:
         EnvError: there are no such files, they cannot be read, or the cache cannot be written.
     """
-    asked, said = _asked(data), "" if data not in (None, OFFICIAL) else f"${VARIABLE}"
+    variable, said = os.environ.get(VARIABLE), "" if data not in (None, OFFICIAL) else f"${VARIABLE}"
+    if data == OFFICIAL and not variable:
+        raise EnvError(
+            f"data={OFFICIAL!r} needs ${VARIABLE}, the folder of the official files, which is not set. {HOW_TO_GET}"
+        )
+    asked: Any = variable if data == OFFICIAL else data if data is not None else variable or GENERATED
     if isinstance(asked, str) and "://" in asked:
         raise EnvError(
             f"The products must be in a folder, found the address {asked[:200]!r}{f' ({said})' * bool(said)}. To play on a running server, set data={SERVER!r}, on the command line --env-data {SERVER}."
         )
     if not isinstance(asked, str | os.PathLike):
         raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
-    tell = progress or (lambda done, total: None)
-    if (count := generated_count(asked)) is not None:
-        return _opening(f"{GENERATED}-{count}-{_digest(_writers())}", None, [], lambda: _made(count, tell))
-    files = find_files(asked, said)
-    states = [_state(path) for path in files.paths()]
-    key = f"{files.products.stem}-{_digest(json.dumps([states, _writers()]))}"
-    return _opening(key, files, states, lambda: _from_files(files, tell))
+    count = generated_count(asked)
+    files = None if count is not None else find_files(asked, said)
+    states = [] if files is None else [_state(path) for path in files.paths()]
+    key = f"{GENERATED}-{count}" if files is None else files.products.stem
+    key = f"{key}-{hashlib.blake2b(json.dumps([states, _writers()]).encode(), digest_size=8).hexdigest()}"
+    with _lock:
+        if key not in _opened:
+            products = _products(files, count or 0, progress or (lambda done, total: None))
+            _opened[key] = Catalogue(_open_store(key, files, states, products), files)
+        return _opened[key]
 
 
 def generated_count(data: object) -> int | None:
@@ -163,27 +187,51 @@ def forget() -> None:
         _opened.clear()
 
 
-def _asked(data: Any) -> Any:
-    if data == OFFICIAL:
-        if not os.environ.get(VARIABLE):
-            raise EnvError(
-                f"data={OFFICIAL!r} needs ${VARIABLE}, the folder of the official files, which is not set. {HOW_TO_GET}"
-            )
-        return os.environ[VARIABLE]
-    return data if data is not None else os.environ.get(VARIABLE) or GENERATED
+def _products(files: Files | None, count: int, progress: Progress) -> Iterator[Product]:
+    """The products of files, or as many as are to be generated, with the progress of reading them."""
+    if files is None:
+        from skill_ttrl.envs.webshop.maker.maker import make_products
+
+        for number, (fields, about) in enumerate(make_products(count), 1):
+            yield read_product(fields, about)
+            progress(number, count)
+        return
+    total, told = max(1, files.products.stat().st_size >> 20), -1
+    for product, read in read_products(files):
+        if (megabytes := min(read >> 20, total)) > told:
+            told = megabytes
+            progress(told, total)
+        yield product
+    if told < total:
+        progress(total, total)
 
 
-def _opening(
-    key: str, files: Files | None, states: list[list[Any]], products: Callable[[], Iterator[Product]]
-) -> Catalogue:
-    with _lock:
-        own = _locks.setdefault(key, threading.RLock())
-    with own:  # of this catalogue: to make one takes minutes, in which others can be opened
-        if key not in _opened:
-            about = {"files": states}
-            store = open_store(key, lambda folder: _make(folder, files, about, products()))
-            _opened[key] = Catalogue(store, files)
-        return _opened[key]
+def _open_store(key: str, files: Files | None, states: list[list[Any]], products: Iterator[Product]) -> Store:
+    """The store kept under `key`; made first where there is none, by one process while others that want it wait.
+
+    It appears whole or not at all; one of which a file has gone or has another size is made again. What a killed process left
+    is removed by the next that makes one, and so are stores that nobody will open again: those whose files have changed or gone, and
+    those that were not opened for `DAYS_UNUSED`. A process that has one open keeps what it has mapped.
+    """
+    cache = cache_folder("webshop")
+    folder = cache / key
+    try:
+        if not _is_whole(folder):
+            cache.mkdir(parents=True, exist_ok=True)
+            with waiting_for(cache / ".stores.lock"):
+                if not _is_whole(folder):
+                    remove_unfinished(cache)
+                    with made_whole(folder) as beside:
+                        _make(beside, files, {"files": states}, products)
+        store = Store(folder)
+    except OSError as error:
+        raise EnvError(
+            f"The catalogue cannot be stored in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME to a "
+            "folder that can be written."
+        ) from error
+    with suppress(OSError):  # a cache that may only be read
+        os.utime(folder / META)
+    return store
 
 
 def _make(folder: Path, files: Files | None, about: dict[str, Any], products: Iterator[Product]) -> None:
@@ -195,27 +243,23 @@ def _make(folder: Path, files: Files | None, about: dict[str, Any], products: It
         )
     for name, array in goals.arrays().items():
         np.save(folder / f"{name}.npy", array)
-    forget_stores(cache_folder("webshop"), _is_replaced, DAYS_UNUSED)
+    for meta in cache_folder("webshop").glob("*/" + META):
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # what is no store of ours stays
+            if time.time() - meta.stat().st_mtime > DAYS_UNUSED * 86_400 or _is_replaced(json.loads(meta.read_bytes())):
+                shutil.rmtree(meta.parent, ignore_errors=True)
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    for path in written:  # a machine that stops now leaves no store of the right sizes with nothing in it
+        fsync(path)
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in written}
+    write_atomic(folder / _SIZES, json.dumps(sizes).encode())
 
 
-def _made(count: int, progress: Progress) -> Iterator[Product]:
-    from skill_ttrl.envs.webshop.maker.maker import make_products
-
-    for number, (fields, about) in enumerate(make_products(count), 1):
-        yield read_product(fields, about)
-        progress(number, count)
-
-
-def _from_files(files: Files, progress: Progress) -> Iterator[Product]:
-    total = max(1, files.products.stat().st_size >> 20)
-    told = -1
-    for product, read in read_products(files):
-        if (megabytes := min(read >> 20, total)) > told:
-            told = megabytes
-            progress(told, total)
-        yield product
-    if told < total:
-        progress(total, total)
+def _is_whole(folder: Path) -> bool:
+    try:
+        sizes = json.loads((folder / _SIZES).read_bytes())
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _is_replaced(about: dict[str, Any]) -> bool:
@@ -238,7 +282,3 @@ def _writers() -> str:
 
     shop = Path(__file__).parents[1]
     return f"{digest_of(shop / name for name in _WRITERS)} Unicode {unicodedata.unidata_version} Stemmer {Stemmer.version()}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""The search of the shop: words by the rules of the official engine's analysis, BM25 over the products' texts, best first.
+"""The products of a catalogue in files that are mapped into memory, and the search in them: words by the rules of the official engine's analysis, BM25 over the products' texts, best first.
 
 The official search runs Anserini's `DefaultEnglishAnalyzer` of Lucene 8: words by the boundaries of Unicode (UAX #29), a
 possessive 's dropped, small letters, Lucene's 33 English stop words dropped, and the stemmer of Porter ("An algorithm for
@@ -52,7 +52,7 @@ import unicodedata
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -385,3 +385,97 @@ def _mapped(path: Path) -> NDArray[Any]:
 def _bytes_of(path: Path) -> mmap.mmap | bytes:
     with open(path, "rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+
+
+KEPT_PRODUCTS = 2048
+"""Products that a process keeps read."""
+META = "catalogue.json"
+
+
+class Store:
+    """The products of one catalogue, in its order, and the search in them.
+
+    Args:
+        folder: what `write_store` has made.
+
+    Raises:
+        OSError: a file is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.about: dict[str, Any] = json.loads((folder / META).read_bytes())
+        """Metadata that `write_store` stored, with the count of `products`."""
+        self._lines = np.memmap(folder / "products.jsonl", dtype=np.uint8, mode="r")
+        # All at once: what is mapped stays, even when another process removes the folder. As plain arrays: each look into a
+        # `memmap` costs microseconds more.
+        self._arrays = {path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")}
+        if missing := {"ends", "asins", "numbers"} - self._arrays.keys():
+            raise FileNotFoundError(f"{folder} has no {min(missing)}.npy")
+        self._ends, self._asins = self._arrays["ends"], self._arrays["asins"]
+        self._longest = self._asins.dtype.itemsize // np.dtype("U1").itemsize
+        self.search_index = SearchIndex(folder / "index")
+        self._read = lru_cache(maxsize=KEPT_PRODUCTS)(self._parse)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: int) -> Product:
+        return self._read(range(len(self))[number])
+
+    def __iter__(self) -> Iterator[Product]:
+        """Every product once, without keeping it."""
+        return (self._parse(number) for number in range(len(self)))
+
+    def number_of(self, asin: str) -> int | None:
+        """Where a product stands; None: it is not there."""
+        if len(asin) > self._longest:
+            return None
+        place = int(np.searchsorted(self._asins, asin))
+        if place == len(self._asins) or str(self._asins[place]) != asin:
+            return None
+        return int(self._arrays["numbers"][place])
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Return an array that was stored next to the products, memory-mapped."""
+        return self._arrays[name]
+
+    def _parse(self, number: int) -> Product:
+        start = 0 if number == 0 else int(self._ends[number - 1])
+        fields = json.loads(self._lines[start : int(self._ends[number])].tobytes())
+        values = [tuple(value) if type(value) is list else value for value in fields]
+        product: dict[str, Any] = dict(zip(Product.__slots__, values, strict=True))
+        product["options"] = {name: tuple(offered) for name, offered in product["options"].items()}
+        return Product(**product)
+
+
+def write_store(folder: Path, products: Iterator[Product], about: dict[str, Any]) -> None:
+    """Write products and their search index into an empty folder.
+
+    Args:
+        folder: exists and is empty.
+        products: in the order of the catalogue; no two with the same ASIN.
+        about: plain data that is stored with them; `products`, their count, is added.
+    """
+    ends: list[int] = []
+    asins: list[str] = []
+
+    def documents() -> Iterator[str]:
+        written = 0
+        with open(folder / "products.jsonl", "wb") as lines:
+            for product in products:
+                line = json.dumps([getattr(product, name) for name in Product.__slots__], ensure_ascii=False)
+                # Half of a surrogate pair, which some parsers that ijson can find let through, is "?" as in the other files.
+                written += lines.write(line.encode(errors="replace") + b"\n")
+                ends.append(written)
+                asins.append(product.asin)
+                yield document_text(product)
+
+    (folder / "index").mkdir()
+    # Equal scores stand in the order of the ASINs, as in the official engine.
+    build_index(documents(), folder / "index", names=asins)
+    order = np.argsort(np.asarray(asins), kind="stable")
+    np.save(folder / "ends.npy", np.asarray(ends, dtype=np.int64))
+    np.save(folder / "asins.npy", np.asarray(asins)[order])
+    np.save(folder / "numbers.npy", order.astype(np.int32))
+    (folder / META).write_text(json.dumps({**about, "products": len(ends)}), encoding="utf-8")

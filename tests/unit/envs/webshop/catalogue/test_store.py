@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from skill_ttrl.envs.webshop.catalogue import catalogue as catalogue_module
 from skill_ttrl.envs.webshop.catalogue.catalogue import forget, open_catalogue
 from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
-from skill_ttrl.envs.webshop.catalogue.store import Store, write_store
+from skill_ttrl.envs.webshop.catalogue.search import Store, write_store
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, product, wanted, write_catalogue
 
 
@@ -186,8 +186,8 @@ def test_a_disk_that_fills_up_anywhere_is_an_error_and_never_the_end_of_the_proc
 
 SLOW = """
 import sys, time
-from skill_ttrl.envs.webshop.catalogue import catalogue, store
-write = store.write_store
+from skill_ttrl.envs.webshop.catalogue import catalogue
+write = catalogue.write_store
 def slow(folder, products, about):
     def watched():
         for product in products:
