@@ -71,7 +71,7 @@ class Product:
         return ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
 
 
-def read_product(fields: Any, about: Mapping[str, Any] | None = None) -> Product:
+def read_product(fields: Any, about: Any = None) -> Product:
     """A product in the official schema. It may lack a description, features, a price and options.
 
     Args:
@@ -81,81 +81,71 @@ def read_product(fields: Any, about: Mapping[str, Any] | None = None) -> Product
     Raises:
         EnvError: a field is missing or is not of its kind. The message names the field, and not the file.
     """
-    if not isinstance(fields, Mapping):
-        raise EnvError(f"a product is a JSON object, found {type(fields).__name__}")
-    asin = _text(fields, "asin")
+    asin = _field(fields, "asin", str, "a product")
     if "\0" in asin:  # the store's list of them, fixed in width, cannot tell one at the end
         raise EnvError(f"asin is a text without NUL, found {asin[:20]!r}")
-    about = {} if about is None else about
-    if not isinstance(about, Mapping):
-        raise EnvError(f"the entry of {asin[:20]} is a JSON object, found {type(about).__name__}")
-    bullets = [] if fields.get("small_description") is None else fields["small_description"]
+    what, about = asin[:20], {} if about is None else about
+    bullets = fields.get("small_description")
     images = fields.get("images")
-    instruction = about.get("instruction")
-    wanted = _texts(about.get("instruction_attributes") or [], f"{asin[:20]}: instruction_attributes")
-    if instruction is not None and (not isinstance(instruction, str) or not wanted):
-        raise EnvError(f"{asin[:20]}: an instruction is a text, and names at least one of instruction_attributes")
+    instruction = _field(about, "instruction", str, what, optional=True)
+    wanted = _field(about, "instruction_attributes", list, what, optional=True) or ()
+    if instruction is not None and not wanted:
+        raise EnvError(f"{what}: an instruction is a text, and names at least one of instruction_attributes")
     return Product(
         asin=asin,
-        title=_text(fields, "name"),
-        description=_text(fields, "full_description") if fields.get("full_description") is not None else "",
-        bullets=(bullets,) if isinstance(bullets, str) else _texts(bullets, f"{asin[:20]}: small_description"),
-        category=_text(fields, "category"),
-        query=_text(fields, "query").lower().strip(),
-        product_category=_text(fields, "product_category"),
-        prices=_prices(fields.get("pricing"), asin),
-        options=_options(fields.get("customization_options"), asin),
-        attributes=_texts(about["attributes"], f"{asin[:20]}: attributes") if "attributes" in about else NO_ATTRIBUTES,
+        title=_field(fields, "name", str, what),
+        description=_field(fields, "full_description", str, what, optional=True) or "",
+        bullets=(bullets,)
+        if isinstance(bullets, str)
+        else _field(fields, "small_description", list, what, optional=True) or (),
+        category=_field(fields, "category", str, what),
+        query=_field(fields, "query", str, what).lower().strip(),
+        product_category=_field(fields, "product_category", str, what),
+        prices=_prices(fields.get("pricing"), what),
+        options=_options(fields.get("customization_options"), what),
+        attributes=_field(about, "attributes", list, what) if "attributes" in about else NO_ATTRIBUTES,
         instruction=instruction,
         instruction_attributes=wanted if instruction is not None else (),
         image=images[0] if isinstance(images, list) and images and isinstance(images[0], str) else "",
     )
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
+def _field(fields: Any, name: str, kind: type, what: str, *, optional: bool = False) -> Any:
+    """A text, or a list of texts as a tuple; None where there may be none and is none."""
+    if not isinstance(fields, Mapping):
+        raise EnvError(f"{what} is a JSON object, found {type(fields).__name__}")
     value = fields.get(name)
-    if not isinstance(value, str):
-        asin = fields.get("asin")
-        where = f"{asin[:20]}: " if isinstance(asin, str) and name != "asin" else ""
-        raise EnvError(f"{where}{name} is a text, found {'nothing' if value is None else type(value).__name__}")
-    return value
+    if value is None and optional:
+        return None
+    if not isinstance(value, kind) or (kind is list and not all(isinstance(each, str) for each in value)):
+        wanted = "a text" if kind is str else "a list of texts"
+        found = "nothing" if value is None else type(value).__name__
+        raise EnvError(f"{f'{what}: ' * (name != 'asin')}{name} is {wanted}, found {found}")
+    return tuple(value) if kind is list else value
 
 
-def _texts(value: Any, what: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise EnvError(f"{what} is a list of texts, found {type(value).__name__}")
-    return tuple(value)
-
-
-def _prices(pricing: Any, asin: str) -> tuple[float, ...]:
+def _prices(pricing: Any, what: str) -> tuple[float, ...]:
     """A text like $19.99$27.99 is a range; more than two prices are cut to two, as upstream does."""
     if not pricing:
         return (NO_PRICE,)
-    if not isinstance(pricing, str):
-        raise EnvError(f"{asin[:20]}: pricing is a text like $19.99, found {type(pricing).__name__}")
-    written = [_NO_PRICE_CHARACTER.sub("", each) for each in pricing.split("$")[1:]]
+    written = [_NO_PRICE_CHARACTER.sub("", each) for each in str(pricing).split("$")[1:]]
     prices = [float(each) for each in written if _ONE_POINT.fullmatch(each)]
     if not written or len(prices) != len(written) or not all(math.isfinite(price) for price in prices):
-        raise EnvError(f"{asin[:20]}: pricing is a text like $19.99 or $19.99$27.99, found {pricing[:40]!r}")
+        raise EnvError(f"{what}: pricing is a text like $19.99 or $19.99$27.99, found {str(pricing)[:40]!r}")
     return tuple(prices[:2])
 
 
-def _options(given: Any, asin: str) -> dict[str, tuple[str, ...]]:
-    if not given:
-        return {}
-    if not isinstance(given, Mapping):
-        raise EnvError(f"{asin[:20]}: customization_options is a JSON object, found {type(given).__name__}")
+def _options(given: Any, what: str) -> dict[str, tuple[str, ...]]:
     options: dict[str, tuple[str, ...]] = {}
-    for name, contents in given.items():
-        if contents is None:
-            continue
-        try:
-            values = tuple(content["value"].strip().replace("/", " | ").lower() for content in contents)
-        except (TypeError, KeyError, AttributeError):
-            raise EnvError(
-                f"{asin[:20]}: the values of the option {str(name)[:40]!r} are objects with a text `value`"
-            ) from None
-        options[str(name).lower()] = values
+    try:
+        for name, contents in (given or {}).items():
+            if contents is not None:
+                values = tuple(content["value"].strip().replace("/", " | ").lower() for content in contents)
+                options[str(name).lower()] = values
+    except (TypeError, KeyError, AttributeError):
+        raise EnvError(
+            f"{what}: customization_options is a JSON object of lists, whose objects have a text `value`"
+        ) from None
     return options
 
 
@@ -195,24 +185,14 @@ def find_files(data: str | os.PathLike[str], said: str = "") -> Files:
     Raises:
         EnvError: one is missing, or a folder has several catalogues.
     """
-    path = Path(os.path.expanduser(data))
-    where = f" ({said})" if said else ""
-    try:
-        return _find(path, where)
-    except OSError as error:
-        raise EnvError(f"{str(path)[:200]}{where} cannot be listed: {error.strerror or error}.") from None
-
-
-def _find(path: Path, where: str) -> Files:
+    path, where = Path(os.path.expanduser(data)), f" ({said})" if said else ""
     if path.is_dir():
         found = sorted(path.glob(f"{PRODUCTS}*.json"))
+        if len(found) > 1:
+            names = ", ".join(each.name for each in found)
+            raise EnvError(f"There are {len(found)} catalogues in {path}{where}: {names}. Name one: data={found[0]}.")
         if not found:
             raise EnvError(f"There is no {PRODUCTS}*.json in {path}{where}, so no products. {HOW_TO_GET}")
-        if len(found) > 1:
-            raise EnvError(
-                f"There are {len(found)} catalogues in {path}{where}: {', '.join(each.name for each in found)}. Name one: "
-                f"data={found[0]}."
-            )
         path = found[0]
     elif not path.is_file():
         raise EnvError(f"There is no folder or file {path}{where}. {HOW_TO_GET}")
@@ -287,22 +267,25 @@ def read_human(path: Path) -> dict[str, tuple[HumanInstruction, ...]]:
     found: dict[str, tuple[HumanInstruction, ...]] = {}
     for asin, entries in _object(path).items():
         kept = []
-        for number, entry in enumerate(entries if isinstance(entries, list) else [None]):
-            try:
-                attributes, options = entry["instruction_attributes"], entry["instruction_options"]
-                text = entry["instruction"]
-                whole = isinstance(text, str) and _are_texts(attributes) and _are_texts(options)
-            except (TypeError, KeyError):
-                whole = False
-            if not whole:
-                raise EnvError(
-                    f"{path}, {asin[:20]}: an instruction has a text `instruction` and two lists of texts, "
-                    f"`instruction_attributes` and `instruction_options`. {HOW_TO_GET}"
+        try:
+            for number, entry in enumerate(_list(entries)):
+                attributes, options = (
+                    _field(entry, f"instruction_{name}", list, "it") for name in ("attributes", "options")
                 )
-            if attributes:
-                kept.append(HumanInstruction(asin, number, text, tuple(attributes), tuple(options)))
+                text = _field(entry, "instruction", str, "it")
+                if attributes:
+                    kept.append(HumanInstruction(asin, number, text, attributes, options))
+        except EnvError:
+            raise EnvError(
+                f"{path}, {asin[:20]}: an instruction has a text `instruction` and two lists of texts, "
+                f"`instruction_attributes` and `instruction_options`. {HOW_TO_GET}"
+            ) from None
         found[asin] = tuple(kept)
     return found
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [None]
 
 
 @contextmanager
@@ -312,10 +295,6 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
             yield stream
     except OSError as error:
         raise EnvError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _object(path: Path) -> dict[str, Any]:

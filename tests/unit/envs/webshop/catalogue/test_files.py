@@ -71,11 +71,11 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"name": None}, "B0LAMP0001: name is a text, found nothing"),
     ({"full_description": 3.5}, "B0LAMP0001: full_description is a text, found float"),
     ({"small_description": [None]}, "small_description is a list of texts"),
-    ({"pricing": 12.5}, "pricing is a text like $19.99, found float"),
+    ({"pricing": 12.5}, "pricing is a text like $19.99 or $19.99$27.99, found '12.5'"),
     ({"pricing": "12.50"}, "pricing is a text like $19.99 or $19.99$27.99, found '12.50'"),
     ({"pricing": "$" + "9" * 400}, "pricing is a text like"),
-    ({"customization_options": ["red"]}, "customization_options is a JSON object, found list"),
-    ({"customization_options": {"color": "red"}}, "the values of the option 'color'"),
+    ({"customization_options": ["red"]}, "customization_options is a JSON object of lists"),
+    ({"customization_options": {"color": "red"}}, "whose objects have a text `value`"),
 ]
 
 
