@@ -11,8 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from skill_ttrl.agents.action_list import AS_LISTED, ActionList, has_slot
-from skill_ttrl.agents.action_parser import ParsedAction, Project, answer_for, possible, whole
+from skill_ttrl.agents.action_parser import (
+    AS_LISTED,
+    ActionList,
+    ParsedAction,
+    Project,
+    answer_for,
+    has_slot,
+    possible,
+    whole,
+)
 from skill_ttrl.agents.observations import Form, FormActions, read_form
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder

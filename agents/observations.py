@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from skill_ttrl.agents.action_list import has_slot
-from skill_ttrl.agents.action_parser import ParsedAction, Project
+from skill_ttrl.agents.action_parser import ParsedAction, Project, has_slot
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry, naming
 from skill_ttrl.sanitize import replace_surrogates

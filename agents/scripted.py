@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from skill_ttrl.agents.action_list import AS_LISTED, ActionList, fill_slot, has_slot
-from skill_ttrl.agents.action_parser import Project, projection, whole
+from skill_ttrl.agents.action_parser import AS_LISTED, ActionList, Project, fill_slot, has_slot, projection, whole
 from skill_ttrl.config import BUILTIN, AgentConfig
-from skill_ttrl.envs.webshop.reading import SEARCH_SLOT, read_task, search
+from skill_ttrl.envs.webshop.expert import SEARCH_SLOT, read_task, search
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.llm.backends import REMOTE, is_command
 from skill_ttrl.llm.models.gguf import is_gguf

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from skill_ttrl.agents.action_parser import possible
-from skill_ttrl.agents.document import with_document
+from skill_ttrl.agents.prompt import with_document
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape
 from skill_ttrl.skills.retrieval import TIERS

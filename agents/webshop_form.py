@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.observations import OBSERVATIONS, WORDS, Form, FormActions, Slot
-from skill_ttrl.envs.webshop.reading import (
+from skill_ttrl.envs.webshop.expert import (
     BACK,
     BUTTONS,
     BUY,

@@ -20,7 +20,7 @@ from statistics import fmean
 from speed_plot import draw
 
 from skill_ttrl.config import load_config
-from skill_ttrl.data.operators import MODULUS, Operators
+from skill_ttrl.data.families import MODULUS, Operators
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, read_summary
@@ -34,7 +34,7 @@ SHOWN_STEPS = (1, 2, 4, 8, 16, 24, 40)
 EDITS = (
     "optimize.every=2",
     "optimize.optimizer=induce",
-    "optimize.optimizer_options={grammar: 'skill_ttrl.data.operators:OperatorGrammar'}",
+    "optimize.optimizer_options={grammar: 'skill_ttrl.data.families:OperatorGrammar'}",
     "optimize.batch_size=512",
     "optimize.edit_budget=8",
     "optimize.min_edit_budget=4",

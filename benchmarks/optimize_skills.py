@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from skill_ttrl.config import OptimizeConfig, load_config
-from skill_ttrl.data.operators import MODULUS, OperatorGrammar, Operators, bank_family, read_rules
+from skill_ttrl.data.families import MODULUS, OperatorGrammar, Operators, bank_family, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import InductionOptimizer

@@ -19,7 +19,7 @@ import random
 import tempfile
 from pathlib import Path
 
-from skill_ttrl.data.operators import Operators
+from skill_ttrl.data.families import Operators
 from skill_ttrl.llm.models.gguf import model_folder
 from skill_ttrl.stages.evaluate import run_all
 from skill_ttrl.stages.evaluation.results import Evaluation

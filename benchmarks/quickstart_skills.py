@@ -22,7 +22,7 @@ import numpy as np
 
 from skill_ttrl.answers import extract
 from skill_ttrl.config import load_config
-from skill_ttrl.data.operators import RULES, Operators, question
+from skill_ttrl.data.families import RULES, Operators, question
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.stages.setup.policy import build_policy

@@ -25,9 +25,8 @@ import numpy as np
 from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.envs.webshop import expert
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
-from skill_ttrl.envs.webshop.expert import STEPS, Signs, query, signs
+from skill_ttrl.envs.webshop.expert import STEPS, Offer, Signs, query, read_wish, signs
 from skill_ttrl.envs.webshop.goals import Goal
-from skill_ttrl.envs.webshop.reading import Offer, read_wish
 from skill_ttrl.envs.webshop.reward import alike, normalise_colour, option_texts
 from skill_ttrl.envs.webshop.solve import Purchase, best_purchase, own_purchase
 from skill_ttrl.rollout.rollout import run_scripted_episode

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs.webshop.env import WebShopEnv
+from skill_ttrl.envs.webshop.expert import BUTTONS, BUY, click
 from skill_ttrl.envs.webshop.goals import Goal, price_of
-from skill_ttrl.envs.webshop.reading import BUTTONS, BUY, click
 from skill_ttrl.envs.webshop.shop import Shop
 from skill_ttrl.envs.webshop.solve import best_purchase
 from skill_ttrl.sanitize import escape_terminal

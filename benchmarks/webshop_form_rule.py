@@ -17,8 +17,7 @@ from typing import Any
 
 from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.agents.webshop_form import WEBSHOP
-from skill_ttrl.envs.webshop.expert import STEPS, WEIGHTS
-from skill_ttrl.envs.webshop.reading import read_task
+from skill_ttrl.envs.webshop.expert import STEPS, WEIGHTS, read_task
 from skill_ttrl.types import Step
 
 CEILINGS = {"price 4": 1.0, "price 3": 2 / 3, "price 2": 1 / 3, "unpriced": 1.0}

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from skill_ttrl.data.formats import CONVENTIONS, Formats, Item
+from skill_ttrl.data.families import CONVENTIONS, Formats, Item
 
 _BEHIND = re.compile(r"^## (?:Edit budget|Proposed|Patches|Rollouts|Failure|Merged|Rejected)", re.MULTILINE)
 _TYPE = re.compile(r"^Task type: (\w+)", re.MULTILINE)

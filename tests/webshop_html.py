@@ -16,8 +16,7 @@ import jinja2
 
 from skill_ttrl.envs.webshop.catalogue.product import NO_RATING
 from skill_ttrl.envs.webshop.goals import Goal
-from skill_ttrl.envs.webshop.pages import RESULTS_A_PAGE, options_text, sub_pages
-from skill_ttrl.envs.webshop.shop import Place, Shop, State
+from skill_ttrl.envs.webshop.shop import RESULTS_A_PAGE, Place, Shop, State, options_text, sub_pages
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "data" / "webshop_pages"),

@@ -11,7 +11,7 @@ import gymnasium
 from skill_ttrl.answers import find_answer
 from skill_ttrl.answers.grade import matches, token_f1
 from skill_ttrl.config import Source
-from skill_ttrl.data.formats import QA_ENV_ID, shown_question
+from skill_ttrl.data.families import QA_ENV_ID, shown_question
 from skill_ttrl.data.records import SUFFIXES
 from skill_ttrl.data.tasks import as_source, load_tasks
 from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, reset_options

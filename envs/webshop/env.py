@@ -19,8 +19,7 @@ from skill_ttrl.envs.text_env import (
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue
 from skill_ttrl.envs.webshop.catalogue.nouns import TAGGERS
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, SPLITS, TEST_GOALS, TRAIN_BOTH, GoalList
-from skill_ttrl.envs.webshop.pages import admissible
-from skill_ttrl.envs.webshop.shop import MODES, Shop, ShopVisit, State, View, is_coded, shared_shop
+from skill_ttrl.envs.webshop.shop import MODES, Shop, ShopVisit, State, View, admissible, is_coded, shared_shop
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
 

@@ -23,19 +23,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, NO_CEILING, TEST_GOALS, Goal, check_split
-from skill_ttrl.envs.webshop.pages import (
+from skill_ttrl.envs.webshop.shop import (
     BACK,
     BUY,
     NEXT,
     PREVIOUS,
+    QUERY_CODES,
     Page,
+    Place,
+    State,
     Text,
+    View,
     as_rich_text,
     as_text,
     clickables,
+    digest,
     done_page,
+    follow,
+    page_url,
+    parse_action,
 )
-from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, View, digest, follow, page_url, parse_action
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.trust import clean_address
 

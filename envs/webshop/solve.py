@@ -13,15 +13,6 @@ from dataclasses import dataclass
 
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goals import Goal, price_of
-from skill_ttrl.envs.webshop.pages import (
-    BUTTONS,
-    BUY,
-    NEXT,
-    RESULTS_A_PAGE,
-    clickables,
-    item_page,
-    results_page,
-)
 from skill_ttrl.envs.webshop.reward import (
     PurchaseReward,
     alike,
@@ -31,7 +22,19 @@ from skill_ttrl.envs.webshop.reward import (
     option_texts,
     purchase_reward,
 )
-from skill_ttrl.envs.webshop.shop import Shop, State, follow, parse_action
+from skill_ttrl.envs.webshop.shop import (
+    BUTTONS,
+    BUY,
+    NEXT,
+    RESULTS_A_PAGE,
+    Shop,
+    State,
+    clickables,
+    follow,
+    item_page,
+    parse_action,
+    results_page,
+)
 
 SCANNED = 10_000
 """Products of a catalogue up to which all of them are looked at where the goal's own product cannot have reward 1. Of a larger one

@@ -4,20 +4,28 @@ Every reward and every vote passes through here. Two answers are the same exactl
 equality is reflexive, symmetric and transitive and a vote does not depend on the order of the samples. Grading against a
 reference accepts more.
 
-    extract.py      a text → its answer (spans.py: boxes and formulas)
+    extract.py      a text → its answer; boxes and formulas
     normalise.py    an answer → cleaned text
     units.py        cleaned text → an exact fraction; the same without its unit, and the unit
     grammar.py      cleaned text → a tree
     keys.py         a tree → the key of its class; symbolic.py says what a value is, in the process of worker.py
-    decide.py       all of it in order, for one answer
-    equivalence.py  which answers are the same: remembered and persisted; pool.py holds the worker
+    equivalence.py  all of it in order: which answers are the same, remembered and persisted; pool.py holds the worker
     check.py        an answer against conditions on the unknown, without a reference
     grade.py        an answer against a reference, with what is accepted there and is no equivalence
 """
 
 from skill_ttrl.answers.check import conditions, satisfied
-from skill_ttrl.answers.decide import EquivalenceResult, bare_key, without_units
-from skill_ttrl.answers.equivalence import canonical, canonicals, counters, equivalent, persist_cache, verdict
+from skill_ttrl.answers.equivalence import (
+    EquivalenceResult,
+    bare_key,
+    canonical,
+    canonicals,
+    counters,
+    equivalent,
+    persist_cache,
+    verdict,
+    without_units,
+)
 from skill_ttrl.answers.extract import Answer, Extraction, answer_text, extract, find_answer, stands_in, true_answer
 from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, correct, grade_answer
 

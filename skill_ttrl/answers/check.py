@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from skill_ttrl.answers.decide import EquivalenceResult, bare_key, decide
-from skill_ttrl.answers.equivalence import canonical, canonicals
+from skill_ttrl.answers.equivalence import EquivalenceResult, bare_key, canonical, canonicals, decide
 from skill_ttrl.answers.grammar import Tree
 from skill_ttrl.answers.keys import INFINITY
 from skill_ttrl.answers.normalise import clean

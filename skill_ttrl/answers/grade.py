@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Literal, NotRequired, TypedDict
 
-from skill_ttrl.answers.decide import bare_key
-from skill_ttrl.answers.equivalence import canonicals, verdict
+from skill_ttrl.answers.equivalence import bare_key, canonicals, verdict
 from skill_ttrl.answers.extract import (
     Answer,
     Extraction,
@@ -22,10 +21,10 @@ from skill_ttrl.answers.extract import (
     answer_text,
     find_answer,
     find_conclusion,
+    last_formula,
     true_answer,
 )
 from skill_ttrl.answers.normalise import clean, plain
-from skill_ttrl.answers.spans import last_formula
 from skill_ttrl.answers.units import read_number
 from skill_ttrl.types.thoughts import content
 

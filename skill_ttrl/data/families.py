@@ -1,4 +1,4 @@
-"""Families of generated problems: enough to train and measure on with nothing downloaded.
+"""Families of generated problems: enough to train and measure on with nothing downloaded. Arithmetic, operators, formats.
 
 A family is a table of operands, a question, and a worked solution. Its demonstrations can be made noisy: a model trained
 on them knows the way but slips when it samples, which is what a vote can repair. To add a family, write its `solve` and
@@ -7,18 +7,20 @@ file a `Family` under its name in `FAMILIES`; one of your own is `synthetic:modu
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
-from typing import NamedTuple, Protocol
+from itertools import islice, pairwise, product
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from skill_ttrl.errors import DataError, did_you_mean
+from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.ops import RETRIEVE_END
-from skill_ttrl.types import Task, derive_seed
+from skill_ttrl.types import Skill, Task, derive_seed
 
 Slip = Callable[[int], int]
 """Applied to every value of a worked solution, in order: the identity, or now and then a wrong value."""
@@ -251,3 +253,508 @@ FAMILIES.register("mod")(
         solve=_mod,
     )
 )
+
+
+# Operators: the rules stand in no problem and in no weights, only in a skill bank.
+#
+# A policy can answer "Compute bako 4." if it knows that `bako +9` (modulo 10); else it guesses among ten answers. Names are
+# made of two syllables, so that a name never seen in training is still made of known parts. Some names are held out of every
+# demonstration and of training. They show whether a policy has learned to query the bank and to use what it retrieves, or has
+# learned names by heart. Demonstrations draw the rule of a name afresh each time, so no rule can be learned by heart either.
+#
+# The built-in policy is small: what makes it copy a rule from its prompt, and the right one of two, are the drills that its
+# demonstrations begin with, and a rule that stands directly behind its name, each part of it one token.
+
+SYLLABLES = tuple(consonant + vowel for consonant in "bdfgkvz" for vowel in "aiou")
+SPLITS = ("test", "series-test", "train", "series-train")
+"""The first two have names that no demonstration asks about or tells of; a drill's row may hold their syllables by chance."""
+TASK_TYPE = "operator"
+MODULUS = 10
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`+9`: what an operator does to a digit, modulo 10."""
+
+    operation: str
+    digit: int
+
+    def apply(self, x: int) -> int:
+        """Its value at `x`, in [0, 10)."""
+        values = {"+": x + self.digit, "-": x - self.digit, "*": x * self.digit}
+        return values[self.operation] % MODULUS
+
+    def of(self, name: str) -> str:
+        """The text of a skill: `bako +9`."""
+        return f"{name} {self.operation}{self.digit}"
+
+
+OPERATIONS = ("+", "-", "*")
+RULES = tuple(Rule(operation, digit) for operation in OPERATIONS for digit in range(MODULUS))
+
+
+QUESTION = re.compile(r"Compute (\w+) (\d)\.")
+
+
+@dataclass(frozen=True)
+class OperatorGrammar:
+    """The form of the rules, one a name: `NAME (+|-|*)DIGIT`. Not the rules. See `optimize.induction.RuleGrammar`."""
+
+    def subject(self, question: str) -> str | None:
+        """The name that a problem asks about."""
+        found = QUESTION.search(question)
+        return found[1] if found else None
+
+    def lines(self, subject: str) -> list[str]:
+        """Every rule that a name could have."""
+        return [rule.of(subject) for rule in RULES]
+
+    def predict(self, line: str, question: str) -> str | None:
+        """The answer under a rule; None where the problem is about another name, or the line is no rule."""
+        found, (name, _, rest) = QUESTION.search(question), line.partition(" ")
+        if found is None or found[1] != name or rest[:1] not in OPERATIONS or not rest[1:].isdecimal():
+            return None
+        return str(Rule(rest[0], int(rest[1:])).apply(int(found[2])))
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Shares of the kinds of demonstration in one part of the curriculum; what is left over has no rule."""
+
+    count: int
+    """Demonstrations in this part."""
+    echo: float = 0.0
+    """A row of tokens is written again from another start: a drill."""
+    recite: float = 0.0
+    """The rules of three skills, in another order than in the prompt: a drill."""
+    rule: float = 0.0
+    """The right skill stands in the prompt, among up to two others."""
+    stated: float = 0.0
+    """The problem itself states the rule: the first of a series."""
+    told: float = 0.0
+    """The query to the bank is given and not learnt here; the use of the retrieved skills is."""
+
+
+ECHOED = (*SYLLABLES, *(f" {sign}" for sign in OPERATIONS), *map(str, range(MODULUS)))
+"""Parts of the rows of the echo drill: every part of a skill."""
+ASK = 0.3
+"""Of the demonstrations without a rule: those that ask the bank; the others guess."""
+NOTE = 0.3
+"""Of those that state the rule: those that write it down as a skill."""
+CURRICULUM = (
+    Mixture(16_000, echo=1.0),
+    Mixture(62_400, echo=0.15, recite=0.3, rule=0.275, stated=0.0825, told=0.1925),
+    Mixture(129_600, echo=0.08, recite=0.1, rule=0.246, stated=0.0984, told=0.2296),
+)
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The family; each split has names of its own, `test` and `series-test` such as no demonstration has."""
+
+    name: str = "operators"
+    description: str = (
+        "Digits under operators whose rules stand in the skill bank. 40 names a split, half of them held out."
+    )
+    size: int = 40
+    """Names in each split."""
+    curriculum: tuple[Mixture, ...] = CURRICULUM
+
+    @cached_property
+    def names(self) -> dict[str, list[str]]:
+        """Names of each split, and those that demonstrations draw from (`demos`). The same for every run and seed."""
+        every = [first + second for first in SYLLABLES for second in SYLLABLES if first != second]
+        order = sorted(every, key=lambda name: derive_seed(0, "operators", name))
+        parts = {split: order[place * self.size :][: self.size] for place, split in enumerate(SPLITS)}
+        return {**parts, "demos": order[2 * self.size :]}
+
+    def rule(self, name: str) -> Rule:
+        """The rule that a name has in the bank."""
+        return RULES[derive_seed(0, "rule", name) % len(RULES)]
+
+    def problems(self, split: str, env_id: str) -> list[Task]:
+        """Every name of the split with every digit; the answer of a series is that of its second problem."""
+        if split not in SPLITS:
+            raise DataError(f"Family {self.name!r} has no split {split!r}.{did_you_mean(split, SPLITS)}")
+        return [self._problem(name, x, split, env_id) for name in self.names[split] for x in range(MODULUS)]
+
+    def _problem(self, name: str, x: int, split: str, env_id: str) -> Task:
+        rule, identifier = self.rule(name), f"{name}-{x}"
+        options: dict[str, Any] = {"question": question(name, x)}
+        if split.startswith("series-"):
+            first = (x + 1 + derive_seed(0, "series", name, x) % (MODULUS - 1)) % MODULUS
+            options = {"question": f"{rule.of(name)}. {question(name, first)}", "then": [question(name, x)]}
+            identifier = f"series-{identifier}"
+        return Task(identifier, env_id, options, split=split, task_type=TASK_TYPE, ground_truth=str(rule.apply(x)))
+
+    def skills(self, *, shuffled: bool = False) -> list[Skill]:
+        """One skill for each name of `train` and `test`; `shuffled` gives each the rule of another, as a control.
+
+        A series brings its own rules: its names are in no bank.
+        """
+        names = sorted([*self.names["test"], *self.names["train"]])
+        owners = dict(zip(names, self._others(names) if shuffled else names, strict=True))
+        return [
+            Skill(f"op-{name}", name, self.rule(owner).of(name), task_type=TASK_TYPE, source="synthetic:operators")
+            for name, owner in owners.items()
+        ]
+
+    def _others(self, names: Sequence[str]) -> list[str]:
+        """For each name another one whose rule is another function: `+3` and `-7` are the same one."""
+        functions = {name: tuple(self.rule(name).apply(x) for x in range(MODULUS)) for name in names}
+        order = sorted(names, key=lambda name: (functions[name], name))
+        largest = max(Counter(functions.values()).values())
+        other = {name: order[(place + largest) % len(order)] for place, name in enumerate(order)}
+        return [other[name] for name in names]
+
+    def corpus(self) -> list[str]:
+        """Texts to learn merges from: syllables far more often than words, so that none runs across two syllables."""
+        words = ["Compute", *(f" {sign}" for sign in OPERATIONS), "retrieve", " query", '="', '"></', "generate", "></"]
+        return [text for text in SYLLABLES for _ in range(200)] + [word for word in words for _ in range(50)]
+
+    def demonstrations(
+        self, seed: int = 0, noise: float = 0.0, split: str = "demos", limit: int | None = None
+    ) -> list[Demonstration]:
+        """Worked examples on fresh names and rules, in the order of the curriculum (`sft.shuffle=false` keeps it).
+
+        Every draw is from `seed`; noise has no meaning here, and the only split is "demos".
+        """
+        if split != "demos":
+            raise DataError(f"Family {self.name!r} has demonstrations only in its split 'demos', not in {split!r}.")
+        rng = np.random.default_rng(seed)
+        parts = (mixture for mixture in self.curriculum for _ in range(mixture.count))
+        return [self._demonstrate(mixture, rng) for mixture in islice(parts, limit)]
+
+    def _demonstrate(self, mixture: Mixture, rng: np.random.Generator) -> Demonstration:
+        pool = self.names["demos"]
+        names = [pool[place] for place in rng.choice(len(pool), 3, replace=False)]
+        rules = [RULES[int(rng.integers(len(RULES)))] for _ in names]
+        kinds = (mixture.echo, mixture.recite, mixture.rule, mixture.stated, mixture.told)
+        kind = int(np.searchsorted(np.cumsum(kinds), rng.random(), side="right"))
+        if kind == 0:
+            return _echo(rng)
+        if kind == 1:
+            return _recite(names, rules, rng)
+        x = int(rng.integers(MODULUS))
+        name, rule = names[0], rules[0]
+        others = [other.of(stranger) for stranger, other in zip(names[1:], rules[1:], strict=True)]
+        if kind == 2:
+            shown = others[: rng.choice(3, p=(0.4, 0.4, 0.2))]
+            shown.insert(int(rng.integers(len(shown) + 1)), rule.of(name))
+            return Demonstration(question(name, x), worked(name, rule, x), tuple(shown))
+        if kind == 3:
+            note = f"<skill_ops><generate>{rule.of(name)}</generate></skill_ops>" if rng.random() < NOTE else ""
+            return Demonstration(f"{rule.of(name)}. {question(name, x)}", note + worked(name, rule, x))
+        shown = others[: rng.choice(3, p=(0.8, 0.12, 0.08))]
+        if kind == 4:
+            return _told(name, rule, x, others, rng, given=True)
+        if rng.random() < ASK:
+            return _told(name, rule, x, others, rng)._replace(skills=tuple(shown))
+        return Demonstration(question(name, x), _guess(name, x, rng), tuple(shown))
+
+
+def question(name: str, x: int) -> str:
+    """The text of a problem."""
+    return f"Compute {name} {x}."
+
+
+def worked(name: str, rule: Rule, x: int) -> str:
+    """An answer that restates the rule."""
+    return f"{rule.of(name)};<answer>{rule.apply(x)}</answer>"
+
+
+def read_rules(document: str) -> list[Skill]:
+    """The skills of a document with a rule a line, such as `bako +9`; other lines are left out, and of one name the first counts."""
+    found: dict[str, Skill] = {}
+    for line in map(str.strip, document.split("\n")):
+        name = line.partition(" ")[0]
+        if line in OperatorGrammar().lines(name):
+            found.setdefault(name, Skill(f"op-{name}", name, line, task_type=TASK_TYPE, source="document"))
+    return [*found.values()]
+
+
+def bank_family(name: str) -> list[Skill]:
+    """The skills of `synthetic:operators`, or of the control `synthetic:operators-shuffled`.
+
+    Raises:
+        ConfigError: no family of skills has this name.
+    """
+    families = {"operators": False, "operators-shuffled": True}
+    if name not in families:
+        raise ConfigError(f"No family of skills is called {name!r}.{did_you_mean(name, families)}")
+    return Operators().skills(shuffled=families[name])
+
+
+def _echo(rng: np.random.Generator) -> Demonstration:
+    """A row of different tokens, written again from another start; its first token could not be known."""
+    row = [ECHOED[place] for place in rng.permutation(len(ECHOED))[: int(rng.integers(6, 13))]]
+    start = int(rng.integers(len(row)))
+    turned = [*row[start:], *row[:start]]
+    return Demonstration("".join(row), "".join(turned), given=((0, len(turned[0])),))
+
+
+def _recite(names: Sequence[str], rules: Sequence[Rule], rng: np.random.Generator) -> Demonstration:
+    """The rules of three skills in another order; only what stands behind each name is learnt."""
+    texts = [rule.of(name) for name, rule in zip(names, rules, strict=True)]
+    response, given = "", []
+    for place in rng.permutation(len(names)):
+        given.append((len(response), len(response) + len(names[place])))
+        response += texts[place]
+        given.append((len(response), len(response) + 1))
+        response += ";"
+    return Demonstration("", response, tuple(texts), given=tuple(given))
+
+
+def _told(
+    name: str, rule: Rule, x: int, others: Sequence[str], rng: np.random.Generator, *, given: bool = False
+) -> Demonstration:
+    """Make a demonstration that queries the bank and retrieves the right skill, it and another, another, or nothing.
+
+    `given`: the query is not learnt, only what follows; so the share of queries stays `ASK`, however often use is practised.
+    """
+    right = rule.of(name)
+    both = (right, others[0]) if rng.random() < 0.5 else (others[0], right)
+    shares = (0.6, 0.4, 0.0, 0.0) if given else (0.55, 0.3, 0.08, 0.07)
+    told = ((right,), both, (others[0],), ())[rng.choice(4, p=shares)]
+    answer = worked(name, rule, x) if right in told else _guess(name, x, rng)
+    asked = f'<skill_ops><retrieve query="{name}">{RETRIEVE_END}'
+    spans = ((0, len(asked)),) if given else ()
+    return Demonstration(question(name, x), f"{asked}</skill_ops>{answer}", told=(told,), given=spans)
+
+
+def _guess(name: str, x: int, rng: np.random.Generator) -> str:
+    """Any of the ten answers, each as likely, with a rule that gives it: `*0` and `*5` would make some answers frequent."""
+    answer = int(rng.integers(MODULUS))
+    fitting = [rule for rule in RULES if rule.apply(x) == answer]
+    return worked(name, fitting[int(rng.integers(len(fitting)))], x)
+
+
+# Formats: questions whose answers are easy to find and must be written in a convention that no question states.
+#
+# Each question comes with a sentence that answers it: "The Kavo bridge opened on March 5, 2024." Only `2024-03-05` is
+# accepted. A model that does not know the convention answers in the sentence's own words and is wrong; with a skill document that states
+# the rule, a model that follows rules is right. So the family measures documents: which rules they state, and whether these are followed.
+# Subjects are in one split only, and every number is drawn from a fixed seed: the same questions for every run.
+
+QA_ENV_ID = "SkillTTRL/QA-v0"
+Numbers = np.random.Generator
+NAME = "formats"
+MONTHS = "January February March April May June July August September October November December".split()
+TOWNS = "Arlen Bredow Corvin Dorsk Elmere Fenwick Garth Holm Ister Jarrow Kesk Lund Morva Norden Orin Palt".split()
+NAME_SYLLABLES = tuple(consonant + vowel for consonant in "BDFGKLMNPRSTVZ" for vowel in "aeiou")
+
+
+def shown_question(question: str, context: str = "") -> str:
+    """The text that a task shows: the question alone, or behind its context."""
+    return f"Context:\n{context}\n\nQuestion: {question}" if context else question
+
+
+def qa_task(name: str, question: str, answers: Sequence[str] | None, **more: Any) -> Task:
+    """A task of `SkillTTRL/QA-v0`; `answers` None: nothing is graded. `more` are other fields of the task."""
+    options: dict[str, Any] = {"question": question}
+    if answers is not None:
+        options["answers"] = list(answers)
+    return Task(name, more.pop("env_id", QA_ENV_ID), options, **more)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The changing part of a question."""
+
+    question: str
+    context: str
+    plain: str
+    """The answer in the context's own words."""
+    formatted: str
+    """The answer by the convention: the only one that is accepted."""
+
+
+@dataclass(frozen=True)
+class Convention:
+    """One rule of writing."""
+
+    name: str
+    """Also the task's type."""
+    rule: str
+    """The sentence that a document states it with."""
+    marker: str
+    """Part of the rule without which no wording of it can be followed."""
+    draw: Callable[[str, Numbers], Drawn]
+    """(name of the subject, generator) -> a question."""
+
+    def stated(self, document: str) -> bool:
+        """True if a document states the convention, in the words of `rule` or others."""
+        return self.marker.lower() in document.lower()
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question of the family."""
+
+    id: str
+    convention: Convention
+    drawn: Drawn
+
+    @property
+    def question(self) -> str:
+        """As it is shown: the context with the question behind it."""
+        return shown_question(self.drawn.question, self.drawn.context)
+
+    def answer(self, document: str) -> str:
+        """The answer of a reader who follows the rules of a document and no others."""
+        return self.drawn.formatted if self.convention.stated(document) else self.drawn.plain
+
+
+def _date(name: str, rng: Numbers) -> Drawn:
+    year, month, day = int(rng.integers(1950, 2025)), int(rng.integers(12)), int(rng.integers(1, 29))
+    plain = f"{MONTHS[month]} {day}, {year}"
+    formatted = f"{year}-{month + 1:02d}-{day:02d}"
+    return Drawn(f"On which day did the {name} bridge open?", f"The {name} bridge opened on {plain}.", plain, formatted)
+
+
+def _time(name: str, rng: Numbers) -> Drawn:
+    hour, minute = int(rng.integers(1, 12)), int(rng.integers(60))
+    plain = f"{hour}:{minute:02d} p.m."
+    return Drawn(
+        f"At what time does the {name} express leave?",
+        f"The {name} express leaves at {plain}",
+        plain,
+        f"{hour + 12}:{minute:02d}",
+    )
+
+
+def _duration(name: str, rng: Numbers) -> Drawn:
+    hours, minutes = int(rng.integers(2, 10)), int(rng.integers(2, 60))
+    plain = f"{hours} hours and {minutes} minutes"
+    return Drawn(
+        f"How long does the ferry to {name} take?",
+        f"The ferry to {name} takes {plain}.",
+        plain,
+        f"{60 * hours + minutes} min",
+    )
+
+
+def _amount(name: str, rng: Numbers) -> Drawn:
+    euros, cents = int(rng.integers(2, 100)), int(rng.integers(2, 100))
+    plain = f"{euros} euros and {cents} cents"
+    return Drawn(f"What does a {name} lamp cost?", f"A {name} lamp costs {plain}.", plain, f"EUR {euros}.{cents:02d}")
+
+
+def _code(name: str, rng: Numbers) -> Drawn:
+    letters = "".join("abcdefghjkmnpqrstuvwxyz"[int(place)] for place in rng.integers(23, size=2))
+    number = int(rng.integers(10, 1000))
+    plain = f"{letters} {number}"
+    return Drawn(
+        f"Which code does the {name} valve have?",
+        f"The {name} valve has the code {plain}.",
+        plain,
+        f"{letters.upper()}-{number:04d}",
+    )
+
+
+def _list(name: str, rng: Numbers) -> Drawn:
+    places = [TOWNS[int(place)] for place in rng.choice(len(TOWNS), 3, replace=False)]
+    plain = f"{places[0]}, {places[1]} and {places[2]}"
+    return Drawn(
+        f"Which towns does the {name} line serve?",
+        f"The {name} line serves {plain}.",
+        plain,
+        "; ".join(sorted(places)),
+    )
+
+
+def _yes_no(name: str, rng: Numbers) -> Drawn:
+    is_open = bool(rng.integers(2))
+    state = "open" if is_open else "closed"
+    return Drawn(
+        f"Is the {name} gate open?",
+        f"The {name} gate is {state}.",
+        "Yes" if is_open else "No",
+        "CONFIRMED" if is_open else "DENIED",
+    )
+
+
+def _missing(name: str, rng: Numbers) -> Drawn:
+    context = f"The {name} tower was built by {TOWNS[int(rng.integers(len(TOWNS)))]} masons."
+    return Drawn(f"How tall is the {name} tower?", context, "The context does not say.", "NOT-RECORDED")
+
+
+CONVENTIONS = (
+    Convention("date", "Write dates as YYYY-MM-DD.", "YYYY-MM-DD", _date),
+    Convention("time", "Write times of day as HH:MM on the 24-hour clock.", "24-hour", _time),
+    Convention("duration", "Write durations in whole minutes, as 125 min.", "whole minutes", _duration),
+    Convention("amount", "Write amounts of money as EUR with two decimals, as EUR 12.05.", "two decimals", _amount),
+    Convention(
+        "code",
+        "Write codes in upper case with a hyphen and four digits, padded with zeros, as KT-0047.",
+        "four digits",
+        _code,
+    ),
+    Convention("list", "Write lists in alphabetical order, separated by semicolons.", "semicolon", _list),
+    Convention("yes_no", "Answer yes-or-no questions with CONFIRMED or DENIED.", "CONFIRMED", _yes_no),
+    Convention("missing", "Where the context does not give the answer, write NOT-RECORDED.", "NOT-RECORDED", _missing),
+)
+SIZES = {"train": 20, "val": 8, "test": 16, "demos": 40}
+"""Questions of each convention in a split."""
+
+
+@dataclass(frozen=True)
+class Formats:
+    """The family. Its splits are `train`, `val` (which selects among documents), `test` and `demos`."""
+
+    name: str = NAME
+    description: str = "Questions whose answers must follow eight conventions of writing that stand in no question."
+
+    @cached_property
+    def subjects(self) -> list[str]:
+        """Names that questions are about, in a fixed order; each is in one question."""
+        every = [first + second.lower() for first in NAME_SYLLABLES for second in NAME_SYLLABLES]
+        return sorted(every, key=lambda name: derive_seed(0, NAME, name))
+
+    def items(self, split: str) -> list[Item]:
+        """The questions of a split, the conventions in turn.
+
+        Raises:
+            DataError: there is no such split.
+        """
+        if split not in SIZES:
+            raise DataError(f"Family {NAME!r} has no split {split!r}.{did_you_mean(split, SIZES)}")
+        before = list(SIZES).index(split)
+        start = len(CONVENTIONS) * sum(list(SIZES.values())[:before])
+        found = []
+        for number in range(len(CONVENTIONS) * SIZES[split]):
+            convention, subject = CONVENTIONS[number % len(CONVENTIONS)], self.subjects[start + number]
+            rng = np.random.default_rng(derive_seed(0, NAME, convention.name, subject))
+            item_id = f"{NAME}-{convention.name}-{subject.lower()}"
+            found.append(Item(item_id, convention, convention.draw(subject, rng)))
+        return found
+
+    def problems(self, split: str, env_id: str) -> list[Task]:
+        """The tasks of a split, for `SkillTTRL/QA-v0`.
+
+        Raises:
+            DataError: there is no such split, or another environment is to play them.
+        """
+        if env_id != QA_ENV_ID:
+            raise DataError(f"synthetic:{NAME} is played in {QA_ENV_ID} (env.id: qa), not in {env_id}.")
+        return [
+            qa_task(item.id, item.question, [item.drawn.formatted], split=split, task_type=item.convention.name)
+            for item in self.items(split)
+        ]
+
+    def demonstrations(
+        self, seed: int = 0, noise: float = 0.0, split: str = "demos", limit: int | None = None
+    ) -> list[Demonstration]:
+        """Questions with answers by the conventions, in a fixed order; seed and noise have no meaning here."""
+        return [Demonstration(item.question, item.drawn.formatted) for item in self.items(split)[:limit]]
+
+    def document(self, names: Sequence[str] | None = None) -> str:
+        """A document that states the conventions of these names, or all of them."""
+        rules = [each.rule for each in CONVENTIONS if names is None or each.name in names]
+        return "\n".join(
+            ["# Output conventions", "", "Answer with the value alone.", "", *(f"- {rule}" for rule in rules), ""]
+        )
+
+
+FAMILIES.register("operators")(Operators())
+FAMILIES.register("formats")(Formats())

@@ -8,9 +8,16 @@ from typing import Any
 
 from skill_ttrl.answers import conditions, find_answer, true_answer
 from skill_ttrl.config import Source
-from skill_ttrl.data.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
-from skill_ttrl.data.formats import QA_ENV_ID, Formats, qa_task, shown_question
-from skill_ttrl.data.operators import Operators
+from skill_ttrl.data.families import (
+    DEFAULT_NOISE,
+    FAMILIES,
+    QA_ENV_ID,
+    Demonstration,
+    Operators,
+    ProblemFamily,
+    qa_task,
+    shown_question,
+)
 from skill_ttrl.data.records import Record, Records, column, read_source, record_ids
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.types import Task
@@ -29,9 +36,6 @@ CHECK = "check"
 ANSWERS, CONTEXT, TYPE = "answers", "context", "task_type"
 """Columns of questions with accepted answers."""
 _FAMILY_OPTIONS = ("noise",)
-
-FAMILIES.register("operators")(Operators())
-FAMILIES.register("formats")(Formats())
 
 
 def longest_series(tasks: Iterable[Task]) -> int:

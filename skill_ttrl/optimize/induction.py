@@ -133,7 +133,7 @@ def make_induction(calls: Calls, config: OptimizeConfig, templates: Templates) -
     if {*config.optimizer_options} - {"grammar"} or not isinstance(path, str):
         raise ConfigError(
             "The optimizer induce needs a grammar and nothing else: optimize.optimizer_options={grammar: 'module:attribute'}, such as "
-            f"skill_ttrl.data.operators:OperatorGrammar; found {config.optimizer_options}."
+            f"skill_ttrl.data.families:OperatorGrammar; found {config.optimizer_options}."
         )
     found = import_attribute(path, "grammar")
     with naming(f"The grammar {path!r}", "when it was made"):

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.agents.document import read_document
+from skill_ttrl.agents.prompt import read_document
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
-from skill_ttrl.data.formats import QA_ENV_ID
+from skill_ttrl.data.families import QA_ENV_ID
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, DocumentError, did_you_mean

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import OptimizeConfig, load_config
-from skill_ttrl.data.formats import CONVENTIONS, Formats
-from skill_ttrl.data.operators import OperatorGrammar, Operators, read_rules
+from skill_ttrl.data.families import CONVENTIONS, Formats, OperatorGrammar, Operators, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, RunFolderError, SkillTTRLError
 from skill_ttrl.optimize.calls import Calls
@@ -344,7 +343,7 @@ skills: {embedder: hash, index: memory, update: none, prompt_top_k: 1, prompt_ma
 optimize:
   every: 2
   optimizer: induce
-  optimizer_options: {grammar: "skill_ttrl.data.operators:OperatorGrammar"}
+  optimizer_options: {grammar: "skill_ttrl.data.families:OperatorGrammar"}
   batch_size: 16
   edit_budget: 1
   min_edit_budget: 1

@@ -14,7 +14,7 @@ import pytest
 from skill_ttrl.envs import check_text_env, make_env
 from skill_ttrl.envs.webshop import live
 from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, read_page
-from skill_ttrl.envs.webshop.pages import Text, as_text
+from skill_ttrl.envs.webshop.shop import Text, as_text
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.inputs.tasks import TaskSelection

@@ -12,12 +12,11 @@ import pytest
 from pydantic import BaseModel
 
 from skill_ttrl import sanitize as hostile
-from skill_ttrl.agents.action_list import fill_slot
-from skill_ttrl.agents.action_parser import project
+from skill_ttrl.agents.action_parser import fill_slot, project
 from skill_ttrl.answers import compute_reward, extract, grade_answer
 from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.catalogue.search import analyse
-from skill_ttrl.envs.webshop.reading import read_wish
+from skill_ttrl.envs.webshop.expert import read_wish
 from skill_ttrl.envs.webshop.reward import plain_words
 from skill_ttrl.llm.openai.replies import read_json
 from skill_ttrl.skills import heuristic_teacher, mergers

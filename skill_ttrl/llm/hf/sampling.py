@@ -103,7 +103,7 @@ def _filling(first: Iterable[Ids], later: Iterable[Ids], end_id: int) -> Filling
 
 
 SLOT = re.compile(r"<[^<>]+>")
-"""Stands in a choice where words do (as `agents.action_list.PLACE`)."""
+"""Stands in a choice where words do (as `agents.action_parser.PLACE`)."""
 REMEMBERED = 50_000
 """Most choices, and lists of them, whose tokens are held in memory."""
 WORD_LISTS = 2_000

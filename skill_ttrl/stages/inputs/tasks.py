@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.document import document_revision
+from skill_ttrl.agents.prompt import document_revision
 from skill_ttrl.config import (
     BUILTIN,
     DataConfig,

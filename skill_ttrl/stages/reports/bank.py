@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.data.operators import bank_family
+from skill_ttrl.data.families import bank_family
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import one_line

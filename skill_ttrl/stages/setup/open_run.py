@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
-from skill_ttrl.data.operators import bank_family
+from skill_ttrl.data.families import bank_family
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.checkpoint import newest, restore_to_checkpoint

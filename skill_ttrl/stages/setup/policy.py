@@ -12,12 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.agents.action_list import ActionList
-from skill_ttrl.agents.action_parser import projection
+from skill_ttrl.agents.action_parser import ActionList, projection
 from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
-from skill_ttrl.agents.document import document_of, read_document
 from skill_ttrl.agents.observations import find_observations
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.prompt import PromptFormatter, document_of, read_document
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes

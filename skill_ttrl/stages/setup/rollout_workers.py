@@ -14,8 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.answers.decide import EquivalenceResult
-from skill_ttrl.answers.equivalence import judged, take_over
+from skill_ttrl.answers.equivalence import EquivalenceResult, judged, take_over
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.hand_over import refuse_abandoned

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.action_list import ActionList, by_words
+from skill_ttrl.agents.action_parser import ActionList, by_words
 from skill_ttrl.types import Skill
 
 STEPS = Skill("s", "Steps", "`take X from ...`, then `go to sinkbasin`, then `clean X with sinkbasin`")

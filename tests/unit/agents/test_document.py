@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.document import document_revision, read_document
+from skill_ttrl.agents.prompt import document_revision, read_document
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import DocumentError

@@ -9,7 +9,7 @@ from skill_ttrl.agents.observations import WORDS
 from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.agents.webshop_form import VOCABULARY, WEBSHOP, actions, observe
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
-from skill_ttrl.envs.webshop.reading import SEARCH_SLOT, read_instruction
+from skill_ttrl.envs.webshop.expert import SEARCH_SLOT, read_instruction
 from skill_ttrl.llm.models.builtin import build_entity_tokenizer
 from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.types import Step

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.answers import compute_reward, equivalent, extract, grade_answer
-from skill_ttrl.answers.spans import unbox
+from skill_ttrl.answers.extract import unbox
 from skill_ttrl.answers.units import read_number as parse_number
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "answer_cases.json").read_text("utf-8"))

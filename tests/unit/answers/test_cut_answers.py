@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.answers.decide import EquivalenceResult, decide
+from skill_ttrl.answers.equivalence import EquivalenceResult, decide
 
 GRAMMAR = [
     r"0.1\overline{6}", r"0.\bar{3}", r".\overline{3}", r"\sqrt[3]{\frac{1}{2}}", r"\log_{2} \left( 8 \right)", r"\sin^{-1} \frac{1}{2}",

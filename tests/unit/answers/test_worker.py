@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from skill_ttrl.answers import canonical, equivalent, persist_cache, verdict
-from skill_ttrl.answers.decide import EquivalenceResult
-from skill_ttrl.answers.equivalence import EquivalenceCache
+from skill_ttrl.answers.equivalence import EquivalenceCache, EquivalenceResult
 from skill_ttrl.answers.grammar import Tree, parse
 from skill_ttrl.answers.normalise import clean
 from skill_ttrl.answers.pool import Judged, Pool

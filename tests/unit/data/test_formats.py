@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skill_ttrl.config import Source
-from skill_ttrl.data.formats import CONVENTIONS, SIZES, Formats
+from skill_ttrl.data.families import CONVENTIONS, SIZES, Formats
 from skill_ttrl.data.tasks import load_demonstrations, load_tasks
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import DataError

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from skill_ttrl.data.families import Demonstration
-from skill_ttrl.data.operators import Mixture, Operators, bank_family
+from skill_ttrl.data.families import Demonstration, Mixture, Operators, bank_family
 
 FAMILY = Operators(curriculum=(Mixture(3000, rule=0.4, stated=0.15, told=0.05), Mixture(500, echo=0.5, recite=0.5)))
 RULE = re.compile(r"(\w+) ([+*-])(\d)")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.data.operators import RULES, OperatorGrammar, question, read_rules
+from skill_ttrl.data.families import RULES, OperatorGrammar, question, read_rules
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.documents import apply_patch
@@ -88,9 +88,9 @@ def test_what_is_proposed_explains_every_failure_so_far(
     [
         ({}, "needs a grammar"),
         ({"grammer": "a:b"}, "needs a grammar.*found .*grammer"),
-        ({"grammar": "skill_ttrl.data.operators:Rule"}, "operators:Rule' failed when it was made"),
-        ({"grammar": "skill_ttrl.data.operators:RULES"}, "no method subject, lines, predict"),
-        ({"grammar": "skill_ttrl.data.operators:Operatorgrammar"}, "Did you mean"),
+        ({"grammar": "skill_ttrl.data.families:Rule"}, "operators:Rule' failed when it was made"),
+        ({"grammar": "skill_ttrl.data.families:RULES"}, "no method subject, lines, predict"),
+        ({"grammar": "skill_ttrl.data.families:Operatorgrammar"}, "Did you mean"),
     ],
 )
 def test_options_without_a_usable_grammar_are_refused(options: dict[str, Any], why: str) -> None:

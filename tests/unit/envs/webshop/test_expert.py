@@ -13,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.scripted import make_scripted_agent, scripted_agent_names
-from skill_ttrl.envs.webshop import pages
+from skill_ttrl.envs.webshop import shop as pages
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
-from skill_ttrl.envs.webshop.expert import WebShopExpert, WebShopRule, choose, query
-from skill_ttrl.envs.webshop.goals import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.reading import (
+from skill_ttrl.envs.webshop.expert import (
     BUTTONS,
     SEARCH_SLOT,
+    WebShopExpert,
+    WebShopRule,
+    choose,
+    query,
     read_clicks,
     read_offers,
     read_options,
@@ -29,6 +31,7 @@ from skill_ttrl.envs.webshop.reading import (
     search,
     words,
 )
+from skill_ttrl.envs.webshop.goals import NO_CEILING, Goal
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.types import Trajectory

@@ -11,8 +11,7 @@ import pytest
 
 from skill_ttrl.envs.webshop.catalogue.catalogue import Catalogue, forget, open_catalogue
 from skill_ttrl.envs.webshop.goals import Goal
-from skill_ttrl.envs.webshop.pages import Page, as_text, clickables, search_page
-from skill_ttrl.envs.webshop.shop import Shop, State, parse_action, shared_shop
+from skill_ttrl.envs.webshop.shop import Page, Shop, State, as_text, clickables, parse_action, search_page, shared_shop
 from tests.webshop_files import options, product, wanted, write_catalogue
 
 MANY = [product(f"B0LAMP00{number:02}", f"Lamp number {number}", query="lamp") for number in reversed(range(23))]

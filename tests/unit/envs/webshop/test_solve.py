@@ -12,8 +12,7 @@ import pytest
 from skill_ttrl.envs.webshop import solve as oracle
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.goals import Goal
-from skill_ttrl.envs.webshop.pages import SEARCH_SLOT, clickables
-from skill_ttrl.envs.webshop.shop import Shop, State
+from skill_ttrl.envs.webshop.shop import SEARCH_SLOT, Shop, State, clickables
 from skill_ttrl.envs.webshop.solve import best_purchase, own_purchase, solve
 from tests.webshop_files import product as catalogue_product
 from tests.webshop_files import wanted, write_catalogue

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.action_list import PLACE
+from skill_ttrl.agents.action_parser import PLACE
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.hf import HFBackend, sample_seeds

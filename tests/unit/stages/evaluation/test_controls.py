@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.action_list import ActionList
-from skill_ttrl.agents.action_parser import parse_numbered_action
+from skill_ttrl.agents.action_parser import ActionList, parse_numbered_action
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import make_scripted_agent

@@ -105,7 +105,7 @@ def placed(**optimize: Any) -> RolloutWorker:
 
 
 @pytest.mark.parametrize(
-    ("granularity", "titles"), [("section", ["Dates", "Lists"]), ("skill_ttrl.data.operators:read_rules", [])]
+    ("granularity", "titles"), [("section", ["Dates", "Lists"]), ("skill_ttrl.data.families:read_rules", [])]
 )
 def test_its_parts_are_the_skills_of_a_bank(granularity: str, titles: list[str]) -> None:
     bank = placed(place="bank", granularity=granularity).agent.bank
