@@ -91,18 +91,11 @@ def _of_array(path: Path) -> Iterator[Trajectory]:
 
 def _missing(path: Path) -> str:
     """Why a path is no file of episodes, and what to name."""
-    if not path.is_dir():
-        file = path.with_suffix(".jsonl")  # what collect writes is called so
-        named = "" if file == path else f" Then name that file: {file}."
-        return (
-            f"There is no file of episodes at {path}. Collect some: skillttrl collect --env alfworld -o {file}{named}"
-        )
-    there = [path / name for name in ("trajectories.jsonl", "collected.jsonl") if (path / name).is_file()]
-    return f"{path} is a folder. " + (
-        f"Name a file of episodes in it: {', '.join(map(str, there))}."
-        if there
-        else "Expected a file of episodes, as skillttrl collect writes it."
-    )
+    if path.is_dir():
+        there = [str(path / name) for name in ("trajectories.jsonl", "collected.jsonl") if (path / name).is_file()]
+        return f"{path} is a folder. Name a file of episodes, as skillttrl collect writes it{': ' * bool(there)}{', '.join(there)}."
+    file = path.with_suffix(".jsonl")
+    return f"There is no file of episodes at {path}. Collect some and name that file: skillttrl collect --env alfworld -o {file}"
 
 
 def episode_corpus(files: Files) -> list[str]:

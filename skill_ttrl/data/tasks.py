@@ -160,11 +160,40 @@ def system_message(source: Source) -> str | None:
 
 
 def _questions(source: Source, records: Records) -> tuple[list[str], str | None]:
-    """(problems, the system message that stands before all of them)."""
+    """(problems, the system message that stands before all of them).
+
+    In a column of conversations (verl's layout) a problem is a user's message, which may have a system message before it. The agent puts
+    the problem into its template, as it does one that is a text.
+
+    Raises:
+        DataError: a conversation of another shape, or system messages that differ.
+    """
     name = _prompt_column(source, records)
-    if isinstance(records.rows[0].get(name), list):
-        return _read_chats(records, name)
-    return column(records, name), None
+    if not isinstance(records.rows[0].get(name), list):
+        return column(records, name), None
+    chats = []
+    for row, place in zip(records.rows, records.places, strict=True):
+        roles, contents = _conversation(row.get(name), name, place)
+        if roles not in (["user"], ["system", "user"]):
+            raise DataError(
+                f"{place}: {name!r} must be one user message, optionally preceded by a system message; found roles {roles}."
+            )
+        chats.append((contents[0] if len(contents) == 2 else None, contents[-1]))
+        if chats[-1][0] != chats[0][0]:
+            raise DataError(
+                f"{place}: its system message differs from that of {records.places[0]}. A run sends one system message with every prompt (agent.system): move what differs into the user's message."
+            )
+    return [question for _, question in chats], chats[0][0]
+
+
+def _conversation(messages: Any, name: str, place: str) -> tuple[list[Any], list[str]]:
+    """(roles, contents) of the messages in a record."""
+    listed = messages if isinstance(messages, list) else []
+    turns = [each if isinstance(each, Mapping) else {} for each in listed]
+    contents = [turn.get("content") for turn in turns]
+    if not all(isinstance(content, str) for content in contents):
+        raise DataError(f"{place}: the 'content' of each message of {name!r} must be a text.")
+    return [turn.get("role") for turn in turns], [str(content) for content in contents]
 
 
 def _prompt_column(source: Source, records: Records) -> str:
@@ -184,14 +213,24 @@ _ANSWER_KINDS = (str, int, float, type(None))
 
 
 def _answers(records: Records, name: str) -> Sequence[str | None]:
-    default = name == Source.model_fields["answer_field"].default
-    if name not in records.columns and default and GRADED in records.columns:
-        return [_answer(value) for value in _ground_truths(records)]
-    if name not in records.columns and default and SOLUTION in records.columns:
+    default, names = name == Source.model_fields["answer_field"].default, records.columns
+    if name in names:
+        return [_answer(value) for value in column(records, name, _ANSWER_KINDS, optional=True)]
+    if default and GRADED in names:
+        found = []
+        for row, place in zip(records.rows, records.places, strict=True):
+            graded = row.get(GRADED)
+            truth = graded.get("ground_truth") if isinstance(graded, Mapping) else graded
+            if not isinstance(truth, _ANSWER_KINDS) or isinstance(truth, bool):
+                raise DataError(
+                    f"{place}: {GRADED}.ground_truth must be a text or a number, found {type(truth).__name__}. Answers are compared as "
+                    "mathematics; set answer_field to another column, or to one that does not exist to train without answers."
+                )
+            found.append(_answer(truth))
+        return found
+    if default and SOLUTION in names:
         return [_solved(value) for value in column(records, SOLUTION, _ANSWER_KINDS, optional=True)]
-    if name not in records.columns:
-        return [None] * len(records)
-    return [_answer(value) for value in column(records, name, _ANSWER_KINDS, optional=True)]
+    return [None] * len(records)
 
 
 def _answer(value: str | int | float | None) -> str | None:
@@ -230,79 +269,16 @@ def _task_type(row: Record) -> str:
     return re.sub(r"\W+", "_", stated[0].lower()).strip("_") if stated else UNTYPED
 
 
-def _from_messages(messages: Sequence[Any], place: str) -> list[Demonstration]:
+def _from_messages(messages: Any, place: str) -> list[Demonstration]:
     """One for each turn of the assistant, with the turns before it."""
-    roles = [message.get("role") if isinstance(message, Mapping) else None for message in messages]
+    roles, said = _conversation(messages, "messages", place)
     if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
         raise DataError(
             f"{place}: 'messages' must alternate between user and assistant messages, found roles {roles}. "
             "Set one system message for all with agent.system."
         )
-    said = [message.get("content") for message in messages]
-    if not all(isinstance(each, str) for each in said):
-        raise DataError(f"{place}: the 'content' of each message must be a text.")
     turns = list(zip(said[::2], said[1::2], strict=True))
     return [Demonstration(*turn, before=tuple(turns[:number])) for number, turn in enumerate(turns)]
-
-
-def _read_chats(records: Records, prompt: str) -> tuple[list[str], str | None]:
-    """Read the problems of a column of conversations.
-
-    A conversation is a user's message, which may have a system message before it. The agent puts the problem into its template, as
-    it does one that is a text.
-
-    Returns:
-        (problems, system message); None where there is none.
-
-    Raises:
-        DataError: a conversation of another shape, or system messages that differ.
-    """
-    read = [_chat(row, prompt, place) for row, place in zip(records.rows, records.places, strict=True)]
-    first = read[0][0]
-    for (system, _), place in zip(read, records.places, strict=True):
-        if system != first:
-            raise DataError(
-                f"{place}: its system message differs from that of {records.places[0]}. A run sends one system message with every prompt (agent.system): move what differs into the user's message."
-            )
-    return [question for _, question in read], first
-
-
-def _ground_truths(records: Records) -> list[Any]:
-    """The true answer of each record, None where it has none.
-
-    Raises:
-        DataError: one that is no text or number: it cannot be graded.
-    """
-    found = []
-    for row, place in zip(records.rows, records.places, strict=True):
-        graded = row.get(GRADED)
-        truth = graded.get("ground_truth") if isinstance(graded, Mapping) else graded
-        if not isinstance(truth, str | int | float | None) or isinstance(truth, bool):
-            raise DataError(
-                f"{place}: {GRADED}.ground_truth must be a text or a number, found {type(truth).__name__}. Answers are compared as "
-                "mathematics; set answer_field to another column, or to one that does not exist to train without answers."
-            )
-        found.append(truth)
-    return found
-
-
-def _chat(row: Mapping[str, Any], prompt: str, place: str) -> tuple[str | None, str]:
-    """(system message or None, the user's message) of one conversation."""
-    messages = row.get(prompt)
-    turns = [each if isinstance(each, Mapping) else {} for each in messages] if isinstance(messages, list) else []
-    roles = [turn.get("role") for turn in turns]
-    if roles not in (["user"], ["system", "user"]):
-        raise DataError(
-            f"{place}: {prompt!r} must be one user message, optionally preceded by a system message; found "
-            f"{f'roles {roles}' if isinstance(messages, list) else type(messages).__name__}."
-        )
-    contents = [turn.get("content") for turn in turns]
-    for role, content in zip(roles, contents, strict=True):
-        if not isinstance(content, str):
-            raise DataError(
-                f"{place}: the content of the {role} message must be a text, found {type(content).__name__}."
-            )
-    return (contents[0] if len(contents) == 2 else None), str(contents[-1])
 
 
 def qa_tasks(records: Records, questions: Sequence[str], answer_field: str, split: str) -> list[Task]:
@@ -319,16 +295,15 @@ def qa_tasks(records: Records, questions: Sequence[str], answer_field: str, spli
         DataError: a record's answers, context or type cannot be used; names file and line.
     """
     name = ANSWERS if ANSWERS in records.columns else answer_field
-    answers: Sequence[Any] = [None] * len(records)
-    if name in records.columns:
-        found = column(records, name, (str, int, float, list, type(None)))
-        answers = [_phrasings(value, name, place) for value, place in zip(found, records.places, strict=True)]
-    contexts, kinds = (_optional(records, each) for each in (CONTEXT, TYPE))
-    rows = zip(record_ids(records), questions, contexts, answers, kinds, strict=True)
-    return [
-        qa_task(name, shown_question(question, context), accepted, split=split, task_type=kind)
-        for name, question, context, accepted, kind in rows
-    ]
+    tasks = []
+    for row, place, own, question in zip(records.rows, records.places, record_ids(records), questions, strict=True):
+        for each in (CONTEXT, TYPE):
+            if not isinstance(row.get(each), str | None):
+                raise DataError(f"{place}: {each!r} must be a text, found {type(row[each]).__name__}.")
+        context, kind = ((row.get(each) or "").strip() for each in (CONTEXT, TYPE))
+        accepted = _phrasings(row.get(name), name, place)
+        tasks.append(qa_task(own, shown_question(question, context), accepted, split=split, task_type=kind))
+    return tasks
 
 
 def _phrasings(value: Any, name: str, place: str) -> list[str] | None:
@@ -336,22 +311,9 @@ def _phrasings(value: Any, name: str, place: str) -> list[str] | None:
     if value is None:
         return None
     listed = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in listed):
-        raise DataError(f"{place}: {name!r} must be a text or a list of texts, found {str(value)[:60]!r}.")
-    texts = [str(each) for each in listed]
-    if not texts or not all(text.strip() for text in texts):
+    texts = [str(each) for each in listed if isinstance(each, str | int | float) and not isinstance(each, bool)]
+    if not texts or len(texts) != len(listed) or not all(text.strip() for text in texts):
         raise DataError(
-            f"{place}: {name!r} must have at least one answer and no empty one, found {str(value)[:60]!r}. For a question without known answers, write null."
+            f"{place}: {name!r} must be a text or a list of texts, at least one and none empty, found {str(value)[:60]!r}. For a question without known answers, write null."
         )
     return texts
-
-
-def _optional(records: Records, name: str) -> list[str]:
-    """A column of texts; empty texts where a record, or all, have none."""
-    found = []
-    for row, place in zip(records.rows, records.places, strict=True):
-        value = row.get(name)
-        if not isinstance(value, str | None):
-            raise DataError(f"{place}: {name!r} must be a text, found {type(value).__name__}.")
-        found.append((value or "").strip())
-    return found

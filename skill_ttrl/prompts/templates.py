@@ -87,7 +87,7 @@ class Templates:
                 )
             self._folders.insert(0, own)
         self._read: dict[str, Template] = {}
-        self._taken_apart: dict[str, list[_Paragraph]] = {}
+        self._taken_apart: dict[str, list[_Part]] = {}
         known = [name for name in PARTS if base is None or shipped.joinpath(base, f"{name}.md").is_file()]
         for name, text in (overrides or {}).items():
             if name not in known:
@@ -101,10 +101,9 @@ class Templates:
 
     def render(self, name: str, **values: str) -> str:
         """The template's text with `values` in their places. They are inserted as they are: a `$` in them means nothing."""
-        if name not in self._taken_apart:  # prompts are made of hundreds of these
-            self._taken_apart[name] = _paragraphs(self.get(name))
-        present = [part for part in self._taken_apart[name] if not _is_empty(part, values)]
-        return "\n\n".join(part.filled(values) for part in present)
+        if name not in self._taken_apart:
+            self._taken_apart[name] = [_paragraph(part) for part in self.get(name).template.split("\n\n")]
+        return "\n\n".join(part.filled(values) for part in self._taken_apart[name] if not part.is_empty(values))
 
     def get(self, name: str, *, of_a_turn: bool = False) -> Template:
         """A template by name or by the path of a Markdown file; without its final newline.
@@ -162,47 +161,24 @@ def _checked(name: str, text: str, source: str, allowed: frozenset[str], require
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of a template: texts, and between each two of them a place."""
+class _Part:
+    """A line of a template with its places, or a paragraph of lines."""
 
-    texts: tuple[str, ...]
-    places: tuple[str, ...]
-
-    def filled(self, values: Mapping[str, str]) -> str:
-        pairs = zip(self.texts[1:], self.places, strict=True)
-        return "".join([self.texts[0], *(part for text, place in pairs for part in (values[place], text))])
-
-
-@dataclass(frozen=True, slots=True)
-class _Paragraph:
-    lines: tuple[_Line, ...]
+    content: Template | list[_Part]
     places: frozenset[str]
 
     def filled(self, values: Mapping[str, str]) -> str:
-        return "\n".join(line.filled(values) for line in self.lines if not _is_empty(line, values))
+        if isinstance(self.content, Template):
+            return self.content.substitute(values)
+        return "\n".join(line.filled(values) for line in self.content if not line.is_empty(values))
+
+    def is_empty(self, values: Mapping[str, str]) -> bool:
+        return bool(self.places) and all(values.get(place) == "" for place in self.places)
 
 
-def _is_empty(part: _Line | _Paragraph, values: Mapping[str, str]) -> bool:
-    return bool(part.places) and all(values.get(place) == "" for place in part.places)
-
-
-def _paragraphs(template: Template) -> list[_Paragraph]:
-    parts = [tuple(map(_line, part.split("\n"))) for part in template.template.split("\n\n")]
-    return [_Paragraph(lines, frozenset(place for line in lines for place in line.places)) for lines in parts]
-
-
-def _line(line: str) -> _Line:
-    texts, places, end = [""], [], 0
-    for found in Template.pattern.finditer(line):
-        texts[-1] += line[end : found.start()]
-        end = found.end()
-        if place := found["named"] or found["braced"]:
-            places.append(place)
-            texts.append("")
-        else:
-            texts[-1] += "$"
-    texts[-1] += line[end:]
-    return _Line(tuple(texts), tuple(places))
+def _paragraph(text: str) -> _Part:
+    lines = [_Part(Template(line), frozenset(Template(line).get_identifiers())) for line in text.split("\n")]
+    return _Part(lines, frozenset().union(*(line.places for line in lines)))
 
 
 def _listed(names: frozenset[str] | set[str]) -> str:

@@ -118,7 +118,7 @@ def test_demonstrations_of_a_file(tmp_path: Path) -> None:
     chats[0].insert(0, {"role": "system", "content": "be brief"})
     with pytest.raises(DataError, match=r"data\.jsonl:1: .*found roles \['system', 'user', 'assistant'\]"):
         load_demonstrations(source(tmp_path, [{"messages": chats[0]}]))
-    with pytest.raises(DataError, match=r"'content' of each message must be a text"):
+    with pytest.raises(DataError, match=r"'content' of each message"):
         load_demonstrations(source(tmp_path, [{"messages": [{"role": "user"}, {"role": "assistant"}]}]))
 
 
