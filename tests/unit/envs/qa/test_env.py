@@ -90,7 +90,7 @@ def test_records_become_tasks_in_every_format(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ('{"question": "?", "answers": []}', r"qa\.jsonl:2: 'answers' must be a text or a list of texts, at least one"),
-        ('{"question": "?", "answers": ["x", " "]}', r"qa\.jsonl:2: .* no empty one"),
+        ('{"question": "?", "answers": ["x", " "]}', r"qa\.jsonl:2: .* none empty"),
         ('{"question": "?", "answers": [{"text": "x"}]}', r"qa\.jsonl:2: 'answers' must be a text or a list of texts"),
         ('{"question": 3, "answers": "x"}', r"qa\.jsonl:2: 'question' must be a text"),
         ('{"question": "?", "answers": "x", "context": ["x"]}', r"qa\.jsonl:2: 'context' must be a text"),
