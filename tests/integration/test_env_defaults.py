@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import pytest
@@ -13,10 +13,8 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import TextEnv, env_defaults
 from skill_ttrl.envs.alfworld.games import forget
-from skill_ttrl.errors import EnvError
 from skill_ttrl.stages.setup.defaults import in_another_env, with_env_defaults
 from tests.alfworld_kitchen import walks, write_game
-from tests.doors import Doors
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_openai_backend import at
@@ -70,16 +68,6 @@ def test_what_a_config_states_stays(kitchen: Path) -> None:
     assert agent("alfworld", ("agent.max_turns=1",), agent={"max_turns": 1})[3] == 1
     assert with_env_defaults(load_config("skillrl_webshop")).to_yaml() == load_config("skillrl_webshop").to_yaml()
     assert with_env_defaults(load_config({"env": {"id": "alfworld"}})).rl.reward == "env"
-
-
-def test_a_default_that_no_config_has_is_named_with_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong(Doors):
-        config_defaults: ClassVar[Mapping[str, Any]] = {"agent.templat": "episode"}
-
-    monkeypatch.setitem(gymnasium.registry, "Wrong-v0", gymnasium.spec("Doors-v0"))
-    monkeypatch.setattr(gymnasium.registry["Wrong-v0"], "entry_point", Wrong)
-    with pytest.raises(EnvError, match=r"'agent.templat'.*Did you mean 'agent.template'"):
-        with_env_defaults(load_config({"env": {"id": "Wrong-v0"}}))
 
 
 def test_a_recipe_of_one_environment_is_replanned_for_another_or_refused() -> None:

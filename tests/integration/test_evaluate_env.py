@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Trajectory, from_json
 from tests.doors import DOORS, opens
 from tests.faulty_server import FaultyServer
-from tests.integration.test_cli_commands import refused, skillttrl
+from tests.integration.test_cli_commands import skillttrl
 from tests.integration.test_openai_backend import at
 
 
@@ -80,17 +79,3 @@ def test_a_player_is_measured_once_on_each_task(tmp_path: Path) -> None:
     assert [line.task.id for line in lines] == [f"test/{number}" for number in range(6)]
     shown = skillttrl(*command, "--split", "train", "--limit", 3).out
     assert "train: 3 episodes" in " ".join(shown.split()) and "Source: joinery." in shown
-
-
-def test_names_that_nothing_has_are_refused(tmp_path: Path) -> None:
-    def player(env: str, *words: object) -> Any:
-        return skillttrl("evaluate", *words, "--env", env)
-
-    refused(player("alfwrld"), 3, "Did you mean 'alfworld'?")
-    refused(player(DOORS, "randon"), 2, "Did you mean 'random'?")
-    refused(player(DOORS), 3, "no agent 'expert'")
-    refused(player(DOORS, "random", "--split", "valid"), 3, "'valid'")
-    refused(player(DOORS, "random", "--set", "env.kwargs.split=train"), 2, "--split names the split")
-    refused(player(DOORS, "random", "-n", 2), 2)
-    with FaultyServer(answer=opens, faults=()) as server:
-        refused(skillttrl("evaluate", "openai:m", "--env", DOORS, "--split", "valid", *at(server)), 3, "'valid'")

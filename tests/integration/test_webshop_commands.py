@@ -16,7 +16,6 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Trajectory, from_json
 from tests.faulty_server import FaultyServer
-from tests.integration.test_cli_commands import refused
 from tests.integration.test_cli_commands import skillttrl as command
 from tests.integration.test_openai_backend import at
 from tests.preloaded import run_script
@@ -73,26 +72,6 @@ def test_the_500_test_goals_are_played_once_each_with_score_and_success_by_categ
     assert max(map(len, again.out.splitlines()[1:-1])) <= 80
     inspected = command("inspect", file, "--json").json["facts"]
     assert f", score {overall['score']:.3f}, " in inspected["success"]
-
-
-def test_without_an_agent_the_expert_is_measured_and_the_rule_agent_by_its_name() -> None:
-    expert = command("evaluate", "--env", "webshop", "--limit", 20, "--json").json
-    rule = command("evaluate", "rule", "--env", "webshop", "--limit", 20, "--json").json
-    assert expert["agent"] == "expert" and rule["agent"] == "rule"
-    assert expert["overall"]["score"] > rule["overall"]["score"] > rule["overall"]["success"]
-
-
-def test_a_split_a_type_or_data_that_is_not_there_is_one_clear_message(tmp_path: Path) -> None:
-    def evaluate(*words: object) -> Any:
-        return command("evaluate", "random", "--env", "webshop", *words)
-
-    refused(evaluate("--split", "tset"), 3, "WebShop has no split 'tset'", "dev, test, train")
-    refused(evaluate("--env-data", tmp_path), 3, str(tmp_path))
-    refused(
-        command("collect", "--env", "webshop", "--policy", "random", "--types", "fashon", "-o", tmp_path / "o"),
-        3,
-        "Did you mean 'fashion'?",
-    )
 
 
 def shops(body: Mapping[str, Any], draw: random.Random) -> str:

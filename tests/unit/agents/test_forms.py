@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.action_parser import projection
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.observations import WORDS, Form, FormActions, Slot, alfworld, find_observations
+from skill_ttrl.agents.observations import WORDS, Form, FormActions, Slot, find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.errors import ConfigError, ExtensionError
@@ -58,16 +58,6 @@ def test_what_is_written_is_read_again(listed: dict[str, str], words: list[str])
     assert form.read(said) == form.read(f"  search   {'  '.join(words)} ") == query
     written = form.write(query)
     assert written == said and form.slot_words == tuple(SLOT.words)
-
-
-@given(st.lists(st.sampled_from([*SLOT.words, "word", "1", "3", "word 3", "search", ""]), max_size=6).map(" ".join))
-def test_other_words_in_a_slot_mean_nothing(said: str) -> None:
-    form, words = FormActions({"buy": "click[buy now]"}, SLOT), " ".join(said.split())
-    found = form.read(f"search {said}")
-    known = all(word in ("new", "word", "1", "2", "12") for word in words.split())
-    assume(known or found is None)
-    assert (found is None) == (form.write(found or "") is None)
-    assert found is None or form.write(found) == f"search {words}"
 
 
 def test_a_query_is_written_in_the_words_that_there_are() -> None:
@@ -133,15 +123,6 @@ BROKEN = Form(observe, lambda scene: FormActions({scene.steps[7].action: ""}))
 
 def named(attribute: str) -> Form | None:
     return find_observations(f"tests.unit.agents.test_forms:{attribute}")
-
-
-def test_a_form_or_a_function_may_be_named() -> None:
-    form, function, shipped = named("FORM"), named("observe"), find_observations("alfworld")
-    assert form is not None and function is not None and shipped is not None
-    assert form.observe(SCENE) == function.observe(SCENE) == "DOORS." and function.actions is shipped.actions is None
-    assert form.actions is not None and form.actions(SCENE) == actions(SCENE) and form.vocabulary == FORM.vocabulary
-    assert shipped.observe(AgentInput("Nothing happens.", [Step("a", "b", 0.0, False, False)])) == "fail"
-    assert alfworld(SCENE) == "<task> <room>"
 
 
 @pytest.mark.parametrize("wrong", ["A_LIST", "A_CLASS", "NO_FORM", "NO_WORDS"])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.turn_prompt import CUT, TurnPromptBuilder
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.types import Message, Skill, Step
 
@@ -154,29 +151,3 @@ def test_a_listed_action_takes_one_line_and_what_is_read_back_is_the_action() ->
     shown = text(window().prompt("Dark.", [], "", (odd, "look")).messages)
     assert "\nclick[two lines]\nlook" in shown
     assert project("<action>click[two lines]</action>", (odd, "look")).action == odd
-
-
-@pytest.mark.parametrize(
-    "name", ["turn", "refused", "history", "experience", "experience_skill", "experience_mistake", "skill_ops"]
-)
-def test_each_text_is_replaced_by_a_file_of_its_name(tmp_path: Path, name: str) -> None:
-    shipped = Templates().get(name).template
-    (tmp_path / f"{name}.md").write_text(f"MINE {shipped}\n", encoding="utf-8")
-    past = [step(action="fly", admissible_actions=ACTIONS)]
-    shown = text(window(prompts=str(tmp_path), asks=True).prompt("Dark.", past, "", ACTIONS, SKILLS).messages)
-    assert "MINE" in shown
-    assert "MINE" not in text(window(asks=True).prompt("Dark.", past, "", ACTIONS, SKILLS).messages)
-
-
-def test_a_template_is_given_by_name_or_by_path_and_must_have_its_place(tmp_path: Path) -> None:
-    own = tmp_path / "mine.md"
-    own.write_text("Now: $observation | $step | $actions\n", encoding="utf-8")
-    assert text(window(str(own)).prompt("Dark.", [], "t", ("a", "b")).messages) == "Now: Dark. | 1 | a\nb"
-    (tmp_path / "episode.md").write_text("Mine: $observation", encoding="utf-8")
-    assert text(window(prompts=str(tmp_path)).prompt("Dark.", [], "", ()).messages) == "Mine: Dark."
-    own.write_text("no place", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"must hold \$observation"):
-        window(str(own))
-    own.write_text("$observation $wrong", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"\$wrong"):
-        window(str(own))

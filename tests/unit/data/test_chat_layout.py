@@ -73,7 +73,10 @@ def test_a_system_message_of_the_data_is_the_agents(tmp_path: Path) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     (row(1, "?", "1", "Be long."), r"row 2: its system message differs from that of .*row 1"),
-    ({**row(1, "?", "1"), "prompt": [{"role": "user", "content": None}]}, "'content' of each message of 'prompt' must be a text"),
+    (
+        {**row(1, "?", "1"), "prompt": [{"role": "user", "content": None}]},
+        "'content' of each message of 'prompt' must be a text",
+    ),
     ({**row(1, "?", "1"), "prompt": []}, r"must be one user message.*found roles \[\]"),
     (
         {**row(1, "?", "1"), "prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},

@@ -8,7 +8,6 @@ from skill_ttrl.config import Source
 from skill_ttrl.data.families import CONVENTIONS, SIZES, Formats
 from skill_ttrl.data.tasks import load_demonstrations, load_tasks
 from skill_ttrl.envs import make_env
-from skill_ttrl.errors import DataError
 
 FAMILY = Formats()
 
@@ -45,10 +44,3 @@ def test_splits_share_nothing_and_the_first_tasks_are_of_all_types() -> None:
     assert shown.prompt.endswith("open?") and shown.response.count("-") == 2
     first = FAMILY.items("train")[0].drawn
     assert (first.plain, first.formatted) == ("October 12, 1953", "1953-10-12")
-
-
-def test_it_is_for_the_environment_of_questions() -> None:
-    with pytest.raises(DataError, match="is played in SkillTTRL/QA-v0"):
-        load_tasks(Source(path="synthetic:formats"))
-    with pytest.raises(DataError, match=r"has no split 'valid'\. Did you mean 'val'"):
-        FAMILY.items("valid")

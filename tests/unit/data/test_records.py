@@ -69,21 +69,6 @@ def test_a_malformed_file_is_named_with_its_place(tmp_path: Path, name: str, con
         read_records(tmp_path / name)
 
 
-def test_a_missing_file_is_answered_with_its_neighbours(tmp_path: Path) -> None:
-    write(tmp_path / "train.jsonl", ROWS)
-    (tmp_path / "notes.txt").write_text("no data")
-    with pytest.raises(
-        DataError, match=r"No file .*trian\.jsonl\. Did you mean 'train\.jsonl'\? Known: train\.jsonl\."
-    ):
-        read_records(tmp_path / "trian.jsonl")
-    with pytest.raises(DataError, match=r"There is no folder .*nowhere"):
-        read_records(tmp_path / "nowhere" / "train.jsonl")
-    with pytest.raises(DataError, match=r"is a folder; a file is needed\. Known: train\.jsonl"):
-        read_records(tmp_path)
-    with pytest.raises(DataError, match="files have no splits"):
-        read_records(tmp_path / "train.jsonl", split="test")
-
-
 def test_columns_are_checked(tmp_path: Path) -> None:
     path = write(tmp_path / "data.jsonl", [{"question": "a", "n": 1}, {"question": 2, "n": True}, {"n": 3}])
     records = read_records(path)

@@ -61,24 +61,6 @@ def test_a_check_stays_without_the_answer_and_is_never_shown(tmp_path: Path) -> 
             load_tasks(source(tmp_path, [rows[0], {"prompt": "?", "check": wrong}]))
 
 
-@pytest.mark.parametrize("name", ["prompt", "question", "problem"])
-def test_the_prompt_column_and_its_fallbacks(tmp_path: Path, name: str) -> None:
-    rows = [{name: "1+1?"}]
-    (task,) = load_tasks(source(tmp_path, rows))
-    assert task.options["question"] == "1+1?" and task.ground_truth is None
-    with pytest.raises(DataError, match=r"has no column 'text'"):
-        load_tasks(source(tmp_path, rows, prompt_field="text"))
-
-
-def test_a_family_becomes_tasks() -> None:
-    config = Source(path="synthetic:add")
-    train, test = load_tasks(config, "E-v0", split="train"), load_tasks(config, "E-v0", split="test")
-    assert (len(train), len(test)) == (256, 128)
-    assert load_tasks(Source(path="synthetic:add", split="test", limit=5), "E-v0", split="train") == test[:5]
-    with pytest.raises(ConfigError, match=r"synthetic:add has no option 'nosie'\. Did you mean 'noise'\?"):
-        load_tasks(Source(path="synthetic:add", options={"nosie": 1}))
-
-
 def test_demonstrations_of_a_family() -> None:
     config = Source(path="synthetic:add", options={"noise": 0.0}, limit=100)
     clean = load_demonstrations(config, seed=1)

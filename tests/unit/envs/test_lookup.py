@@ -11,10 +11,8 @@ import gymnasium
 import pytest
 
 from skill_ttrl.envs import TextEnv, check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
-from skill_ttrl.envs.tasks import find_task
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
-from tests.doors import DOORS, Doors
 
 PLAIN = '''
 import gymnasium
@@ -140,13 +138,6 @@ def test_what_an_environment_raises_while_it_is_made_is_one_error(own_module: Pa
         env_tasks("lookup_torn:LookupGone-v0", {})
 
 
-def test_tasks_that_an_environment_brings() -> None:
-    tasks = env_tasks("math", {"family": "multiply"}, "test", 3)
-    assert [task.env_id for task in tasks] == ["SkillTTRL/Math-v0"] * 3
-    assert all(task.split == "test" and "*" in task.options["question"] and task.ground_truth for task in tasks)
-    assert len(env_tasks("math", {})) == 256
-
-
 def test_seeds_are_the_tasks_of_a_plain_environment(own_module: Path) -> None:
     (own_module / "lookup_plain.py").write_text(PLAIN)
     name = "lookup_plain:LookupGuess-v0"
@@ -212,26 +203,3 @@ def test_the_contract_names_what_is_wrong(fault: str, message: str) -> None:
     check_text_env(Faulty())
     with pytest.raises(EnvError, match=message):
         check_text_env(Faulty(fault))
-
-
-def test_a_split_without_tasks() -> None:
-    gymnasium.register("LookupFaulty-v0", entry_point=lambda **kwargs: Faulty(**kwargs))
-    try:
-        with pytest.raises(EnvError, match=r"LookupFaulty-v0 has no tasks in the split 'dev'"):
-            env_tasks("LookupFaulty-v0", {}, "dev")
-    finally:
-        del gymnasium.registry["LookupFaulty-v0"]
-
-
-class Streets(Doors):
-    splits = ("train", "test")
-
-    def tasks(self, split: str | None = None) -> list[Task]:
-        return [Task(f"door-{end}", DOORS) for end in (("1", "2") if split == "test" else ("10", "11"))]
-
-
-def test_a_whole_id_in_any_split_is_found_before_a_part_of_others() -> None:
-    for name, found in (("door-1", "door-1"), ("door-11", "door-11"), ("-2", "door-2")):
-        assert find_task(Streets(), DOORS, name=name).id == found
-    with pytest.raises(EnvError, match="4 tasks have 'door' in the id"):
-        find_task(Streets(), DOORS, name="door")

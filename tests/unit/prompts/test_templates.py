@@ -40,13 +40,6 @@ def test_conversations() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["no place", "$question and $other", "${", "$question $", ""])
-def test_a_template_that_cannot_be_filled(tmp_path: Path, text: str) -> None:
-    (tmp_path / "own.md").write_text(text)
-    with pytest.raises(ConfigError, match=r"must hold \$question"):
-        PromptFormatter(str(tmp_path / "own.md"))
-
-
 def test_templates_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Cannot read the prompt template"):
         PromptFormatter(str(tmp_path / "none.md"))

@@ -7,7 +7,6 @@ import pickle
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -178,35 +177,6 @@ def test_wrong_options_are_named(env: ALFWorldEnv, options: Any, said: str) -> N
     with pytest.raises(EnvError, match=said) as error:
         env.reset(options=options)
     assert len(str(error.value)) < 2000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"rules": "vared"}, r"no rules 'vared'\. Did you mean 'varied'\?"),
-        ({"max_steps": 0}, "max_steps must be a whole number of at least 1, found 0"),
-        ({"data": 3}, "data must be a folder or 'generated', found 3"),
-        ({"reward": float("nan")}, "reward must be a finite number"),
-        ({"split": "vaild_seen"}, r"no split 'vaild_seen' .*Did you mean 'valid_seen'\?"),
-        ({"task_types": ["look"]}, "no task type 'look'"),
-        ({"data": "/nowhere"}, "There are no games in /nowhere"),
-    ],
-)
-def test_wrong_arguments_are_named(data: str, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(EnvError, match=said):
-        make_env("alfworld", **{"data": data, **arguments})
-
-
-def test_a_game_that_goes_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = write_game(tmp_path, "train", APPLE)
-    env = ALFWorldEnv(tmp_path)
-    path.unlink()
-    with pytest.raises(EnvError, match=f"There is no game {path}"):
-        env.reset(seed=0)
-    path.write_text("{}")
-    with pytest.raises(EnvError, match=f"The game {path} has no 'pddl_domain'"):
-        env.reset(seed=0)
 
 
 @pytest.mark.parametrize("steps", [None, 0, 3, 5])

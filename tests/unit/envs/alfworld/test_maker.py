@@ -7,24 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from skill_ttrl.envs.alfworld import maker
 from skill_ttrl.envs.alfworld import maker as ontology
-from skill_ttrl.envs.alfworld.games import SPLITS, TASK_TYPES, Data, find_data
+from skill_ttrl.envs.alfworld.games import SPLITS, TASK_TYPES
 from skill_ttrl.envs.alfworld.maker import (
-    COUNTS,
     OFFICIAL_UNSEEN,
     Goal,
-    counts,
     ensure_generated,
-    generated,
     goals_by_room,
     read_ontology,
-    solve,
     write_games,
 )
 from skill_ttrl.errors import EnvError
@@ -57,11 +53,6 @@ def default_games(cache: Path) -> Path:
 
 def paths(root: Path, split: str = "*") -> list[Path]:
     return sorted(root.glob(f"json_2.1.1/{split}/*/trial_*/game.tw-pddl"))
-
-
-def goal_of(game: Path) -> Goal:
-    task_type, thing, _, target, scene = game.parts[-3].split("-")
-    return Goal(task_type, thing, target, int(scene))
 
 
 def digest(root: Path) -> str:
@@ -97,14 +88,6 @@ def test_the_default_games_are_the_same_bytes_on_every_machine(default_games: Pa
     assert digest(default_games) == DEFAULT_GAMES
 
 
-def test_only_the_types_that_are_asked_for_are_made(tmp_path: Path) -> None:
-    write_games(tmp_path, "train", 4, task_types=["pick_heat_then_place_in_recep", "look_at_obj_in_light"])
-    assert {goal_of(path).task_type for path in paths(tmp_path)} == {
-        "pick_heat_then_place_in_recep",
-        "look_at_obj_in_light",
-    }
-
-
 def run_with_few_games(cache: Path, end: str) -> subprocess.Popen[bytes]:
     """Another process that fills the cache, with fewer games than usual."""
     program = (
@@ -130,24 +113,6 @@ def test_a_process_killed_while_it_fills_the_cache_leaves_nothing_that_counts(
     root = ensure_generated()
     assert len(paths(root)) == 18 and sorted(path.name for path in root.parent.iterdir()) == [".lock", root.name]
     assert ensure_generated(lambda done, _: pytest.fail("made again")) == root
-
-
-def test_a_cache_that_cannot_be_written_is_said_with_the_ways_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(EnvError, match=r"Free some space, or set XDG_CACHE_HOME"):
-        ensure_generated()
-
-
-@pytest.mark.parametrize("mistake", [lambda plan: plan[:-1], lambda plan: (*plan, "look"), lambda plan: ("look",)])
-def test_a_game_that_its_walkthrough_does_not_win_with_its_last_step_is_never_given(
-    mistake: Callable[[tuple[str, ...]], tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(maker, "solve", lambda world: mistake(solve(world)))
-    with pytest.raises(AssertionError, match="is not won by its walkthrough, or before its end"):
-        next(generated("train", seed=0))
 
 
 @pytest.fixture
@@ -181,14 +146,3 @@ def test_reading_the_package_imports_nothing_of_it_and_sets_nothing(tmp_path: Pa
     environment = {name: value for name, value in os.environ.items() if name != "ALFWORLD_DATA"}
     subprocess.run([sys.executable, "-c", program], env={**environment, "HOME": str(tmp_path)}, check=True)
     assert not (tmp_path / ".cache" / "alfworld").exists()
-
-
-def test_a_longer_series_of_default_games_is_named_by_its_training_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert counts(240) == dict(COUNTS) and counts(3000) == {"train": 3000, "valid_seen": 300, "valid_unseen": 300}
-    assert find_data("generated:3000") == Data(None, 3000) and find_data("generated") == Data(None)
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-    with pytest.raises(EnvError, match="ALFWORLD_DATA is not set"):
-        find_data("official")
-    for wrong in ("generated:", "generated:0", "generated:-3", "generated:many"):
-        with pytest.raises(EnvError, match="number of training games"):
-            find_data(wrong)

@@ -114,43 +114,6 @@ def test_a_purchase_terminates_and_earns_once(data: str) -> None:
     assert steps[5][0] == steps[4][0] and "Your score (min 0.0, max 1.0) [SEP] 1.0" in steps[4][0]
 
 
-def test_a_partial_purchase_earns_its_part_or_nothing(data: str) -> None:
-    """Without its size: (1 attribute + 1 of 2 options + the price) of 4."""
-    actions = [action for action in BUY if action != "click[s | m]"]
-    arguments: list[tuple[dict[str, Any], float]] = [
-        ({}, 0.75), ({"reward": 10}, 7.5), ({"reward": 10, "partial": False}, 0.0), ({"partial": 0.5}, 0.375),
-    ]  # fmt: skip
-    for changes, earned in arguments:
-        last = play(WebShopEnv(data, **changes), actions)[-1]
-        assert last[1:4] == (earned, True, False)
-        assert (last[4]["won"], last[4]["score"], last[4]["r_option"]) == (False, 0.75, 0.5)
-
-
-def test_it_is_truncated_after_its_steps_unless_the_last_one_buys(data: str) -> None:
-    assert [step[2:4] for step in play(WebShopEnv(data, max_steps=5), BUY)][-1] == (True, False)
-    steps = play(WebShopEnv(data, max_steps=4), BUY)
-    assert [step[2:4] for step in steps] == [(False, False)] * 3 + [(False, True)] * 2
-    assert (steps[-1][1], steps[-1][4]["won"], steps[-1][4]["score"]) == (0.0, False, 0.0), "too late to be paid"
-    assert steps[-1][0] == steps[-2][0]
-    assert [step[3] for step in play(WebShopEnv(data), ["?"] * 15)] == [False] * 14 + [True]
-
-
-def test_what_makes_no_sense_changes_nothing(env: WebShopEnv) -> None:
-    start = env.reset(options={"task": LAMP})[0]
-    for action in (
-        "",
-        "lamp",
-        "search",
-        "search[]",
-        "click[search]",
-        "click[b0lamp0001]",
-        "buy[lamp]",
-        "[x]",
-        "click[buy now]",
-    ):
-        assert env.step(action)[:2] == (start, 0.0)
-
-
 @given(
     st.lists(
         st.one_of(
@@ -193,13 +156,6 @@ def test_query_codes_are_words_like_others_and_counted(data: str) -> None:
     ]
     # "a" and "r" are in no product, "soft" neither, which only the attribute says.
     assert shown == [set(), set(), set(), {"b0sofa0003"}]
-
-
-def test_tasks_are_the_goals_of_a_split_in_order(data: str, env: WebShopEnv) -> None:
-    tasks = env_tasks("webshop", {"data": data}, "dev")
-    assert [task.id for task in tasks] == [env.goals[2].id, env.goals[3].id]
-    assert {(task.split, task.task_type, task.env_id) for task in tasks} == {("dev", "garden", WEBSHOP_ENV_ID)}
-    assert len(env_tasks("webshop", {"data": data, "split_by": "product"}, "test")) in (1, 2)
 
 
 BAD_OPTIONS: list[tuple[Any, str]] = [

@@ -254,11 +254,5 @@ def test_a_player_of_another_environment_is_named_with_those_it_plays() -> None:
         make_scripted_agent("rul", WEBSHOP_ENV_ID)
 
 
-@pytest.mark.parametrize("name", ["expert", "rule", "careful", "brief"])
-def test_without_an_instruction_they_say_so(name: str) -> None:
-    with pytest.raises(EnvError, match="task"):
-        make_scripted_agent(name, WEBSHOP_ENV_ID).start("", {"admissible_commands": []}, 0)
-
-
 def test_agents_and_site_have_the_same_slot_and_buttons() -> None:
     assert SEARCH_SLOT == pages.SEARCH_SLOT and {text.lower() for text in pages.BUTTONS} == BUTTONS

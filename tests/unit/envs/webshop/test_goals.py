@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -101,15 +100,6 @@ def test_options_of_millions_of_combinations_do_not_take_the_machine(cache: Path
     assert [goal.id for goal in found.goals("human")] == ["B0HUGE0001-h0"]
 
 
-def test_without_the_file_there_are_no_human_goals_and_auto_means_synthetic(cache: Path, tmp_path: Path) -> None:
-    catalogue = open_catalogue(write_catalogue(tmp_path, LAMPS, LAMPS_ABOUT))
-    assert catalogue.goals().kind == "synthetic"
-    with pytest.raises(EnvError, match=r"There is no items_human_ins.json in .*; there are synthetic ones"):
-        catalogue.goals("human")
-    with pytest.raises(EnvError, match=r"no goals of a kind 'humen'. Did you mean 'human'"):
-        catalogue.goals("humen")
-
-
 @pytest.mark.parametrize("count", [0, 1, 415, 6910, 12087])
 def test_the_order_is_upstreams_permutation(count: int) -> None:
     expected = list(range(count))
@@ -131,25 +121,6 @@ def test_every_goal_is_found_by_its_id(lamps: Catalogue) -> None:
     for kind in ("synthetic", "human"):
         goals = lamps.goals(kind)
         assert [goals.find(goal.id) for goal in goals] == list(range(len(goals)))
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (
-            "B0LAMP0001-6",
-            "B0LAMP0001 has 6 synthetic goals, from B0LAMP0001-0 to B0LAMP0001-5, and no goal 'B0LAMP0001-6'",
-        ),
-        ("B0SOFA0003-0", "no synthetic goal for B0SOFA0003"),
-        ("B0NOWHERE9-0", "no product 'B0NOWHERE9'"),
-        ("", "There is no goal ''"),
-        ("\ud800-0", "There is no goal"),
-    ],
-)
-def test_an_id_that_is_not_there_is_an_error_that_shows_one(lamps: Catalogue, asked: str, said: str) -> None:
-    with pytest.raises(EnvError, match=said) as error:
-        lamps.goals("synthetic").find(asked)
-    assert len(str(error.value)) < 250
 
 
 def test_splits_are_upstreams_ranges_of_the_one_order(official: GoalList) -> None:
@@ -194,15 +165,3 @@ def test_weights_are_upstreams(official: GoalList) -> None:
         for n in map(int, numbers)
     ]
     assert official.weights(numbers) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("trian", "no split 'trian'. Did you mean 'train'"), ("validation", "'validation' is called 'dev'"),
-     (None, "no split None"), (["test"], r"no split \['test'\]"), ("dev", "7 synthetic goals of the catalogue leave none")],
-)  # fmt: skip
-def test_a_split_that_is_not_there_is_an_error(lamps: Catalogue, name: Any, said: str) -> None:
-    with pytest.raises(SplitError, match=said):
-        lamps.goals("synthetic").split(name)
-    with pytest.raises(EnvError, match="by goal or by product, found 'asin'"):
-        lamps.goals("synthetic").split("test", "asin")

@@ -11,7 +11,7 @@ import pytest
 
 from skill_ttrl.envs.webshop.catalogue.catalogue import Catalogue, forget, open_catalogue
 from skill_ttrl.envs.webshop.goals import Goal
-from skill_ttrl.envs.webshop.shop import Page, Shop, State, as_text, clickables, parse_action, search_page, shared_shop
+from skill_ttrl.envs.webshop.shop import Page, Shop, State, parse_action, search_page, shared_shop
 from tests.webshop_files import options, product, wanted, write_catalogue
 
 MANY = [product(f"B0LAMP00{number:02}", f"Lamp number {number}", query="lamp") for number in reversed(range(23))]
@@ -62,38 +62,6 @@ def test_an_action_is_read_as_upstreams_expression_reads_it() -> None:
         assert parse_action(action) == (None if match is None else (match[1], match[2].lower())), action
         read += match is not None
     assert read > 500
-
-
-def test_pages_of_results_go_on_after_the_last_and_back(shop: Shop, goal: Goal) -> None:
-    state, page = go(shop, goal, "search[lamp]")
-    names = [
-        [
-            name
-            for name in clickables(go(shop, goal, *["click[next >]"] * turns, start=state)[1])
-            if name.startswith("b0")
-        ]
-        for turns in range(5)
-    ]
-    assert [len(each) for each in names] == [10, 10, 3, 0, 0]
-    assert sorted(name for each in names for name in each) == [f"b0lamp00{number:02}" for number in range(23)]
-    state, page = go(shop, goal, *["click[next >]"] * 30, start=state)
-    assert (state.place, state.page) == ("results", 31)
-    assert list(clickables(page)) == ["back to search", "< prev", "next >"]
-    assert as_text(page).endswith("Page 31 (Total results: 23) [SEP] < Prev [SEP] Next >")
-    state, page = go(shop, goal, *["click[< prev]"] * 40, start=state)
-    assert state.page == 1 and "< prev" not in clickables(page)  # the first page has no way further back
-
-
-def test_an_option_named_like_a_button_hides_it_and_leads_where_the_button_leads(shop: Shop, goal: Goal) -> None:
-    state, page = go(shop, goal, "search[odd thing]", "click[b0odd00001]")
-    clicks = clickables(page)
-    assert clicks["description"].kind == "option" and clicks["red"].option == "finish"
-    assert list(clicks)[:6] == ["back to search", "< prev", "description", "features", "reviews", "buy now"]
-    assert go(shop, goal, "click[description]", start=state)[0].sub == "Description"
-    assert go(shop, goal, "click[red]", start=state)[0].options == {"finish": "red"}
-    assert go(shop, goal, "click[buy now]", start=state)[0].place == "done"
-    # Of brackets inside a value only a closing one does no harm: a name of an action ends at the last opening one.
-    assert go(shop, goal, "click[x]y]", start=state)[0].options == {"finish": "x]y"}
 
 
 @pytest.mark.parametrize("asin", ["Features", "Buy Now", "Next >", "Search"])

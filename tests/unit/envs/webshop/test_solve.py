@@ -13,7 +13,7 @@ from skill_ttrl.envs.webshop import solve as oracle
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.goals import Goal
 from skill_ttrl.envs.webshop.shop import SEARCH_SLOT, Shop, State, clickables
-from skill_ttrl.envs.webshop.solve import best_purchase, own_purchase, solve
+from skill_ttrl.envs.webshop.solve import best_purchase, own_purchase
 from tests.webshop_files import product as catalogue_product
 from tests.webshop_files import wanted, write_catalogue
 
@@ -86,24 +86,6 @@ def test_official_goals_are_fulfilled_but_for_values_that_name_a_colour(official
             assert (found.reward.r_type, found.reward.r_att, found.reward.r_price) == (1.0, 1.0, True)
     assert 0.88 < reached / len(numbers) < 0.98
     assert (time.perf_counter() - began) / len(numbers) < 0.2
-
-
-def test_the_environment_gives_its_way_as_the_walkthrough() -> None:
-    env = WebShopEnv(data=EPISODES, split="test", goals="synthetic")
-    _, info = env.reset(options={"task": "B0LAMP0001-1", "walkthrough": True})
-    assert info["walkthrough"] == list(solve(shop_of(env), env.goals[env.goals.find("B0LAMP0001-1")]))
-
-
-def test_with_few_steps_the_options_that_count_most_are_chosen_and_without_enough_it_begins() -> None:
-    env = WebShopEnv(data=EPISODES, split="test", goals="synthetic")
-    shop, goal = shop_of(env), env.goals[env.goals.find("B0LAMP0001-1")]
-    full = solve(shop, goal, 5)
-    assert full[-1] == "click[buy now]"
-    assert walk(env, goal, full) == 1.0
-    assert 0 < walk(env, goal, solve(shop, goal, 4)) < 1
-    assert len(solve(shop, goal, 3)) == 3
-    assert solve(shop, goal, 2) == full[:2]
-    assert best_purchase(shop, goal, 2) is None
 
 
 def test_in_a_large_catalogue_others_are_looked_for_by_searches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,16 +31,6 @@ def test_the_same_state_leads_to_the_same_pages_and_scores_whatever_led_to_it(mo
     assert met > 100 and len({state for state, _ in seen}) > 20
 
 
-def test_a_state_is_left_and_returned_to() -> None:
-    env = WebShopEnv("generated")
-    start = env.reset(options={"goal": 0})[1]
-    found = env.step("search[lamp]")[4]
-    product = found["admissible_commands"][2]
-    opened, back, again = (env.step(action)[4] for action in (product, "click[< prev]", "click[back to search]"))
-    assert back["state"] == found["state"] and again["state"] == start["state"] == env.step("nonsense")[4]["state"]
-    assert len({start["state"], found["state"], opened["state"]}) == 3
-
-
 def test_the_order_in_which_options_were_chosen_is_no_part_of_a_state() -> None:
     env = WebShopEnv("generated")
     for goal in range(20):

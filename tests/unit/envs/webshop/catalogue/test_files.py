@@ -11,8 +11,6 @@ import pytest
 
 from skill_ttrl.envs.webshop.catalogue.catalogue import forget, open_catalogue
 from skill_ttrl.envs.webshop.catalogue.product import (
-    NO_ATTRIBUTES,
-    NO_PRICE,
     Product,
     find_files,
     read_human,
@@ -54,15 +52,6 @@ def test_every_field_has_the_meaning_that_the_official_engine_gives_it() -> None
     )
     assert found.price_tag == "$1299.99 to $2000.0"
     assert found.option_text == "color: red | white, blue"
-
-
-@pytest.mark.parametrize("empty", [None, "", []])
-def test_a_product_may_lack_a_price_options_a_description_and_features(empty: Any) -> None:
-    lacks = dict.fromkeys(("pricing", "customization_options", "small_description", "images"), empty)
-    found = read_product(product("B0LAMP0001", **lacks, full_description=None if empty is None else ""))
-    assert (found.prices, found.options, found.description, found.image) == ((NO_PRICE,), {}, "", "")
-    assert found.bullets == (("",) if empty == "" else ())
-    assert (found.attributes, found.instruction) == (NO_ATTRIBUTES, None)
 
 
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
@@ -137,18 +126,6 @@ def test_a_damaged_file_of_instructions_is_an_error_that_names_it(
         read_human(folder / name) if "human" in name else read(folder)
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [None, "text", {}, ["text"], [{**written("a", "b"), "instruction": 1}], [{"instruction": "a"}],
-     [{**written("a", "b"), "instruction_options": "red"}], [{**written("a", "b"), "instruction_attributes": [1]}]],
-    ids=lambda entries: f"{entries}"[:40],
-)  # fmt: skip
-def test_an_instruction_of_another_kind_is_named(tmp_path: Path, entries: Any) -> None:
-    folder = write_catalogue(tmp_path, LAMPS, None, {"B0LAMP0001": entries})
-    with pytest.raises(EnvError, match=r"items_human_ins.json, B0LAMP0001: an instruction has a text"):
-        read_human(folder / "items_human_ins.json")
-
-
 def test_what_people_wrote_is_read_without_instructions_that_name_no_attribute(tmp_path: Path) -> None:
     human = {"B0LAMP0001": [written("no"), written("yes", "tall", chosen=["red"])], "B0LAMP0002": []}
     found = read_human(write_catalogue(tmp_path, LAMPS, None, human) / "items_human_ins.json")
@@ -172,20 +149,6 @@ def test_the_files_are_found_by_folder_or_by_name(tmp_path: Path, monkeypatch: p
     assert find_files(tmp_path.name).products.is_absolute()
     monkeypatch.setenv("HOME", str(tmp_path.parent))
     assert find_files(f"~/{tmp_path.name}").products == files.products
-
-
-def test_each_missing_file_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
-    def said(data: Path | str) -> str:
-        with pytest.raises(EnvError, match=r"setup\.sh of github.com/princeton-nlp/WebShop") as error:
-            find_files(data)
-        return str(error.value)
-
-    assert said(tmp_path).startswith(f"There is no items_shuffle*.json in {tmp_path}, so no products. ")
-    assert said(tmp_path / "nowhere").startswith(f"There is no folder or file {tmp_path}/nowhere. ")
-    (tmp_path / "items_shuffle_1000.json").write_text("[]")
-    (tmp_path / "items_ins_v2.json").write_text("{}")  # of another catalogue
-    assert "items_ins_v2_1000.json, which has the instructions for items_shuffle_1000.json" in said(tmp_path)
-    assert "items_ins_v2.json is not a file of products" in said(tmp_path / "items_ins_v2.json")
 
 
 def test_the_variable_names_the_folder_and_stands_in_the_message(

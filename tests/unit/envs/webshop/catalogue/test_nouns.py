@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.envs.webshop.catalogue.nouns import (
-    FUNCTION_WORDS,
-    NUMBER_WORDS,
-    OFTEN_NO_NOUN,
-    SMALL_NO_NOUN,
     find_nouns,
     split_title,
 )
-from skill_ttrl.errors import EnvError, MissingDependencyError
 
 RULE = find_nouns("rule")
 
@@ -59,31 +53,12 @@ def test_the_rule_finds_nouns_in_small_letters_in_order_with_repetitions(title: 
     assert " ".join(RULE(title)) == found
 
 
-def test_the_lists_of_words_are_in_small_letters_and_say_each_word_once() -> None:
-    lists = [FUNCTION_WORDS, NUMBER_WORDS, OFTEN_NO_NOUN, SMALL_NO_NOUN]
-    assert all(word == word.lower() for words in lists for word in words)
-    assert not OFTEN_NO_NOUN & SMALL_NO_NOUN, "what is no noun with a capital is none without"
-
-
 @given(st.text(max_size=60))
 def test_every_text_has_nouns_that_are_among_its_tokens(title: str) -> None:
     tokens = split_title(title)
     assert "".join(tokens) == "".join(title.split())
     rest = iter([token.lower() for token in tokens])
     assert all(noun in rest for noun in RULE(title)), "in order"
-
-
-def test_taggers_go_by_name() -> None:
-    assert find_nouns("rule").name == "rule"
-    with pytest.raises(EnvError, match="Did you mean 'rule'"):
-        find_nouns("rules")
-
-
-def test_without_spacy_its_tagger_says_how_to_install_it_and_auto_is_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install spacy && python -m spacy download en_core_web_sm"):
-        find_nouns("spacy")
-    assert find_nouns("auto").name == "rule"
 
 
 @pytest.mark.skipif(

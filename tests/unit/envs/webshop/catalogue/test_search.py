@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from skill_ttrl.envs.webshop.catalogue import search
 from skill_ttrl.envs.webshop.catalogue.product import read_product
 from skill_ttrl.envs.webshop.catalogue.search import (
-    STOP_WORDS,
     SearchIndex,
     analyse,
     build_index,
@@ -107,12 +106,6 @@ def plain_searcher(texts: Sequence[str]) -> Callable[[str, int], list[int]]:
 )  # fmt: skip
 def test_words_end_where_unicode_says_and_are_reduced_as_lucene_does(text: str, words: list[str]) -> None:
     assert analyse(text) == words
-
-
-def test_lucenes_33_stop_words_are_dropped_and_no_others() -> None:
-    assert len(STOP_WORDS) == 33
-    assert analyse(" ".join(STOP_WORDS).upper()) == []
-    assert analyse("The's IT was I you from than") == ["i", "you", "from", "than"]
 
 
 def test_stems_are_those_of_porters_program_where_it_departs_from_his_paper() -> None:

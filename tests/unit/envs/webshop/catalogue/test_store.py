@@ -81,18 +81,6 @@ def test_products_come_back_as_they_were_written(
         store[len(store)]
 
 
-def test_one_process_opens_a_catalogue_once(cache: Path, data: Path) -> None:
-    told: list[tuple[int, int]] = []
-    first = open_catalogue(data, lambda done, total: told.append((done, total)))
-    assert open_catalogue(str(data)) is first and open_catalogue(data / "items_shuffle.json") is first
-    assert told[-1] == (1, 1) and len(stores(cache)) == 1
-    assert first.store.about["products"] == 4
-    del told[:]
-    forget()
-    again = open_catalogue(data, lambda done, total: told.append((done, total)))
-    assert again is not first and list(again.store) == list(first.store) and told == []
-
-
 def test_a_changed_file_is_noticed_and_its_old_store_removed(cache: Path, data: Path) -> None:
     """Who has the old one open keeps it."""
     old = open_catalogue(data)
