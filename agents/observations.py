@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from skill_ttrl.agents.action_parser import ParsedAction, Project, has_slot
+from skill_ttrl.agents.action_parser import ParsedAction, Project
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry, naming
 from skill_ttrl.sanitize import replace_surrogates
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Observe = Callable[["AgentInput"], str]
 """The text of `AgentInput.observation` in a prompt."""
+T = TypeVar("T")
 WORDS = "<words>"
 """The place of the policy's own words in a text that it writes."""
 
@@ -166,50 +167,31 @@ def find_observations(name: str) -> Form | None:
     importlib.import_module("skill_ttrl.agents.webshop_form")  # registers forms of its own
     found = OBSERVATIONS.get(name)
     form = found if isinstance(found, Form) else Form(found)
-    parts = [form.observe, *([] if form.actions is None else [form.actions])]
-    if any(isinstance(part, type) or not callable(part) for part in parts):
+    if any(isinstance(part, type) or not callable(part) for part in (form.observe, form.actions or form.observe)):
         raise ConfigError(
-            f"agent.observations={name} is {found!r:.80}. Name a function from an AgentInput to a text, or a Form of functions "
-            "(skill_ttrl.agents.observations)."
+            f"agent.observations={name} must be a function of an AgentInput or a Form, found {found!r:.80}."
         )
-    if not (isinstance(form.vocabulary, tuple) and all(isinstance(text, str) for text in form.vocabulary)):
-        raise ConfigError(
-            f"agent.observations={name} must have a tuple of texts as vocabulary, found {form.vocabulary!r:.80}."
-        )
-    return _checked(name, form)
 
+    def checked(function: Callable[[AgentInput], T], kind: type[T]) -> Callable[[AgentInput], T]:
+        """The same function; what it gives is looked at, and code of a user's own that fails is named."""
 
-def _checked(name: str, form: Form) -> Form:
-    """The same form; what it gives is looked at, and code of a user's own that fails is named."""
-    own, actions_of = ":" in name, form.actions
+        def call(scene: AgentInput) -> T:
+            with naming(f"The form of observations {name!r}") if ":" in name else nullcontext():
+                result = function(scene)
+            if not isinstance(result, kind):
+                raise ConfigError(
+                    f"agent.observations={name} returned {type(result).__name__} instead of {kind.__name__}."
+                )
+            return result
 
-    def observe(scene: AgentInput) -> str:
-        with naming(f"The form of observations {name!r}") if own else nullcontext():
-            text = form.observe(scene)
-        if not isinstance(text, str):
-            raise ConfigError(f"agent.observations={name} returned {type(text).__name__} instead of a text.")
-        return replace_surrogates(text)
+        return call
 
-    def actions(scene: AgentInput) -> FormActions:
-        assert actions_of is not None
-        with naming(f"The form of actions {name!r}") if own else nullcontext():
-            found = actions_of(scene)
-        if not isinstance(found, FormActions):
-            raise ConfigError(f"agent.observations={name} returned {type(found).__name__} instead of FormActions.")
-        _check_slots(name, found)
-        return found
-
-    return Form(observe, None if actions_of is None else actions, form.vocabulary)
-
-
-def _check_slots(name: str, found: FormActions) -> None:
-    """Raise `ConfigError` where a place for words is not where it can be read."""
-    slot = found.slot
-    if slot is not None and not (slot.written.find(WORDS) == len(slot.written) - len(WORDS) and WORDS in slot.action):
-        raise ConfigError(f"agent.observations={name}: a slot must end with {WORDS}, but {slot!r:.200} does not.")
-    wrong = next(filter(has_slot, found.actions), None)
-    if wrong is not None:
-        raise ConfigError(f"agent.observations={name}: {wrong!r:.80} looks like a slot for words. Only the slot may.")
+    observe, actions = checked(form.observe, str), form.actions
+    return Form(
+        lambda scene: replace_surrogates(observe(scene)),
+        None if actions is None else checked(actions, FormActions),
+        form.vocabulary,
+    )
 
 
 def full(scene: AgentInput) -> str:

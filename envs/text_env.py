@@ -40,7 +40,6 @@ from skill_ttrl.errors import EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import Task
 
-RENDER_MODES = ("ansi",)
 T = TypeVar("T")
 _PROBE = "Is this an action? <answer>42</answer>"
 # Printable ASCII, white space, two- to four-byte UTF-8: what an environment must stand.
@@ -224,14 +223,12 @@ def check_choice(what: str, value: object, known: Collection[str]) -> None:
         raise EnvError(f"There is no {what} {value!r:.60}.{did_you_mean(str(value)[:50], known)}")
 
 
-def check_episode(max_steps: object = 1, reward: object = 1.0, render_mode: object = None, **others: object) -> None:
-    """Raise `EnvError` if the length of an episode, the reward of success or the render mode is not usable; ignore `others`."""
+def check_episode(max_steps: object = 1, reward: object = 1.0, **others: object) -> None:
+    """Raise `EnvError` if the length of an episode or the reward of success is not usable; ignore `others`."""
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r:.60}.")
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
         raise EnvError(f"reward must be a finite number, found {reward!r:.60}.")
-    if render_mode not in (None, *RENDER_MODES):
-        raise EnvError(f"render_mode must be 'ansi' or None, found {render_mode!r:.60}.")
 
 
 def reset_options(env_id: str, options: object, known: Collection[str]) -> dict[str, Any]:

@@ -21,13 +21,13 @@ ENV_ID = "SkillTTRL/ALFWorld-v0"
 
 def main(task: str | None) -> None:
     # The module before the colon registers the environment.
-    env = gymnasium.make(f"skill_ttrl.envs:{ENV_ID}", split="valid_unseen", render_mode="ansi")
+    env = gymnasium.make(f"skill_ttrl.envs:{ENV_ID}", split="valid_unseen")
     observation, info = env.reset(seed=0, options={"task": task, "walkthrough": True})
     print(f"{info['source']}: {info['game']}")
     print(
         f"{len(info['admissible_commands'])} commands are possible; the walkthrough has {len(info['walkthrough'])}.\n"
     )
-    print(env.render())
+    print(observation)
 
     # A player is shown what an agent is shown: the observation and the commands, not the walkthrough.
     expert = make_scripted_agent("expert", ENV_ID)
@@ -35,10 +35,11 @@ def main(task: str | None) -> None:
     expert.start(observation, seen, seed=0)
     over, earned, steps = False, 0.0, 0
     while not over:
-        observation, reward, terminated, truncated, info = env.step(expert.act(observation, seen))
+        action = expert.act(observation, seen)
+        observation, reward, terminated, truncated, info = env.step(action)
         seen = {"admissible_commands": info["admissible_commands"]}
         over, earned, steps = terminated or truncated, earned + float(reward), steps + 1
-        print(env.render())
+        print(f"> {action}\n{observation}")
     print(f"\n{'won' if info['won'] else 'not won'} after {steps} steps, reward {earned:g}")
     env.close()
 

@@ -20,7 +20,6 @@ from skill_ttrl.envs.alfworld.games import (
 )
 from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, move, room_and_words, vary
 from skill_ttrl.envs.text_env import (
-    RENDER_MODES,
     TextEnv,
     check_action,
     check_choice,
@@ -59,13 +58,11 @@ class ALFWorldEnv(TextEnv):
         variants: number of rules for each of these games, one task each.
         moved: number of additional versions of each game of `train`, one task each. In them the objects that the task needs lie in
             receptacles drawn from all those in the room that take them (`rules.move`). Validation games have none.
-        render_mode: `ansi`: `render()` gives the last frame as text.
 
     Raises:
         EnvError: there are no such games, or an argument is not known.
     """
 
-    metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
     config_defaults: ClassVar[Mapping[str, Any]] = {
         "agent.template": "alfworld",
         "agent.context_mode": "window",
@@ -85,15 +82,13 @@ class ALFWorldEnv(TextEnv):
         rules: str = "real",
         variants: int = 1,
         moved: int = 0,
-        render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        _check(rules, variants, moved, max_steps=max_steps, reward=reward, render_mode=render_mode)
+        _check(rules, variants, moved, max_steps=max_steps, reward=reward)
         self.games: GameList = open_games(data, split, task_types=task_types)
         self.rules, self.variants, self.moved = rules, variants, moved
         self.max_steps = max_steps
         self.reward = float(reward)
-        self.render_mode = render_mode
         self._game: Game | None = None
         self._engine: FastEngine | None = None
         self._frame: Frame | None = None
@@ -205,13 +200,6 @@ class ALFWorldEnv(TextEnv):
         won = self._frame.won
         truncated = not won and len(self._commands) >= self.max_steps
         return self._frame.feedback, self.reward if won else 0.0, won, truncated, self._info()
-
-    def render(self) -> str | None:
-        """The last command and what came of it; None without `render_mode="ansi"`."""
-        if self.render_mode is None or self._frame is None:
-            return None
-        said = [f"> {self._commands[-1]}"] if self._commands else []
-        return "\n".join([*said, self._frame.feedback])
 
     def close(self) -> None:
         """Let go of the game; `reset` begins another."""

@@ -35,13 +35,11 @@ class MathEnv(TextEnv):
         last_number: take the last number of an action that gives no answer in any other way.
         copies: False: an answer that stands in its question (`answers.stands_in`) is none. A weak model repeats the question, and its
             votes then teach it to. Only for problems whose answers do not stand in their questions.
-        render_mode: "ansi" or None.
 
     Raises:
         ConfigError, DataError: the problems cannot be had; at the first reset without a question, or at `tasks`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # Gymnasium's own annotation
     question_option = "question"
 
     def __init__(
@@ -51,13 +49,11 @@ class MathEnv(TextEnv):
         source: Source | Mapping[str, Any] | str | None = None,
         last_number: bool = False,
         copies: bool = True,
-        render_mode: str | None = None,
     ) -> None:
         super().__init__()
         for name, value in (("last_number", last_number), ("copies", copies)):
             if not isinstance(value, bool):
                 raise ConfigError(f"{MATH_ENV_ID} needs {name} true or false, found {value!r}.")
-        self.render_mode = render_mode
         self._split = split
         self._parser = OutputParser(last_number=last_number)
         self._copies = copies
@@ -65,7 +61,6 @@ class MathEnv(TextEnv):
         self._tasks: Sequence[Task] = ()
         self._question: str | None = None
         self._ground_truth: str | None = None
-        self._answer: str | None = None
         self._then: list[str] = []
 
     def tasks(self, split: str | None = None) -> Sequence[Task]:
@@ -90,7 +85,7 @@ class MathEnv(TextEnv):
         then = options.get("then", [])
         if not isinstance(then, list) or not all(isinstance(text, str) for text in then):
             raise EnvError(f"{MATH_ENV_ID} needs a list of str as then, found {then!r}.")
-        self._question, self._ground_truth, self._answer = question, truth, None
+        self._question, self._ground_truth = question, truth
         self._then = list(then)
         return question, {}
 
@@ -100,16 +95,10 @@ class MathEnv(TextEnv):
             raise gymnasium.error.ResetNeeded("Cannot call MathEnv.step before MathEnv.reset.")
         found = self._parser.parse(action)
         copied = not self._copies and found.answer is not None and stands_in(found.answer, self._question)
-        self._answer = None if copied else found.answer
-        info = {"answer": self._answer, "answer_rule": found.answer_rule, "graded": self._ground_truth is not None}
+        answer = None if copied else found.answer
+        info = {"answer": answer, "answer_rule": found.answer_rule, "graded": self._ground_truth is not None}
         if self._then:
             self._question = self._then.pop(0)
             return self._question, 0.0, False, False, info
-        right = correct([(self._answer, self._ground_truth)])[0]
+        right = correct([(answer, self._ground_truth)])[0]
         return "", float(right), True, False, info
-
-    def render(self) -> str | None:
-        """The problem and the last answer, when `render_mode` is "ansi"."""
-        if self.render_mode != "ansi":
-            return None
-        return f"{self._question}\nAnswer: {self._answer if self._answer is not None else '-'}"

@@ -41,13 +41,11 @@ class QAEnv(TextEnv):
         data: questions of its own from elsewhere, in place of `family`: a `Source`, its fields as a mapping, its path, a mapping of
             these by split (`{"train": "train.jsonl", "val": ..., "test": ...}`), or a folder with a file for each split.
         match: `contains`, or `exact`: the prediction is an accepted phrasing and nothing more.
-        render_mode: "ansi" or None.
 
     Raises:
         ConfigError, DataError: the questions cannot be had; at the first reset without a question, or at `tasks`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # Gymnasium's own annotation
     config_defaults: ClassVar[Mapping[str, Any]] = {"agent.template": "short_answer"}
     question_option = "question"
 
@@ -57,18 +55,15 @@ class QAEnv(TextEnv):
         split: str = "train",
         data: GivenSource | Mapping[str, GivenSource] | None = None,
         match: str = "contains",
-        render_mode: str | None = None,
     ) -> None:
         super().__init__()
         check_choice("match", match, MATCHES)
-        self.render_mode = render_mode
         self._split, self._whole = split, match == "exact"
         self._sources = _by_split(f"synthetic:{family}" if data is None else data)
         self.splits = tuple(name for name in self._sources if name)
         self._tasks: Sequence[Task] = ()
         self._question: str | None = None
         self._accepted: list[str] | None = None
-        self._answer: str | None = None
 
     def tasks(self, split: str | None = None) -> Sequence[Task]:
         """The environment's own questions; see `load_tasks`."""
@@ -89,7 +84,7 @@ class QAEnv(TextEnv):
             raise EnvError(
                 f"{QA_ENV_ID} needs a str as question and as context, found {question!r:.60}, {context!r:.60}."
             )
-        self._question, self._answer = shown_question(question, context), None
+        self._question = shown_question(question, context)
         self._accepted = _accepted(asked)
         return self._question, {}
 
@@ -99,20 +94,14 @@ class QAEnv(TextEnv):
             raise gymnasium.error.ResetNeeded("Cannot call QAEnv.step before QAEnv.reset.")
         check_action(QA_ENV_ID, action)
         found = find_answer(action)
-        self._answer = (found.answer if found and found.rule in MARKED else action.strip()) or None
-        info: dict[str, Any] = {"answer": self._answer, "graded": self._accepted is not None}
+        answer = (found.answer if found and found.rule in MARKED else action.strip()) or None
+        info: dict[str, Any] = {"answer": answer, "graded": self._accepted is not None}
         if self._accepted is None:
             return "", 0.0, True, False, info
-        prediction = self._answer or ""
+        prediction = answer or ""
         right = matches(prediction, self._accepted, whole=self._whole)
         score = 1.0 if right else round(token_f1(prediction, self._accepted), 4)
         return "", float(right), True, False, {**info, "won": right, "score": score}
-
-    def render(self) -> str | None:
-        """The question and the last answer, when `render_mode` is "ansi"."""
-        if self.render_mode != "ansi":
-            return None
-        return f"{self._question}\nAnswer: {self._answer if self._answer is not None else '-'}"
 
 
 def _accepted(options: Mapping[str, Any]) -> list[str] | None:

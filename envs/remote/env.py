@@ -37,7 +37,7 @@ from urllib.parse import quote, urlsplit
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
 from skill_ttrl.envs.lookup import SHORT_NAMES
-from skill_ttrl.envs.text_env import RENDER_MODES, TextEnv, check_action, check_episode
+from skill_ttrl.envs.text_env import TextEnv, check_action
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.trust import clean_address
 from skill_ttrl.types import Task, first_problem
@@ -283,7 +283,6 @@ class RemoteEnv(TextEnv):
         token_env: environment variable with the server's token.
         answer_timeout: seconds that a step or reset may take.
         retry_seconds: time for which a lost request is repeated.
-        render_mode: `ansi`: `render()` gives the last action and observation as text.
         kwargs: arguments of the environment: those that the server has too.
 
     Raises:
@@ -292,7 +291,6 @@ class RemoteEnv(TextEnv):
 
     elsewhere = True
     """It computes in another process, so that others may be called meanwhile; see `rollout.rollout`."""
-    metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
 
     def __init__(
         self,
@@ -302,20 +300,17 @@ class RemoteEnv(TextEnv):
         token_env: str = TOKEN_ENV,
         retry_seconds: float = 15.0,
         answer_timeout: float = 600.0,
-        render_mode: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        check_episode(render_mode=render_mode)
         for name, value in (("retry_seconds", retry_seconds), ("answer_timeout", answer_timeout)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                 raise EnvError(f"{name} must be a number of seconds above 0, found {value!r:.60}.")
         if url is None:
             raise EnvError(f"{REMOTE_ENV_ID} needs the url of a server: --set env.kwargs.url=http://HOST:PORT.")
-        self.render_mode, self._split, self._kwargs = render_mode, split, kwargs
+        self._split, self._kwargs = split, kwargs
         self._client = EnvClient(url, token_env, float(retry_seconds), float(answer_timeout))
         self._session, self._number = "", 0
-        self._shown: list[str] = []
         found = _read(Description, self._client.ask("GET", "/v1/environment", "its environment"), self._client.url)
         self._check(found, env)
         self.served = found
@@ -357,7 +352,6 @@ class RemoteEnv(TextEnv):
                 self._session = ""
         if start is None:
             start = self._open(seed, options)
-        self._shown = [start.observation]
         return start.observation, start.info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -373,12 +367,7 @@ class RemoteEnv(TextEnv):
             found = _read(Outcome, self._ask("step", action=action), self._client.url)
         except SessionEnded as error:
             raise EnvError(f"{error} The episode is lost; reset starts another.") from None
-        self._shown = [f"> {action}", found.observation]
         return found.observation, found.reward, found.terminated, found.truncated, found.info
-
-    def render(self) -> str | None:
-        """The last action and what came of it; None without `render_mode="ansi"`."""
-        return "\n".join(self._shown) if self.render_mode is not None and self._shown else None
 
     def close(self) -> None:
         """End the session, where the server is there; `reset` begins another."""

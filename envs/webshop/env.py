@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from skill_ttrl.envs.text_env import (
-    RENDER_MODES,
     TextEnv,
     check_action,
     check_choice,
@@ -62,13 +61,11 @@ class WebShopEnv(TextEnv):
         show_attributes: products show the attributes that the reward looks at (upstream's `show_attrs`).
         nouns: which words of titles are nouns: `auto`, `rule` or `spacy`; see `nouns.find_nouns`.
         server_goals: how many goals a running server has; the split `train` needs it.
-        render_mode: `ansi`: `render()` gives the last page as text.
 
     Raises:
         EnvError: there is no such catalogue, or an argument is not known.
     """
 
-    metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
     config_defaults: ClassVar[Mapping[str, Any]] = {
         "agent.template": "webshop",
         "agent.context_mode": "window",
@@ -92,10 +89,9 @@ class WebShopEnv(TextEnv):
         show_attributes: bool = False,
         nouns: str = "auto",
         server_goals: int | None = None,
-        render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        _check(observation_mode, nouns, partial, max_steps=max_steps, reward=reward, render_mode=render_mode)
+        _check(observation_mode, nouns, partial, max_steps=max_steps, reward=reward)
         self.split, self.split_by = split, split_by
         self.shop: Shop | None = None
         self.goals: GoalList | ServerGoals
@@ -110,12 +106,10 @@ class WebShopEnv(TextEnv):
         else:
             self._data = self._enter(data)
         self.max_steps, self.reward, self.partial = max_steps, float(reward), float(partial)
-        self.render_mode = render_mode
         self._numbers = self.goals.split(split, split_by)
         self._number = 0
         self._begun: dict[str, Any] = {}
         self._view: View | None = None
-        self._last: str | None = None
         self._steps = self._coded = 0
 
     def _enter(self, data: str | os.PathLike[str] | None) -> str:
@@ -190,7 +184,7 @@ class WebShopEnv(TextEnv):
         else:
             instruction, self._view = self._visit.start(number)
         self._begun = {"task": instruction, "task_type": goal.category, "goal": number, "source": self.source}
-        self._last, self._steps, self._coded = None, 0, 0
+        self._steps = self._coded = 0
         info = self._info()
         if asked.get("walkthrough"):
             info["walkthrough"] = self._walkthrough(number)
@@ -209,19 +203,12 @@ class WebShopEnv(TextEnv):
             bought = self._view.score is not None
             return self._view.observation, 0.0, bought, not bought, self._info()
         self._view = self._visit.act(action)
-        self._last, self._steps = action, self._steps + 1
+        self._steps += 1
         self._coded += is_coded(action)
         score = self._view.score
         bought = score is not None
         earned = 0.0 if score is None else self.reward * score * (1.0 if score == 1.0 else self.partial)
         return self._view.observation, earned, bought, not bought and self._steps >= self.max_steps, self._info()
-
-    def render(self) -> str | None:
-        """The last action and the page it led to; None without `render_mode="ansi"`."""
-        if self.render_mode is None or self._view is None:
-            return None
-        said = [f"> {self._last}"] if self._last is not None else []
-        return "\n".join([*said, self._view.observation])
 
     def close(self) -> None:
         """Let go of the episode; `reset` begins another."""

@@ -114,7 +114,7 @@ def _field(fields: Any, name: str, kind: type, what: str, *, optional: bool = Fa
     """A text, or a list of texts as a tuple; None where there may be none and is none."""
     if not isinstance(fields, Mapping):
         raise EnvError(f"{what} is a JSON object, found {type(fields).__name__}")
-    value = fields.get(name)
+    value: Any = fields.get(name)
     if value is None and optional:
         return None
     if not isinstance(value, kind) or (kind is list and not all(isinstance(each, str) for each in value)):

@@ -51,11 +51,10 @@ def play(env: WebShopEnv, actions: list[str], **options: Any) -> list[Step]:
     return [env.step(action) for action in actions]
 
 
-@pytest.mark.parametrize("render_mode", [None, "ansi"])
-def test_gymnasium_has_nothing_to_say(data: str, render_mode: str | None) -> None:
+def test_gymnasium_has_nothing_to_say(data: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_env(gymnasium.make(WEBSHOP_ENV_ID, data=data, render_mode=render_mode).unwrapped)
+        check_env(gymnasium.make(WEBSHOP_ENV_ID, data=data).unwrapped)
 
 
 @pytest.mark.parametrize("mode", ["text", "text_rich", "url"])
@@ -189,14 +188,12 @@ def test_a_wrong_option_is_named_and_the_episode_goes_on(env: WebShopEnv, option
         ({"max_steps": 0}, "max_steps must be a whole number of at least 1, found 0"),
         ({"reward": float("nan")}, "reward must be a finite number, found nan"),
         ({"partial": 2}, "partial must be True, False or a share from 0 to 1, found 2"),
-        ({"render_mode": "human"}, "render_mode must be 'ansi' or None, found 'human'"),
         ({"nouns": 3}, "no noun tagger 3"),
         ({"data": "/nowhere"}, "There is no folder or file /nowhere"),
         ({"data": "ftp://shop"}, r"found the address 'ftp://shop'\. .*--env-data http://127"),
         ({"max_step": 5}, "has no argument 'max_step'. Did you mean 'max_steps'"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*render_mode=.human.")
 def test_wrong_arguments_are_named(data: str, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(EnvError, match=said):
         make_env("webshop", **{"data": data, **arguments})
@@ -228,4 +225,4 @@ def test_it_runs_with_no_data_at_all(data: str, monkeypatch: pytest.MonkeyPatch)
     env = WebShopEnv()
     assert env.source == "generated, 1,000 products, synthetic goals by goal, nouns by rule"
     _, info = env.reset(seed=0, options={"walkthrough": True})
-    assert [env.step(action)[2] for action in info["walkthrough"]][-1] and env.render() is None
+    assert [env.step(action)[2] for action in info["walkthrough"]][-1]
