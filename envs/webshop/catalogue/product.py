@@ -110,7 +110,7 @@ def read_product(fields: Any, about: Any = None) -> Product:
     )
 
 
-def _field(fields: Any, name: str, kind: type, what: str, *, optional: bool = False) -> Any:
+def _field(fields: Any, name: str, kind: Any, what: str, *, optional: bool = False) -> Any:
     """A text, or a list of texts as a tuple; None where there may be none and is none."""
     if not isinstance(fields, Mapping):
         raise EnvError(f"{what} is a JSON object, found {type(fields).__name__}")
