@@ -17,11 +17,11 @@ from typing import Any
 
 TASKS = [{"id": f"t{seed}", "env_id": "x", "seed": seed, "split": "train" if seed < 4 else "test"} for seed in range(8)]
 GOOD: dict[str, Any] = {
-    **{"protocol": 1, "version": "0", "env": "Evil-v0", "observation_space": "", "action_space": ""},
+    **{"protocol": 2, "version": "0", "env": "Evil-v0", "observation_space": "", "action_space": ""},
     **{"config_defaults": {}, "splits": ["train", "test"], "question_option": None, "expensive": False},
     **{"max_steps": 3, "kwargs": {}, "takes_split": False, "tasks": TASKS},
 }
-START = {"session": "s", "observation": "A door.", "info": {"admissible_commands": ["left", "right"]}}
+START = {"observation": "A door.", "info": {"admissible_commands": ["left", "right"]}}
 STEP = {"observation": "Open.", "reward": 1.0, "terminated": True, "truncated": False, "info": {}}
 CONTROL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
 
@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name and name in RAW and phase == kind:
             RAW[name](self)
             return
-        answer = {"environment": GOOD, "sessions": START, "reset": START, "step": STEP}.get(kind, {})
+        answer = {"environment": GOOD, "reset": START, "step": STEP}.get(kind, {})
         if split := self.path.partition("?tasks=")[2]:
             answer = {**GOOD, "tasks": [task for task in TASKS if task["split"] == split]}
         if phase == "default":
@@ -103,7 +103,7 @@ def _drip(handler: _Handler, before: bytes, piece: bytes) -> None:
 
 
 def _huge(handler: _Handler) -> None:
-    handler.wfile.write(b'HTTP/1.1 200 OK\r\n\r\n{"session": "s", "info": {}, "observation": "')
+    handler.wfile.write(b'HTTP/1.1 200 OK\r\n\r\n{"info": {}, "observation": "')
     for _ in range(200):
         handler.wfile.write(b"x" * (1 << 20))
     handler.wfile.write(b'"}')
@@ -136,7 +136,6 @@ RAW: dict[str, Callable[[_Handler], None]] = {
 }
 """Answers that are no ordinary ones, for any request."""
 CHANGES: dict[str, Any] = {
-    "session": {"session": "s\r\nX-Evil: 1"}, "a long session": {"session": "é/../" * 999},
     "another protocol": {"protocol": 99},
     "odd tasks": {"tasks": [{"id": CONTROL, "env_id": CONTROL, "options": {"question": CONTROL}, "seed": -1}]},
     "no tasks": {"tasks": [{"id": 1}]}, "not a number": {"reward": float("nan")},
@@ -156,11 +155,11 @@ def attacks() -> list[str]:
         for key, values in DEFAULTS.items()
         for number in range(len(values) if isinstance(values, tuple) else 1)
     ]
-    raw = [f"{when}:{what}" for when in ("environment", "sessions", "step") for what in RAW]
-    start = ("session", "a long session", "terminal codes", "halves", "odd actions", "odd info")
+    raw = [f"{when}:{what}" for when in ("environment", "reset", "step") for what in RAW]
+    start = ("terminal codes", "halves", "odd actions", "odd info")
     step = ("not a number", "infinite", "more than a float", "terminal codes", "halves", "odd actions", "odd info")
     about = ("another protocol", "odd tasks", "no tasks")
-    changes = [("environment", about), ("sessions", start), ("step", step)]
+    changes = [("environment", about), ("reset", start), ("step", step)]
     return ["sink", "none", *defaults, *raw, *(f"{when}:{what}" for when, all_ in changes for what in all_)]
 
 

@@ -7,12 +7,11 @@ Its client repeats what was lost, and believes no answer that is not of its form
 |---|---|---|
 | `GET /v1/health` | | `status` |
 | `GET /v1/environment` | | `Description`; with `?tasks=SPLIT` its `tasks` too |
-| `POST /v1/sessions` | `NewSession` | `session`, `observation`, `info` |
 | `POST /v1/sessions/ID/reset` | `ResetRequest` | `observation`, `info` |
 | `POST /v1/sessions/ID/step` | `StepRequest` | `observation`, `reward`, `terminated`, `truncated`, `info` |
 | `DELETE /v1/sessions/ID` | | `ended` |
 
-Requests of a session are numbered: the one that opened it is 0, each reset or step after it one more. The server keeps the last answer:
+A client draws the ID of its session. Requests of a session are numbered: the reset that opens it is 0, each reset or step after it one more. The server keeps the last answer:
 the same request again, with the same number, gets that answer, and nothing is done twice. Any other number is refused with 409, and
 the message names the expected one. A number is never used again in a session, so that a request that arrives late cannot act in a later episode.
 
@@ -42,7 +41,7 @@ from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.trust import clean_address
 from skill_ttrl.types import Task, first_problem
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of these messages; a client refuses a server of another one."""
 TOKEN_ENV = "SKILLTTRL_ENV_TOKEN"
 """Environment variable with the token, at the server and at its clients."""
@@ -71,7 +70,6 @@ Text = Annotated[Any, AfterValidator(_is_text)]
 class Start(BaseModel):
     """Answer to a reset."""
 
-    session: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,64}$")
     observation: Text
     info: dict[str, Any]
 
@@ -344,15 +342,18 @@ class RemoteEnv(TextEnv):
             EnvError: the server gives no answer, or the environment raises.
         """
         super().reset(seed=seed)
-        start = None
-        if self._session:
+        for _ in range(2):
+            if not self._session:
+                self._session, self._number = uuid.uuid4().hex, -1
             try:
-                start = _read(Start, self._ask("reset", seed=seed, options=options), self._client.url)
-            except SessionEnded:
-                self._session = ""
-        if start is None:
-            start = self._open(seed, options)
-        return start.observation, start.info
+                start = _read(
+                    Start, self._ask("reset", seed=seed, options=options, split=self._split), self._client.url
+                )
+                return start.observation, start.info
+            except SessionEnded:  # it was not used for too long: another one
+                if self._number < 0:
+                    raise
+        raise AssertionError
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one step, once.
@@ -403,13 +404,6 @@ class RemoteEnv(TextEnv):
             )
         if not found.takes_split:
             self._split = None
-
-    def _open(self, seed: int | None, options: dict[str, Any] | None) -> Start:
-        body = {"request": uuid.uuid4().hex, "seed": seed, "options": options, "split": self._split}
-        found = self._client.ask("POST", "/v1/sessions", "a session", body)
-        start = _read(Start, found, self._client.url)
-        self._session, self._number = start.session, 0
-        return start
 
     def _ask(self, method: str, **fields: Any) -> dict[str, Any]:
         session, number = self._session, self._number + 1

@@ -11,7 +11,6 @@ import hmac
 import json
 import math
 import re
-import secrets
 import socket
 import sys
 import threading
@@ -57,24 +56,15 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class NewSession(Request):
-    """Opens a session with an environment of its own, and resets it."""
+class ResetRequest(Request):
+    """Begins an episode; with the number 0 it opens the session, with an environment of its own."""
 
-    request: str = Field("", pattern=r"^[0-9a-f]{0,64}$")
-    """Name that the client draws; the same again finds the session that it opened."""
+    step: int = Field(strict=True, ge=0)
+    """Number of the request in its session."""
     seed: Annotated[int, Field(strict=True)] | None = None
     options: dict[str, Any] | None = None
     split: str | None = Field(None, pattern=SPLIT_PATTERN)
     """Split with which the environment is made, if it takes one."""
-
-
-class ResetRequest(Request):
-    """Begins another episode."""
-
-    step: int = Field(strict=True, ge=1)
-    """Number of the request in its session."""
-    seed: Annotated[int, Field(strict=True)] | None = None
-    options: dict[str, Any] | None = None
 
 
 class StepRequest(Request):
@@ -104,8 +94,7 @@ class Refused(Exception):
 class Session:
     """An environment in use; `make` makes it, at the first request."""
 
-    def __init__(self, make: MakeEnv, name: str = "") -> None:
-        self.id, self.name = secrets.token_urlsafe(18), name
+    def __init__(self, make: MakeEnv) -> None:
         self.used = time.monotonic()
         self._make = make
         self._env: gymnasium.Env[Any, Any] | None = None
@@ -176,28 +165,18 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, name: str, make: MakeEnv, **arguments: Any) -> tuple[Session, Answer]:
-        """Open a session and reset its environment; a name that has opened one finds it.
+    def ask(self, session_id: str, number: int, method: str, make: MakeEnv | None = None, **arguments: Any) -> Answer:
+        """Carry out a request of a session; see `Session.ask`. With `make`, one that is not there is opened.
 
         Raises:
-            Refused: no session is free.
+            Refused: there is no such session, none is free, or see `Session.ask`.
         """
         with self._lock:
-            session = next((each for each in self._open.values() if name and each.name == name), None)
-            if session is None:
+            session = self._open.get(session_id)
+            if session is None and make is not None:
                 if len(self._open) + self._ending >= self.most:
                     raise Refused(503, f"All {self.most} sessions are in use; more: --max-sessions.")
-                session = Session(make, name)
-                self._open[session.id] = session
-        return session, self.ask(session.id, 0, "reset", **arguments)
-
-    def ask(self, session_id: str, number: int, method: str, **arguments: Any) -> Answer:
-        """Carry out a request of a session; see `Session.ask`.
-
-        Raises:
-            Refused: there is no such session, or see `Session.ask`.
-        """
-        session = self._open.get(session_id)
+                session = self._open[session_id] = Session(make)
         if session is None:
             raise Refused(
                 410,
@@ -234,9 +213,9 @@ class Sessions:
 
     def _end_idle(self) -> None:
         while not self._closed.wait(min(5.0, self.timeout / 4)):
-            for session in list(self._open.values()):
+            for session_id, session in list(self._open.items()):
                 if time.monotonic() - session.used > self.timeout:
-                    self.end(session.id)
+                    self.end(session_id)
 
 
 class EnvServer(ThreadingHTTPServer):
@@ -334,23 +313,21 @@ class EnvServer(ThreadingHTTPServer):
             if "tasks" in query:
                 return self._list_tasks(query["tasks"][0])
             return 200, self.description.model_dump_json()
-        if method == "POST" and parts.path == "/v1/sessions":
-            return self._open(_read(NewSession, body))
         found = re.fullmatch(r"/v1/sessions/([\w-]{1,64})(?:/(reset|step))?", parts.path)
         if found and method == "DELETE" and found[2] is None:
             return 200, json.dumps({"ended": self.sessions.end(found[1])})
+        if found and method == "POST" and found[2] == "step":
+            step = _read(StepRequest, body)
+            return self.sessions.ask(found[1], step.step, "step", action=step.action)
         if found and method == "POST" and found[2]:
-            asked = _read(ResetRequest, body) if found[2] == "reset" else _read(StepRequest, body)
-            return self.sessions.ask(found[1], asked.step, found[2], **asked.model_dump(exclude={"step"}))
+            asked, make = _read(ResetRequest, body), None
+            if not asked.step:
+                split = {} if asked.split is None else split_argument(self.name, asked.split)
+                if asked.split is not None and not split:
+                    raise Refused(403, f"{self.name} takes no split.")
+                make = partial(make_env, self.name, **{**self.kwargs, **split})
+            return self.sessions.ask(found[1], asked.step, "reset", make, seed=asked.seed, options=asked.options)
         raise Refused(404, "There is no such route. This is the server of an environment (skillttrl envs serve).")
-
-    def _open(self, asked: NewSession) -> Answer:
-        split = {} if asked.split is None else split_argument(self.name, asked.split)
-        if asked.split is not None and not split:
-            raise Refused(403, f"{self.name} takes no split.")
-        make = partial(make_env, self.name, **{**self.kwargs, **split})
-        session, (status, text) = self.sessions.open(asked.request, make, seed=asked.seed, options=asked.options)
-        return status, f'{{"session": "{session.id}", {text[1:]}' if status == 200 else text
 
     def _list_tasks(self, split: str) -> Answer:
         if split and not re.fullmatch(SPLIT_PATTERN, split):

@@ -100,7 +100,7 @@ def test_a_server_sets_no_more_than_a_short_list_of_keys(attack: str, hostile: H
 
 def holding() -> list[Any]:
     """Attacks by answers. Those that are none of JSON are alike for every kind of request: of steps all, of others some by default."""
-    slow = {f"{when}:{what}" for when in ("environment", "sessions") for what in [*RAW][1:-1]} - {"sessions:elsewhere"}
+    slow = {f"{when}:{what}" for when in ("environment", "reset") for what in [*RAW][1:-1]} - {"reset:elsewhere"}
     found = [each for each in attacks() if ":" in each and "default" not in each]
     return [pytest.param(each, marks=[pytest.mark.slow] * (each in slow)) for each in found]
 
@@ -134,7 +134,7 @@ def test_no_answer_holds_or_breaks_a_client(attack: str, hostile: Hostile, confi
     ],
 )
 def test_training_and_evaluation_end_too(what: str, hostile: Hostile, config: Path) -> None:
-    when = next(when for when in ("step", "sessions", "environment") if f"{when}:{what}" in hostile.addresses)
+    when = next(when for when in ("step", "reset", "environment") if f"{when}:{what}" in hostile.addresses)
     settings, began = hostile.settings(f"{when}:{what}"), time.monotonic()
     ended(began, skillttrl("evaluate", "random", "--env", "remote", "--limit", 2, *settings))
     fewer = [word for key in ("votes", "samples") for word in ("--set", f"rollout.n_{key}_per_prompt=2")]

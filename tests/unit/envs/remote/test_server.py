@@ -55,10 +55,10 @@ def message(response: httpx.Response) -> str:
 def test_a_whole_visit_in_plain_requests(server: EnvServer) -> None:
     assert ask(server, "GET", "/v1/health").json() == {"status": "ok"}
     about = ask(server, "GET", "/v1/environment").json()
-    assert about["env"] == DOORS.partition(":")[2] and about["protocol"] == 1 and about["tasks"] is None
-    started = ask(server, "POST", "/v1/sessions", json={"seed": 1, "options": {"door": 4}}).json()
+    assert about["env"] == DOORS.partition(":")[2] and about["protocol"] == 2 and about["tasks"] is None
+    path = "/v1/sessions/mine"
+    started = ask(server, "POST", f"{path}/reset", json={"step": 0, "seed": 1, "options": {"door": 4}}).json()
     assert started["observation"].startswith("Door 4: open the left one.") and started["info"]["source"] == "joinery"
-    path = f"/v1/sessions/{started['session']}"
     step = {"step": 1, "action": "wait"}
     first = ask(server, "POST", f"{path}/step", json=step)
     assert first.json()["reward"] == 0.0 and ask(server, "POST", f"{path}/step", json=step).text == first.text
@@ -79,30 +79,31 @@ def test_a_whole_visit_in_plain_requests(server: EnvServer) -> None:
         (b"[" * 100_000, 400, "no JSON"),
         (b"\xff\xfe", 400, "no JSON"),
         (b"9" * 5000, 400, "no JSON"),
-        (b"[]", 400, "no NewSession"),
-        (b'{"sead": 1}', 400, "sead"),
-        (b'{"seed": "1"}', 400, "seed"),
-        (b'{"seed": 1.5}', 400, "seed"),
-        (b'{"options": []}', 400, "options"),
-        (b'{"split": "../../etc"}', 400, "split"),
-        (b'{"request": "no hex"}', 400, "request"),
-        (b'{"kwargs": {"pause": 9}}', 400, "kwargs"),
-        (b'{"split": "train"}', 403, "split"),
-        (b'{"options": {"window": 1}}', 422, "'door'"),
+        (b"[]", 400, "no ResetRequest"),
+        (b'{"step": 0, "sead": 1}', 400, "sead"),
+        (b'{"step": 0, "seed": "1"}', 400, "seed"),
+        (b'{"step": 0, "seed": 1.5}', 400, "seed"),
+        (b'{"step": 0, "options": []}', 400, "options"),
+        (b'{"step": 0, "split": "../../etc"}', 400, "split"),
+        (b'{"step": 0, "kwargs": {"pause": 9}}', 400, "kwargs"),
+        (b'{"step": 0, "split": "train"}', 403, "split"),
+        (b'{"step": 0, "options": {"window": 1}}', 422, "'door'"),
         (b" " * (MAX_BODY_BYTES + 1), 413, "has at most"),
     ],
 )
 def test_a_body_that_is_none_is_refused(server: EnvServer, body: bytes, status: int, said: str) -> None:
-    refused = ask(server, "POST", "/v1/sessions", content=body, headers={"Content-Type": "application/json"})
+    refused = ask(server, "POST", "/v1/sessions/new/reset", content=body, headers={"Content-Type": "application/json"})
     assert refused.status_code == status and said in message(refused)
 
 
 def test_requests_that_a_web_page_could_send_are_refused(server: EnvServer) -> None:
-    plain = ask(server, "POST", "/v1/sessions", content=b"{}", headers={"Content-Type": "text/plain"})
+    plain = ask(server, "POST", "/v1/sessions/new/reset", content=b"{}", headers={"Content-Type": "text/plain"})
     assert plain.status_code == 415
     rebound = ask(server, "GET", "/v1/environment", headers={"Host": "evil.example"})
     assert rebound.status_code == 403 and "only this machine" in message(rebound)
-    chunks = ask(server, "POST", "/v1/sessions", content=iter([b"{}"]), headers={"Content-Type": "application/json"})
+    chunks = ask(
+        server, "POST", "/v1/sessions/new/reset", content=iter([b"{}"]), headers={"Content-Type": "application/json"}
+    )
     assert chunks.status_code == 411
     for path in ("/", "/v1/sessions/..%2f..", "/v1/sessions/a/b", "/v2/environment"):
         assert ask(server, "GET", path).status_code == 404

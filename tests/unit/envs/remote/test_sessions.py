@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -48,9 +49,9 @@ def sessions() -> Iterator[Sessions]:
 
 def opened(sessions: Sessions, host: Counter, seed: int = 0) -> str:
     """Id of a new session whose environment is reset."""
-    session, start = sessions.open("", lambda: host, seed=seed)
-    assert start[0] == 200
-    return session.id
+    session = uuid.uuid4().hex
+    assert sessions.ask(session, 0, "reset", lambda: host, seed=seed)[0] == 200
+    return session
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -92,13 +93,12 @@ def test_a_request_that_is_repeated_while_it_runs_waits_for_the_same_answer(sess
         assert running.result(30) == again.result(30) and host.calls == [("reset", 0), "hang"]
 
 
-def test_opening_again_under_the_same_name_finds_the_session(sessions: Sessions) -> None:
+def test_opening_again_finds_the_session(sessions: Sessions) -> None:
     host = Counter()
-    first, start = sessions.open("abc", lambda: host, seed=1)
-    second, again = sessions.open("abc", Counter, seed=1)
-    assert first is second and start == again and host.calls == [("reset", 1)]
+    start, again = (sessions.ask("abc", 0, "reset", lambda made=made: made, seed=1) for made in (host, Counter()))
+    assert start == again and host.calls == [("reset", 1)]
     with pytest.raises(Refused, match="another request"):
-        sessions.open("abc", Counter, seed=2)
+        sessions.ask("abc", 0, "reset", Counter, seed=2)
 
 
 def test_an_environment_that_fails_closes_its_session(sessions: Sessions) -> None:
@@ -135,8 +135,8 @@ def test_no_more_sessions_than_allowed_and_one_that_hangs_counts(sessions: Sessi
     until(lambda: made[0] in sessions._open and sessions._open[made[0]]._number == 1)
     assert sessions.end(made[0]) and not sessions.end(made[0])
     with pytest.raises(Refused, match="All 3 sessions are in use") as refused:
-        sessions.open("", Counter, seed=0)
+        opened(sessions, Counter())
     assert refused.value.answer[0] == 503
     hosts[0].gate.set()
     until(lambda: "close" in hosts[0].calls and not sessions._ending)
-    assert sessions.open("", Counter, seed=0)[1][0] == 200
+    opened(sessions, Counter())
