@@ -88,7 +88,7 @@ def test_what_is_proposed_explains_every_failure_so_far(
     [
         ({}, "needs a grammar"),
         ({"grammer": "a:b"}, "needs a grammar.*found .*grammer"),
-        ({"grammar": "skill_ttrl.data.families:Rule"}, "operators:Rule' failed when it was made"),
+        ({"grammar": "skill_ttrl.data.families:Rule"}, "families:Rule' failed when it was made"),
         ({"grammar": "skill_ttrl.data.families:RULES"}, "no method subject, lines, predict"),
         ({"grammar": "skill_ttrl.data.families:Operatorgrammar"}, "Did you mean"),
     ],
