@@ -195,16 +195,8 @@ class FirstAgent(ListedAgent):
     """
 
     def choose(self, actions: Sequence[str]) -> str:
-        """Take the first action.
-
-        Raises:
-            EnvError: there are no admissible actions.
-        """
-        if not actions:
-            raise EnvError(
-                f"The agent {FIRST} needs info['admissible_commands'], which the environment does not provide."
-            )
-        return fill_slot(actions[0], self._task)
+        """Take the first action; raises `EnvError` where there are none."""
+        return fill_slot(_listed({"admissible_commands": actions}, "admissible_commands")[0], self._task)
 
 
 class ConstantAgent(ListedAgent):

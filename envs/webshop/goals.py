@@ -56,26 +56,6 @@ class Goal:
     """US dollars, above 0; `NO_CEILING` where there is none."""
 
 
-def synthetic_goal(name: str, product: Product, number: int) -> Goal:
-    """A goal made of a product with an instruction.
-
-    Args:
-        name: the goal's id.
-        product: it has an instruction.
-        number: which combination of its option values, from 0; see `combination`.
-    """
-    options = combination(product, number)
-    chosen = ", and ".join(f"{option}: {value}" for option, value in options.items())
-    text = f"{product.instruction} with {chosen}" if chosen else str(product.instruction)
-    return _goal(name, product, text, product.instruction_attributes, options, ceiling(price_of(product), product.asin))
-
-
-def human_goal(name: str, product: Product, written: HumanInstruction) -> Goal:
-    """A goal that a person wrote for a product; `name` is the goal's id."""
-    upper = ceiling(price_of(product), name)
-    return _goal(name, product, written.text.strip("."), written.attributes, written.options, upper)
-
-
 def price_of(product: Product) -> float:
     """Return a product's price in US dollars: its one price, or one drawn uniformly from its range, the same in every process."""
     if len(product.prices) == 1:
@@ -112,29 +92,6 @@ def combination(product: Product, number: int) -> dict[str, str]:
     if number:
         raise IndexError("a product has as many synthetic goals as combinations of its options")
     return dict(sorted(chosen.items()))
-
-
-def _goal(
-    name: str,
-    product: Product,
-    text: str,
-    attributes: tuple[str, ...],
-    options: Mapping[str, str] | tuple[str, ...],
-    upper: float,
-) -> Goal:
-    below = "" if upper == NO_CEILING else f", and price lower than {upper:.2f} dollars"
-    return Goal(
-        id=name,
-        asin=product.asin,
-        title=product.title,
-        category=product.category,
-        query=product.query,
-        product_category=product.product_category,
-        instruction=f"{text}{below}",
-        attributes=attributes,
-        options=options,
-        price_upper=upper,
-    )
 
 
 SPLITS = ("train", "dev", "test")
@@ -322,9 +279,30 @@ class GoalList:
         place = int(np.searchsorted(self._ends, constructed, side="right"))
         product = self.store[int(self._products[place])]
         name = f"{product.asin}-{self._name(place, constructed)}"
+        options: Mapping[str, str] | tuple[str, ...]
         if self.kind == "human":
-            return human_goal(name, product, self._human[constructed])
-        return synthetic_goal(name, product, constructed - self._range(place)[0])
+            written = self._human[constructed]
+            text, attributes = written.text.strip("."), written.attributes
+            options = written.options
+        else:
+            options = made = combination(product, constructed - self._range(place)[0])
+            chosen = ", and ".join(f"{option}: {value}" for option, value in made.items())
+            text = f"{product.instruction} with {chosen}" if chosen else str(product.instruction)
+            attributes = product.instruction_attributes
+        upper = ceiling(price_of(product), name if self.kind == "human" else product.asin)
+        below = "" if upper == NO_CEILING else f", and price lower than {upper:.2f} dollars"
+        return Goal(
+            id=name,
+            asin=product.asin,
+            title=product.title,
+            category=product.category,
+            query=product.query,
+            product_category=product.product_category,
+            instruction=f"{text}{below}",
+            attributes=attributes,
+            options=options,
+            price_upper=upper,
+        )
 
 
 def shuffled(count: int) -> NDArray[np.int64]:

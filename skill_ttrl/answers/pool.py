@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,20 +31,10 @@ MOST_TREES = 2000
 """A process works on so many answers, then another takes over: what SymPy remembers does not pile up."""
 START_LIMIT = 120.0
 """Seconds in which the worker must have imported SymPy, on a machine however loaded."""
-_lock = threading.Lock()
-
-
-def _after_fork() -> None:
-    """A forked process has no threads that could free a lock which was held at that moment."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Pool:
-    """One worker (`answers.worker`), started when it is first needed. Threads take turns; a forked process starts its own."""
+    """One worker (`answers.worker`), started when it is first needed, for one thread at a time (`equivalence`). A forked process starts its own."""
 
     def __init__(self, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
         self.time_limit, self.memory_limit = time_limit, memory_limit
@@ -65,19 +54,17 @@ class Pool:
         """
         verdicts: list[Judged] = []
         timeouts = 0
-        with _lock:
-            for tree in trees:
-                limit = self.time_limit if timeouts < MOST_TIMEOUTS else self.time_limit / 4
-                # Perhaps somebody killed the worker: the answer is asked about once more.
-                found = self._ask(tree, limit) or self._ask(tree, limit)
-                verdicts.append(found or {"gave_up": "crashed", "why": "the worker died"})
-                timeouts += verdicts[-1].get("gave_up") == "timeout"
+        for tree in trees:
+            limit = self.time_limit if timeouts < MOST_TIMEOUTS else self.time_limit / 4
+            # Perhaps somebody killed the worker: the answer is asked about once more.
+            found = self._ask(tree, limit) or self._ask(tree, limit)
+            verdicts.append(found or {"gave_up": "crashed", "why": "the worker died"})
+            timeouts += verdicts[-1].get("gave_up") == "timeout"
         return verdicts
 
     def close(self) -> None:
         """End the worker. The next comparison starts another."""
-        with _lock:
-            self._stop()
+        self._stop()
 
     def _ask(self, tree: Tree, limit: float) -> Judged | None:
         """The verdict on a tree; None: the worker died."""

@@ -319,7 +319,7 @@ class SearchIndex:
         self._words = _bytes_of(folder / _WORDS)
         self._ranks = _mapped(folder / _RANKS) if (folder / _RANKS).exists() else None
         self._documents = int(json.loads((folder / _PARAMETERS).read_bytes())["num_docs"])
-        self._known: dict[str, int] = {}
+        self._number = lru_cache(maxsize=REMEMBERED_WORDS)(self._find)
 
     def __len__(self) -> int:
         return self._documents
@@ -363,18 +363,12 @@ class SearchIndex:
             scores_D[self._held_by[start:end]] += parts
         return scores_D
 
-    def _number(self, word: str) -> int:
+    def _find(self, word: str) -> int:
         """A word's number, -1 where no document has it."""
-        number = self._known.get(word)
-        if number is None:
-            wanted, ends = word.encode(), self._word_ends
-            place = bisect_left(range(len(ends) - 1), wanted, key=lambda at: self._words[ends[at] : ends[at + 1]])
-            there = place < len(ends) - 1 and self._words[ends[place] : ends[place + 1]] == wanted
-            number = place if there else -1
-            if len(self._known) >= REMEMBERED_WORDS:
-                self._known = {}
-            self._known[word] = number
-        return number
+        wanted, ends = word.encode(), self._word_ends
+        place = bisect_left(range(len(ends) - 1), wanted, key=lambda at: self._words[ends[at] : ends[at + 1]])
+        there = place < len(ends) - 1 and self._words[ends[place] : ends[place + 1]] == wanted
+        return place if there else -1
 
 
 def _mapped(path: Path) -> NDArray[Any]:
@@ -409,7 +403,7 @@ class Store:
         self._lines = np.memmap(folder / "products.jsonl", dtype=np.uint8, mode="r")
         # All at once: what is mapped stays, even when another process removes the folder. As plain arrays: each look into a
         # `memmap` costs microseconds more.
-        self._arrays = {path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")}
+        self._arrays = {path.stem: _mapped(path) for path in folder.glob("*.npy")}
         if missing := {"ends", "asins", "numbers"} - self._arrays.keys():
             raise FileNotFoundError(f"{folder} has no {min(missing)}.npy")
         self._ends, self._asins = self._arrays["ends"], self._arrays["asins"]
