@@ -105,25 +105,3 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
     for option in ("--limit", "--rollouts-per-task", "--num-workers"):
         assert collect("--policy", "random", option, 0).code == 2
     assert list(tmp_path.iterdir()) == []
-
-
-def test_only_what_is_asked_for_is_played(tmp_path: Path) -> None:
-    out = tmp_path / "new" / "out.jsonl"
-    done = skillttrl(
-        *("collect", "--env", DOORS, "--policy", "random", "--split", "test", "--types", "left"),
-        *("--limit", 4, "--rollouts-per-task", 2, "--seed", 5, "--set", "env.kwargs.broken=[2]", "-o", out, "--json"),
-    )
-    assert done.code == 0, done
-    assert done.json["overall"] | {"success": 0, "interval": 0, "steps": 0} == {
-        **{
-            "tasks": 2,
-            "episodes": 4,
-            "failed": 2,
-            "score": None,
-            "score_interval": None,
-            "exploits": 0,
-            "invalid": None,
-        },
-        **{"success": 0, "interval": 0, "steps": 0},
-    }
-    assert done.json["first_error"] == "RuntimeError: door 2 is stuck" and done.json["seed"] == 5

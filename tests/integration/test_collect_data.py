@@ -8,7 +8,7 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.errors import DataError, EnvError
+from skill_ttrl.errors import DataError
 from skill_ttrl.stages.train import run
 
 TINY = [
@@ -31,8 +31,3 @@ def test_a_run_imitates_episodes_of_each_of_its_data(tmp_path: Path) -> None:
     assert [*read_episodes([file, str(file)])] == [*own, *own]
     with pytest.raises(DataError, match=r"absent\.jsonl"):
         list(read_episodes([file, tmp_path / "absent.jsonl"]))
-
-
-def test_data_that_are_not_there_are_named_before_anything_is_learnt(tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match='"generated:10000"'):
-        run(load_config("webshop_official", [*TINY, "collect.data=[generated,'generated:many']"]), tmp_path / "run")

@@ -17,7 +17,7 @@ from skill_ttrl.stages.inputs.tasks import TaskSelection
 from skill_ttrl.types import Trajectory, from_json
 from tests.doors import DOORS, opens
 from tests.faulty_server import FaultyServer
-from tests.integration.test_cli_commands import refused, skillttrl
+from tests.integration.test_cli_commands import skillttrl
 from tests.integration.test_openai_backend import at
 
 TINY: dict[str, Any] = {
@@ -142,28 +142,6 @@ def test_the_skills_of_its_bank_stand_in_its_prompts_unless_they_are_left_out(
     assert {each.skills_in_prompt for each in lines(tmp_path / "without.jsonl")} == {()}
     made_with = read_identity(tmp_path / "with.jsonl")["made_with"]["policy"]
     assert made_with["skill_bank"] and made_with["model"] == "openai:opener"
-
-
-def at_nowhere() -> list[str]:
-    return ["--set", "endpoints.base_url=http://127.0.0.1:9"]
-
-
-def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
-    def collect(*words: object) -> Any:
-        return skillttrl("collect", "--env", DOORS, "-o", tmp_path / "out.jsonl", *words)
-
-    refused(
-        collect("--policy", "openai:m", "--num-workers", 2),
-        2,
-        "--num-workers needs a scripted agent",
-        "openai:m is a model",
-    )
-    refused(collect("--policy", "openai:m", "--epsilon", 0.1), 2, "--epsilon needs a scripted agent")
-    for words in (("--config", "quickstart"), ("--batch-size", 3), ("--no-skills",)):
-        refused(collect("--policy", "random", *words), 2, f"{words[0]} needs a model", "random is a scripted agent")
-    refused(collect("--policy", "no/where/at/all"), 4, "no/where/at/all")
-    refused(collect("--policy", "openai:m", "--types", "up", *at_nowhere()), 3, "no tasks of type 'up'")
-    assert list(tmp_path.iterdir()) == []
 
 
 def phase(**changes: Any) -> SkillTTRLConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.stages.launch import Launch
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.types import to_json
-from tests.integration.test_cli_commands import Done, refused, skillttrl
+from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_skillrl_run import ALFWORLD
 
 COLLECT = ("collect", "--env", "alfworld", "--env-data", "generated", "--limit", 18, "--set", "env.kwargs.max_steps=16")
@@ -141,35 +138,6 @@ def test_mistakes_are_said_and_leave_nothing(words: list[str], code: int, said: 
     refused(done, code)
     assert said in " ".join(done.err.split()), done.err
     assert sorted(map(str, Path("runs").rglob("*"))) == before
-
-
-def variant(name: str, episodes: Path, *, won: bool | None = None, advice: bool = True) -> Path:
-    """The same episodes, without those that were lost or won, or without what the player advised."""
-    kept = [json.loads(to_json(each)) for each in read_episodes(episodes) if won is None or each.is_success == won]
-    for row in kept if not advice else []:
-        for step in row["steps"]:
-            step["info"].pop("expert_action", None)
-    path = Path(f"runs/{name}/trajectories.jsonl")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-    assert kept
-    return path
-
-
-def run_of(episodes: Path, *settings: str) -> Done:
-    words = [word for setting in settings for word in ("--set", setting)]
-    return skillttrl("sft", "recipe.yaml", "--trajectories", episodes, "-o", episodes.parent / "sft", *SMALL, *words)
-
-
-@pytest.mark.slow
-def test_defeats_are_imitated_by_advice_and_victories_without_it(episodes: Path) -> None:
-    lost, silent = variant("lost", episodes, won=False), variant("silent", episodes, advice=False)
-    assert skillttrl("distill", "--trajectories", lost, "-o", "runs/lost/bank").code == 0
-    refused(run_of(lost, "demonstrations.label=success"), 3, "0 succeeded", "demonstrations.label=expert")
-    refused(run_of(silent, "demonstrations.label=expert"), 3, "demonstrations.label=success")
-    assert not Path("runs/lost/sft").exists()
-    assert run_of(lost, "demonstrations.label=expert").code == 0
-    assert run_of(silent, "demonstrations.label=success").code == 0
 
 
 @pytest.mark.slow

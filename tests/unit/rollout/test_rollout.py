@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -153,11 +152,6 @@ def test_an_environments_failure_is_the_outcome_of_its_try(broken: str, said: st
     assert good.trajectories[0].stop_reason == "terminated"
 
 
-def test_a_signal_is_no_failure_of_a_try() -> None:
-    with pytest.raises(Interrupted, match="a signal came"):
-        play(Guess, [guess(1), guess(2, broken="stop")], 1, RecordingBackend(["1"]))
-
-
 def test_a_second_ctrl_c_ends_the_run_although_an_environment_is_at_work() -> None:
     with StopSignal():
         signal.raise_signal(signal.SIGINT)  # remembered: the step would end first
@@ -295,24 +289,3 @@ def test_an_action_that_the_model_was_held_to_needs_no_tags(constrain: bool, ver
     )
     (group,) = asyncio.run(work)
     assert [step.action_status for step in group.trajectories[0].steps] == verdicts
-
-
-class Meeting(Guess):
-    """Waits in each call until another one has been called too."""
-
-    elsewhere = True
-    met = threading.Barrier(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        self.met.wait(20)
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: str) -> tuple[str, Any, Any, bool, Any]:
-        self.met.wait(20)
-        return super().step(action)
-
-
-def test_environments_that_compute_elsewhere_are_called_at_the_same_time_with_the_same_result() -> None:
-    texts = ["3", "8", "5", "6"]
-    apart = play(Meeting, [guess(9)], 2, RecordingBackend(texts), max_turns=2)
-    assert apart == play(Guess, [guess(9)], 2, RecordingBackend(texts), max_turns=2)

@@ -164,12 +164,6 @@ def test_an_answer_that_never_comes_holds_up_only_who_asked() -> None:
     assert len(groups[0].trajectories[0].steps) == 1
 
 
-def test_in_lockstep_an_answer_that_never_comes_ends_all_that_wait_with_it() -> None:
-    backend = Asked(lambda prompt: FOREVER if "hung at 1" in prompt else None)
-    groups = play([task("hung", 3), task("b", 3), task("c", 1)], backend, schedule="sync", rollout_timeout_s=0.2)
-    assert ends(groups) == ["timeout", "timeout", "terminated"]
-
-
 def test_an_error_of_the_sampler_ends_the_rollout_and_all_that_was_asked() -> None:
     def happens(prompt: str) -> Any:
         return ModelError("the engine failed") if "bad at 1" in prompt else FOREVER if "slow at 1" in prompt else None

@@ -120,24 +120,6 @@ def test_the_trajectories_of_another_command_are_refused_and_the_difference_is_n
     assert run(DOORS, agent="random", split="test", output=file).played == 0
 
 
-def test_a_file_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
-    file = tmp_path / "out.jsonl"
-
-    def collect() -> None:
-        run(DOORS, agent="random", split="test", output=file)
-
-    collect()
-    lines = file.read_bytes().splitlines(keepends=True)
-    for changed, words in [
-        ([*lines, lines[0]], "out.jsonl:7 is not what was written there"),
-        ([lines[1], lines[0]], "out.jsonl:1 is not what was written there: it is of 'test/1'"),
-        ([lines[0], b'{"task": 3}\n'], "out.jsonl:2 is not what was written there"),
-    ]:
-        file.write_bytes(b"".join(changed))
-        with pytest.raises(RunFolderError, match=words):
-            collect()
-
-
 def test_where_a_file_may_not_grow_it_is_as_it_was(tmp_path: Path) -> None:
     with TrajectoryFile(tmp_path / "out.jsonl", MADE) as file:
         file.append(["{}"])

@@ -14,12 +14,6 @@ from skill_ttrl.llm.command import MOST_BYTES
 from skill_ttrl.stages.targets.resolve import resolve_target, with_fitting
 
 
-@pytest.mark.parametrize("recipe", ["quickstart_skills_alfworld", "quickstart_skills"])
-def test_a_policy_is_found_without_its_bank_whatever_its_phases_need(recipe: str) -> None:
-    found = resolve_target("builtin", config=recipe, use_bank=False)
-    assert found.config.skills is not None and found.config.model.path == "builtin"
-
-
 def test_a_small_model_without_settings_gets_a_prompt_and_a_length_that_fit() -> None:
     def chosen(*stated: str) -> tuple[Any, ...]:
         found = with_fitting(resolve_target("builtin", stated))
