@@ -65,8 +65,6 @@ class RolloutSettings:
     schedule, and one that hangs is not used again. None: it may take any time."""
 
 
-CallAll = Callable[[Iterable[Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
-"""Awaits all of these, in one order or at the same time."""
 THREADS = 256
 """Most environments that are called at the same time in threads."""
 
@@ -173,8 +171,7 @@ async def _play(
     """Play each task in its environment; gives `run` with what came of it."""
     backend, settings = run.backend, run.settings
     threads = EnvThreads(THREADS)
-    elsewhere = all(getattr(env.unwrapped, "elsewhere", False) for _, env in placed)
-    in_threads = settings.schedule == "async" or settings.rollout_timeout_s is not None or elsewhere
+    in_threads = settings.schedule == "async" or settings.rollout_timeout_s is not None
     call = threads.call if in_threads else call_inline
     episodes = [ActiveRollout(task, env, envs, call, settings.rollout_timeout_s) for task, env in placed]
     if settings.adviser is not None:
@@ -185,7 +182,7 @@ async def _play(
     try:
         with getattr(backend, "keeping", nullcontext)() if extends else nullcontext():
             if settings.schedule == "sync":
-                await _run_lockstep(run, episodes, group_size, _gather if elsewhere else _one_by_one)
+                await _run_lockstep(run, episodes, group_size)
             else:
                 if getattr(backend, "blocking", False):
                     batching = BatchingBackend(backend, lambda: len(episodes) - len(run.finished))
@@ -198,16 +195,15 @@ async def _play(
     return run
 
 
-async def _run_lockstep(
-    run: RolloutContext, episodes: Sequence[ActiveRollout], group_size: int, call_all: CallAll
-) -> None:
+async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], group_size: int) -> None:
     """Advance all active rollouts together, turn by turn.
 
-    Environments of this process are called one after the other, always in the same order: where two share a file or a generator, a resumed run
-    would otherwise differ. Those that live elsewhere, each by itself, are called at the same time.
+    Environments are called one after the other, always in the same order: where two share a file or a generator, a resumed run would
+    otherwise differ.
     """
     # One seed for all rollouts of a task, the same in a resumed run.
-    await call_all(episode.start(derive_seed(run.settings.seed, "env", episode.task.id)) for episode in episodes)
+    for episode in episodes:
+        await episode.start(derive_seed(run.settings.seed, "env", episode.task.id))
     if run.agent.skills is not None:
         attach_prompt_skills(episodes, run.agent, run.backend)
     for turn in range(run.settings.max_turns):
@@ -221,11 +217,9 @@ async def _run_lockstep(
             break
         requests = [replace(request, n=len(row)) for (_, request), row in waiting.items()]
         found = await generate_turn(requests, list(waiting.values()), run, derive_seed(run.settings.seed, "turn", turn))
-        await call_all(
-            run.apply_completion(episode, generation, completion)
-            for generation, row in found
-            for episode, completion in zip(row, generation.completions, strict=True)
-        )
+        for generation, row in found:
+            for episode, completion in zip(row, generation.completions, strict=True):
+                await run.apply_completion(episode, generation, completion)
         for place, episode in enumerate(episodes):
             run.finish(place, episode)
     for place, episode in enumerate(episodes):
@@ -275,11 +269,6 @@ async def _run_rest(
 
 def _seed(run: RolloutContext, place: int, episode: ActiveRollout) -> int:
     return derive_seed(run.settings.seed, "episode", place, len(episode.steps))
-
-
-async def _one_by_one(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    for each in work:
-        await each
 
 
 async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
