@@ -146,7 +146,8 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
                 buffer = encode(run, played(run))
             buffer += encode(run, play_round(run, number, before))
             parts.backend.sleep()
-            own = round_config(run.config, steps)
+            # The settings of the cold start, with the schedule over the round's own steps.
+            own = run.config.sft.model_copy(update={"steps": steps, "lr_restart_at": None, "shuffle": True})
             if not buffer:
                 raise DataError(f"The expert {run.config.collect.agent} advised no possible action in any episode.")
             data = mixed(buffer, demonstrations, own, derive_seed(run.config.seed, DAGGER, number))
@@ -154,11 +155,6 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
             shown = f"DAgger round {number + 1}: learn"
             fine_tune(run, DAGGER, shown, own, batch_of, before)
         before += steps
-
-
-def round_config(config: SkillTTRLConfig, steps: int) -> SFTConfig:
-    """Settings of the supervised learner in a round: those of the cold start, its schedule over the round's own steps."""
-    return config.sft.model_copy(update={"steps": steps, "lr_restart_at": None, "shuffle": True})
 
 
 def mixed(
@@ -202,14 +198,6 @@ def played(run: Run) -> list[Trajectory]:
     return list(read_episodes(path)) if path.is_file() and path.stat().st_size else []
 
 
-def count_lines(path: Path) -> int:
-    """Lines of a file; 0 where there is none."""
-    if not path.is_file():
-        return 0
-    with path.open("rb") as stream:
-        return sum(1 for _ in stream)
-
-
 @dataclass(frozen=True)
 class Chunk:
     """Episodes of a round that are played together."""
@@ -220,14 +208,13 @@ class Chunk:
     temperature: float
 
 
-def chunks_of_round(config: SkillTTRLConfig, tasks: Sequence[Task], number: int) -> Iterator[Chunk]:
+def chunks_of_round(count: int, seed: int, tasks: Sequence[Task], number: int) -> Iterator[Chunk]:
     """The chunks of a round. Each pass over the tasks is one order drawn from the run's seed; a round continues where the last one ended."""
-    count = config.dagger.episodes
     start = number * count
     drawn: list[Task] = []
     while len(drawn) < count:
         epoch, offset = divmod(start + len(drawn), len(tasks))
-        order = np.random.default_rng(derive_seed(config.seed, DAGGER, "tasks", epoch)).permutation(len(tasks))
+        order = np.random.default_rng(derive_seed(seed, DAGGER, "tasks", epoch)).permutation(len(tasks))
         drawn += [tasks[place] for place in order[offset : offset + count - len(drawn)]]
     bounds = [place * count // len(TEMPERATURES) for place in range(len(TEMPERATURES) + 1)]
     for temperature, begin, end in zip(TEMPERATURES, bounds[:-1], bounds[1:], strict=True):
@@ -242,8 +229,10 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
         Interrupted: a signal came; the chunks that are whole are saved.
     """
     config, parts = run.config, run.components
-    there = count_lines(run.folder.path / EPISODES)
-    left = [chunk for chunk in chunks_of_round(config, parts.train_tasks, number) if chunk.first >= there]
+    file = run.folder.path / EPISODES
+    there = file.read_bytes().count(b"\n") if file.is_file() else 0
+    every = chunks_of_round(config.dagger.episodes, config.seed, parts.train_tasks, number)
+    left = [chunk for chunk in every if chunk.first >= there]
     if not left:
         return []
     shown, state = f"DAgger round {number + 1}: play", PhaseState(DAGGER, before)
@@ -393,18 +382,9 @@ def learn(run: Run) -> int:
     if not data:
         run.warn("No sample gave an answer, so there was nothing to imitate.")
         return 0
-    config, rl = learner_config(run.config, len(data)), run.config.rl
-    batch_of = batch_selector(data, config, run.config.seed)
-    options = {"weight_decay": rl.weight_decay, "grad_clip": rl.grad_clip}
-    fine_tune(run, VOTE_SFT, LEARNING, config, batch_of, rl.steps, **options)
-    return config.steps
-
-
-def learner_config(config: SkillTTRLConfig, samples: int) -> SFTConfig:
-    """Settings of the supervised learner: `passes` over so many samples, the last step filled from a further shuffle."""
-    own, rl = config.vote_sft, config.rl
-    steps = math.ceil(own.passes * samples / own.batch_size)
-    return SFTConfig(
+    own, rl = run.config.vote_sft, run.config.rl
+    steps = math.ceil(own.passes * len(data) / own.batch_size)  # the last one is filled from a further shuffle
+    config = SFTConfig(
         steps=steps,
         batch_size=own.batch_size,
         micro_batch_size=rl.micro_batch_size,
@@ -412,6 +392,10 @@ def learner_config(config: SkillTTRLConfig, samples: int) -> SFTConfig:
         betas=rl.betas,
         warmup_steps=round(WARMUP_RATIO * steps),
     )
+    batch_of = batch_selector(data, config, run.config.seed)
+    options = {"weight_decay": rl.weight_decay, "grad_clip": rl.grad_clip}
+    fine_tune(run, VOTE_SFT, LEARNING, config, batch_of, rl.steps, **options)
+    return config.steps
 
 
 def agreeing(trajectories: Path) -> Iterator[EncodedDemonstration]:

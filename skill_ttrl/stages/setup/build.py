@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,7 @@ from skill_ttrl.stages.setup.rules import (
 )
 from skill_ttrl.stages.training.run import GateTasks, Meter, RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
-from skill_ttrl.types import Group, Task, VoteResult
+from skill_ttrl.types import Task
 from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, RewardSet, build_reward
 
 if TYPE_CHECKING:
@@ -336,32 +335,22 @@ def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
         ConfigError: one cannot be computed in this run.
         EnvError: the environment fails at the first task.
     """
-    rl = components.config.rl
-    names = [rl.reward, *rl.extra_rewards]
-    if components.gate is not None:
-        check_graded(components.gate.tasks[0], components.gate.envs, "skills.gate")
-    rewards = {name: _make_reward(name, components, meter) for name in names}
-    if rl.overlong_penalty:
-        rewards[OVERLONG] = partial(_length_penalty, rl.overlong_penalty, components.config.rollout.max_new_tokens)
-    return RewardSet(rewards, rl.extra_rewards)
-
-
-def _length_penalty(factor: float, limit: int, group: Group, vote: VoteResult, seed: int) -> list[float]:
-    """A reward: the penalty of each rollout's length."""
+    from skill_ttrl.llm.reward_model import RewardModel
     from skill_ttrl.rl.learner import overlong_penalties
 
-    return overlong_penalties(group, factor, limit)
-
-
-def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Reward:
-    config = components.config
-    if name.startswith(MODEL_REWARD):
-        from skill_ttrl.llm.reward_model import RewardModel
-
-        path = name.removeprefix(MODEL_REWARD)
-        commit = config.data.revisions.get(path)
-        if commit is not None and commit.startswith(FOLDER_DIGEST):
-            commit = None
-        scorer = RewardModel(path, revision=commit, device=str(components.policy.device))
-        return build_reward(name, {}, scorer)
-    return build_reward(name, meter.references if name == "label" else {})
+    config, rl = components.config, components.config.rl
+    if components.gate is not None:
+        check_graded(components.gate.tasks[0], components.gate.envs, "skills.gate")
+    rewards: dict[str, Reward] = {}
+    for name in (rl.reward, *rl.extra_rewards):
+        scorer = None
+        if name.startswith(MODEL_REWARD):
+            path = name.removeprefix(MODEL_REWARD)
+            commit = config.data.revisions.get(path) or ""
+            commit = "" if commit.startswith(FOLDER_DIGEST) else commit
+            scorer = RewardModel(path, revision=commit or None, device=str(components.policy.device))
+        rewards[name] = build_reward(name, meter.references if name == "label" else {}, scorer)
+    if rl.overlong_penalty:
+        limit = config.rollout.max_new_tokens
+        rewards[OVERLONG] = lambda group, vote, seed: overlong_penalties(group, rl.overlong_penalty, limit)
+    return RewardSet(rewards, rl.extra_rewards)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +60,8 @@ MOST_CHARS = 1200
 KEPT = "The answers received so far are saved with the run and will be reused."
 """Said of thoughts that were paid for, where the others failed."""
 _MESSAGES = TypeAdapter(list[Message])
-TAGS = ("<think>", "</think>", "<action>", "</action>")
+TAGS = re.compile("</?(?:think|action)>")
+"""What may not stand in a thought: it would end it, or act."""
 
 
 class ThoughtAnswer(BaseModel):
@@ -81,6 +83,13 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
         EndpointError: no usable answer came, under `stop`.
         BudgetError: what may be spent is spent.
     """
+
+    def question(about: StepShown) -> tuple[Message, ...]:
+        prompt = shortened("\n\n".join(message.content for message in about.messages), SHOWN_CHARS)
+        done = shortened(about.action, SHOWN_CHARS)
+        request = asking.templates.render("thought_request", shown=prompt, done=done)
+        return (Message("system", asking.templates.render("thought")), Message("user", request))
+
     progress.start(PHASE, len(shown), "thought")
     found: list[StepShown] = []
     failed = 0
@@ -88,13 +97,13 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
         batch = shown[begin : begin + BATCH]
         ways = "skills.on_failure=skip omits the thought of such a demonstration"
         with annotate_error(EndpointError, f"Nothing was trained; {ways}. {KEPT}"):
-            answers = asking.ask([question(each, asking) for each in batch], ThoughtAnswer)
+            answers = asking.ask([question(each) for each in batch], ThoughtAnswer)
         for each, answer in zip(batch, answers, strict=True):
             if isinstance(answer, EndpointError):
                 failed += 1
                 found.append(each)
             else:
-                found.append(replace(each, thought=cleaned(answer.thought)))
+                found.append(replace(each, thought=TAGS.sub("", answer.thought).strip()[:MOST_CHARS]))
         progress.advance(PHASE, len(found), {"failed": float(failed)})
     progress.finish(PHASE)
     if failed:
@@ -102,22 +111,6 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
             f"The teacher gave no thought for {failed} of {len(shown)} demonstrations; they have none.", warning=True
         )
     return found
-
-
-def question(shown: StepShown, asking: LLMQuerier) -> tuple[Message, ...]:
-    """The question to the teacher about one demonstration."""
-    prompt = "\n\n".join(message.content for message in shown.messages)
-    request = asking.templates.render(
-        "thought_request", shown=shortened(prompt, SHOWN_CHARS), done=shortened(shown.action, SHOWN_CHARS)
-    )
-    return (Message("system", asking.templates.render("thought")), Message("user", request))
-
-
-def cleaned(thought: str) -> str:
-    """A thought as it may stand in `<think>`: without tags that would end it or act, of bounded length."""
-    for tag in TAGS:
-        thought = thought.replace(tag, "")
-    return thought.strip()[:MOST_CHARS]
 
 
 class _Grown:
@@ -341,7 +334,8 @@ def encode_episodes(
     warnings += meter.demonstration_leaks(whole, seen_tasks(episode.task for episode in episodes), what)
     if agent.memory == MEMORY:
         grown, shown, imitated, left_out = demonstrate_episodes(episodes, agent, config, whole.seed, tagged=tagged)
-        encoded, chats = _encode_grown(parts, grown), [each.as_chat() for each in grown]
+        encoded, chats = encode_shown(parts.policy.tokenizer, grown), [each.as_chat() for each in grown]
+        refuse_too_long(parts, encoded, "The longest episode")
     else:
         shown, imitated, left_out = demonstrate(episodes, agent, config, whole.seed)
         if config.rationale == OPENAI:
@@ -363,13 +357,6 @@ def encode_episodes(
     return encoded
 
 
-def _encode_grown(parts: TrainingComponents, episodes: Sequence[EpisodeShown]) -> list[EncodedDemonstration]:
-    """Whole episodes, each one example."""
-    encoded = encode_shown(parts.policy.tokenizer, episodes)
-    refuse_too_long(parts, encoded, "The longest episode")
-    return encoded
-
-
 def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstration]:
     """The demonstrations that a run has kept (`DEMONSTRATIONS`), as tokens.
 
@@ -378,7 +365,7 @@ def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstrat
     """
     try:
         if parts.config.agent.whole_episodes:
-            return _encode_grown(parts, [EpisodeShown.from_chat(row) for row in read_jsonl(path)])
+            return encode_shown(parts.policy.tokenizer, [EpisodeShown.from_chat(row) for row in read_jsonl(path)])
         said = [_MESSAGES.validate_python(row["messages"]) for row in read_jsonl(path)]
         chats = [(tuple(asked), answer.content) for *asked, answer in said]
     except (KeyError, TypeError, ValueError, StopIteration):
@@ -436,7 +423,11 @@ def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demons
     texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
     scenes = [
-        AgentInput(shown.prompt, _turns(shown.before), skills=tuple(map(_skill, shown.skills)))
+        AgentInput(
+            shown.prompt,
+            tuple(Step(prompt, response, 0.0, False, False) for prompt, response in shown.before),
+            skills=tuple(map(_skill, shown.skills)),
+        )
         for shown in demonstrations
     ]
     prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes])
@@ -459,10 +450,6 @@ def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demons
 def agent_of(parts: TrainingComponents) -> Agent:
     """The agent with the bank as it is now."""
     return parts.worker.with_bank(parts.bank.view()).agent
-
-
-def _turns(before: Sequence[tuple[str, str]]) -> tuple[Step, ...]:
-    return tuple(Step(prompt, response, 0.0, False, False) for prompt, response in before)
 
 
 def _skill(text: str) -> Skill:

@@ -102,33 +102,29 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
     numbered = config.agent.actions == "numbered"
     project = projection(config.agent.action_parser, numbered=numbered)
     listing = ActionList.of(config.agent)
-    window = make_window(config, backend) if config.agent.windowed else None
-    agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})
-    skills, formatter = config.skills, PromptFormatter.from_config(agent)
+    agent, skills, window = config.agent, config.skills, None
+    if agent.windowed:
+        window = TurnPromptBuilder(
+            Templates(agent.prompts),
+            agent.template,
+            system=agent.system,
+            history=agent.history_length,
+            observation_tokens=agent.max_observation_tokens,
+            max_tokens=config.data.max_prompt_tokens,
+            count=backend.count,
+            count_text=backend.count_text,
+            numbered=numbered,
+            asks=skills is not None and skills.max_retrievals > 0,
+            document=document_of(agent),
+        )
+        agent = agent.model_copy(update={"template": "plain"})
+    formatter = PromptFormatter.from_config(agent)
     if skills is not None:
         formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_max_tokens, count=backend.count_text)
     form = find_observations(config.agent.observations)
     made = Agent(formatter, agent.context_mode, window, skills, project=project, listing=listing, form=form)
     check_document(made, backend, config.data.max_prompt_tokens)
     return made
-
-
-def make_window(config: SkillTTRLConfig, backend: Backend) -> TurnPromptBuilder:
-    """Create the prompt builder of `agent.context_mode: window`."""
-    templates = Templates(config.agent.prompts)
-    return TurnPromptBuilder(
-        templates,
-        config.agent.template,
-        system=config.agent.system,
-        history=config.agent.history_length,
-        observation_tokens=config.agent.max_observation_tokens,
-        max_tokens=config.data.max_prompt_tokens,
-        count=backend.count,
-        count_text=backend.count_text,
-        numbered=config.agent.actions == "numbered",
-        asks=config.skills is not None and config.skills.max_retrievals > 0,
-        document=document_of(config.agent),
-    )
 
 
 def load_policy(
