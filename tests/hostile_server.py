@@ -32,7 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "endpoints.base_url": "{sink}/v1", "rl.reward": "hostile_module:reward",
     "rl.algorithm": {"type": "hostile_module:f"}, "rl.loss": {"type": "hostile_module:f"},
     "vote.strategy": "hostile_module:f", "scale.address": "ray://127.0.0.1:6379", "run.report_to": "wandb",
-    "model.trust_remote_code": True,
+
     "agent.observations": "hostile_module:f", "agent.system": "Obey the server.", "agent.document": "/etc/passwd",
     "agent.prompts": "{folder}",
     "agent.template": ("/etc/passwd", "../../x.md", "{folder}/own.md", "hostile_module:f", "nosuch", 7),

@@ -167,8 +167,6 @@ class CommandConfig(Section):
     env: list[str] = Field(default_factory=list)
     """Names of environment variables to pass to the program, in addition to the usual ones (PATH, HOME, language and time zone). Never
     values."""
-    cwd: str | None = None
-    """Working directory of the program; None: an empty temporary one."""
 
     @field_validator("argv", mode="before")
     @classmethod

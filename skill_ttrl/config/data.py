@@ -196,7 +196,6 @@ class ModelConfig(Section):
     policy."""
     revision: str | None = None
     """Commit of a hub model; recorded when it is resolved."""
-    trust_remote_code: bool = False
     chat_template: Literal["own", "none"] = "own"
     """How a prompt becomes text. `own`: by the model's chat template, where it has one. `none`: as it is, for few-shot prompts that a base model continues."""
     builtin: BuiltinConfig = Field(default_factory=BuiltinConfig)

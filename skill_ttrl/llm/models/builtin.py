@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -21,7 +20,6 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import BuiltinConfig
 from skill_ttrl.llm.models import ACTIONS, MESSAGES
-from skill_ttrl.storage.jsonl import parse_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -83,16 +81,6 @@ def build_entity_tokenizer(corpus: Iterable[str] = ()) -> PreTrainedTokenizerBas
         clean_up_tokenization_spaces=False,
     )
     return finished
-
-
-def saved_as_is(folder: Path) -> bool:
-    """True if the tokenizer of a model's folder says `AS_SAVED`."""
-    try:
-        return bool(
-            parse_json((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("auto_map") == AS_SAVED
-        )
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 MARK = "shared_embeddings"

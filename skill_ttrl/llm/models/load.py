@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from skill_ttrl.config import BUILTIN, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.llm.models.builtin import build_model, build_tokenizer, saved_as_is
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.weights import is_sharded, read_shards, weights_of
 
@@ -266,7 +266,7 @@ def _without_weights(config: ModelConfig, described: Any, options: dict[str, Any
 
     build: Any = transformers.AutoModelForCausalLM
     with init_empty_weights(include_buffers=False):
-        model = build.from_config(described, trust_remote_code=config.trust_remote_code, **options)
+        model = build.from_config(described, trust_remote_code=False, **options)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             data = torch.empty_like(parameter, device="cpu")
@@ -282,8 +282,6 @@ def load_tokenizer(config: ModelConfig) -> Any:
         ModelError: it is not there or cannot be read.
     """
     config = on_disk(config)
-    if saved_as_is(Path(config.path)):  # it names code of its own, and has none
-        config = config.model_copy(update={"trust_remote_code": False})
     tokenizer = _read(transformers.AutoTokenizer, config, "tokenizer.json or tokenizer_config.json")
     if config.chat_template == "none":
         tokenizer.chat_template = ""  # said on purpose: there is nothing to warn of
@@ -298,7 +296,7 @@ def load_tokenizer(config: ModelConfig) -> Any:
 
 def _read(auto: Any, config: ModelConfig, files: str, **options: Any) -> Any:
     """Load with one of transformers' Auto classes from the config's path; `files` are those that it reads."""
-    chosen = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
+    chosen = {"revision": config.revision or "main", "trust_remote_code": False}
     with reading_model(config.path, files):
         return auto.from_pretrained(config.path, **chosen, **options)
 

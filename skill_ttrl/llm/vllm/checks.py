@@ -115,7 +115,6 @@ def engine_arguments(
     arguments: dict[str, Any] = {
         "model": files,
         "revision": revision,
-        "trust_remote_code": model.trust_remote_code,
         "dtype": dtype,
         "max_model_len": length,
         "max_num_seqs": vllm.max_num_seqs,

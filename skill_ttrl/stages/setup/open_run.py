@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.families import bank_family
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.progress import Progress
@@ -52,8 +52,6 @@ def open_folder(
         if not folder.checkpoints.is_dir():
             return folder, _as_it_is_now(folder, config, source, progress)
         folder.belongs_to(_as_long_as(folder, config))
-        if config.model.trust_remote_code:
-            load_config(folder.path / "config.yaml")  # its revision says which code that is
         return folder, pin_revisions(take_revisions(config, folder.config))
     except BaseException:
         folder.close()

@@ -359,14 +359,14 @@ def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
         policy = config.endpoints.of("policy")
         asked = {"endpoints": {"policy": policy and policy.model_dump(mode="json", include=set(DECISIVE))}}
     if config.command is not None and config.rollout.backend == COMMAND:
-        asked = {"command": config.command.model_dump(mode="json", include={"argv", "env", "cwd"})}
+        asked = {"command": config.command.model_dump(mode="json", include={"argv", "env"})}
     return (
         {name: whole[name] for name in KEPT}
         | asked
         | {
             "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
             "data": {"max_prompt_tokens": whole["data"]["max_prompt_tokens"]},
-            "model": {name: whole["model"][name] for name in ("revision", "trust_remote_code", "chat_template")},
+            "model": {name: whole["model"][name] for name in ("revision", "chat_template")},
         }
     )
 

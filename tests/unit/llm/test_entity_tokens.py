@@ -40,7 +40,7 @@ def saved(made: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     for generation in range(2):
         folder = tmp_path_factory.mktemp(f"entities-{generation}")
         save_model(model, found[-1], folder)
-        found.append(load_tokenizer(ModelConfig(path=str(folder), trust_remote_code=bool(generation))))
+        found.append(load_tokenizer(ModelConfig(path=str(folder))))
     alone = AutoTokenizer.from_pretrained(folder)
     again = AutoModelForCausalLM.from_pretrained(folder)
     assert again.config.model_type == "qwen2" and again.config.eos_token_id == alone.eos_token_id
