@@ -32,7 +32,6 @@ import torch
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.answers import extract
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.envs import resolve_env
 from skill_ttrl.llm.models.gguf import model_folder
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import train
@@ -163,7 +162,7 @@ def cost_trl(model: str, output: Path, options: argparse.Namespace) -> Cost:
     ours = our_config(model, options)
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    tasks = training_tasks(ours, resolve_env(ours.env.id), ours.train_source, SilentProgress())
+    tasks = training_tasks(ours, ours.train_source, SilentProgress())
     formatter, last_number = PromptFormatter.from_config(ours.agent), bool(ours.env.kwargs.get("last_number"))
     texts = [formatter.format_prompt(str(task.options["question"])) for task in tasks]
     plain = ours.model.chat_template == "none"

@@ -81,7 +81,7 @@ def run_or_check(
         if checked.exit_code:
             raise typer.Exit(checked.exit_code)
         return
-    folder = found.folder(config)
+    folder = found.folder(config.name)
     if (config.runtime.nproc or 1) > 1 and not launched():
         from skill_ttrl.rl.parallel.launch import launch, this_command
         from skill_ttrl.runs.checkpoint import what_is_saved

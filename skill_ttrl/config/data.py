@@ -122,6 +122,11 @@ class DataConfig(Section):
     max_prompt_tokens: int = Field(default=1024, ge=1)
     """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC). Tasks with a longer one are left out and counted."""
 
+    @property
+    def held_out(self) -> bool:
+        """True if a run is measured on other tasks than it trains on."""
+        return self.eval is not None or self.train is None
+
     @overload
     def source(self, given: NamedSource | Paths) -> Source: ...
 

@@ -16,7 +16,7 @@ from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
 from skill_ttrl.config.section import Section, write_yaml
 from skill_ttrl.config.seed_keys import SeedSections
-from skill_ttrl.config.skills import OptimizeConfig, SkillsConfig
+from skill_ttrl.config.skills import GateConfig, OptimizeConfig, SkillsConfig
 from skill_ttrl.config.training import (
     CollectConfig,
     DaggerConfig,
@@ -29,6 +29,8 @@ from skill_ttrl.config.training import (
 
 Phase = Literal["collect", "distill", "sft", "dagger", "rl", "vote_sft"]
 _NO_SETTINGS = ("name", "seed", "run", "scale", "verified", "requires")
+AROUND_SKILLS = 256
+"""Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
 
 
 class RunConfig(Section):
@@ -141,6 +143,50 @@ class SkillTTRLConfig(SeedSections, Section):
     def demonstration_source(self) -> Source | None:
         """The source that `sft.data` names; None: episodes are imitated."""
         return self.data.source(self.sft.data)
+
+    @property
+    def evaluation_split(self) -> str:
+        """Name of what a run is measured on: the environment's own split, or "test" where the tasks come from files."""
+        return self.env.eval_split if self.data.eval is None and self.data.train is None else "test"
+
+    @property
+    def training_splits(self) -> set[str]:
+        """Names of the splits whose tasks may be learned from."""
+        train = self.data.train
+        return {"train", self.env.train_split} | ({train.split} if train is not None and train.split else set())
+
+    @property
+    def gate(self) -> GateConfig | None:
+        """The gate of a run; None where no bank changes in it, or all changes are applied as they come."""
+        return self.skills.gate if self.skills is not None and self.skills.enabled and self.reinforces else None
+
+    @property
+    def runs_ahead(self) -> bool:
+        """True if rollouts run ahead of the learner."""
+        return self.reinforces and self.rl.max_staleness > 0
+
+    @property
+    def context_parts(self) -> dict[str, int]:
+        """Tokens that the longest prompt and answer may take together, by the settings that bound them."""
+        parts = {
+            "data.max_prompt_tokens": self.data.max_prompt_tokens,
+            "rollout.max_new_tokens": self.rollout.max_new_tokens,
+        }
+        if (skills := self.skills) is not None and skills.enabled:
+            parts["skills.prompt_max_tokens"] = skills.prompt_max_tokens if skills.prompt_top_k else 0
+            parts["skills.max_retrievals x skills.retrieval_max_tokens"] = (
+                skills.max_retrievals * skills.retrieval_max_tokens
+            )
+        return parts
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest prompt and completion together, with room for the templates around skills."""
+        needed = self.data.max_prompt_tokens + self.rollout.max_new_tokens
+        if (skills := self.skills) is not None:
+            needed += (skills.prompt_max_tokens + AROUND_SKILLS) * (skills.prompt_top_k > 0)
+            needed += skills.max_retrievals * (skills.retrieval_max_tokens + AROUND_SKILLS)
+        return needed
 
     @property
     def reinforces(self) -> bool:

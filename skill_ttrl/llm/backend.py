@@ -221,8 +221,6 @@ P = ParamSpec("P")
 OnLearner = Callable[..., Any]
 """Called with a function and its arguments: runs the function on the learner's model, its first argument, on every rank that has a part
 of it, and gives what it gives here."""
-AROUND_SKILLS = 256
-"""Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
 
 
 @dataclass(frozen=True)
@@ -260,20 +258,6 @@ class BackendContext:
             return function(model, *args, **kwargs)
         result: T = self.over_ranks(function, *args, **kwargs)
         return result
-
-
-def runs_ahead(config: SkillTTRLConfig) -> bool:
-    """True if rollouts run ahead of the learner."""
-    return config.reinforces and config.rl.max_staleness > 0
-
-
-def longest_sequence(config: SkillTTRLConfig) -> int:
-    """Tokens of the longest prompt and completion together, with room for the templates around skills."""
-    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
-    if (skills := config.skills) is not None:
-        needed += (skills.prompt_max_tokens + AROUND_SKILLS) * (skills.prompt_top_k > 0)
-        needed += skills.max_retrievals * (skills.retrieval_max_tokens + AROUND_SKILLS)
-    return needed
 
 
 class BackgroundEventLoop:

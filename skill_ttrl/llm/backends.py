@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.backend import Backend, BackendContext, BackendFacts, runs_ahead
+from skill_ttrl.llm.backend import Backend, BackendContext, BackendFacts
 from skill_ttrl.llm.hand_over import HandOver
 from skill_ttrl.registry import Registry
 
@@ -46,7 +46,7 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
     name = config.rollout.backend
     if name in FACTS:
         facts = FACTS[name]
-        copies = facts.is_learner and runs_ahead(config)
+        copies = facts.is_learner and config.runs_ahead
         engine = facts.engine and config.vllm.mode == "colocate"
         policy = config.endpoints.of("policy")
         structured = facts.structured or (name == REMOTE and policy is not None and policy.server_type == "vllm")
@@ -100,7 +100,7 @@ def make_backend(context: BackendContext) -> Backend:
     if context.trains and not getattr(backend, "trainable", True):
         backend.close()
         raise ConfigError(untrainable(name))
-    return cast(Backend, HandOver(backend)) if context.trains and runs_ahead(context.settings) else backend
+    return cast(Backend, HandOver(backend)) if context.trains and context.settings.runs_ahead else backend
 
 
 @BACKENDS.register("hf")
@@ -109,7 +109,7 @@ def _hf(context: BackendContext) -> Backend:
 
     loaded, rollout = context.loaded, context.settings.rollout
     options: dict[str, Any] = {"max_batch_size": rollout.max_batch_size, "autocast": context.autocast}
-    if not (context.trains and runs_ahead(context.settings)):
+    if not (context.trains and context.settings.runs_ahead):
         return HFBackend(loaded.model, loaded.tokenizer, **options)
     return HFCopyBackend(loaded.model, loaded.tokenizer, **options)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, names_of, paths_of, read_episodes
-from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.llm.openai.ledger import AGAIN, SAME, Ledger
 from skill_ttrl.progress import Progress
@@ -19,13 +18,11 @@ from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, read_with_progress
 from skill_ttrl.stages.inputs.tasks import (
-    evaluation_split,
     foreign_splits,
     leaked,
     refuse_leak,
     seen_tasks,
     source_tasks,
-    training_splits,
 )
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 
@@ -103,12 +100,10 @@ def _distill(files: Files, config: SkillTTRLConfig, bank: RunBank, progress: Pro
 def refuse_episodes(config: SkillTTRLConfig, files: Files) -> None:
     """Raise `DataError` where skills would come from episodes of held-out tasks."""
     what = f"demonstrations.trajectories ({names_of(files)})"
-    refuse_leak(foreign_splits(read_episodes(files), training_splits(config), what))
+    refuse_leak(foreign_splits(read_episodes(files), config.training_splits, what))
     if config.data.eval is None and config.data.train is not None:  # it is measured on its training tasks
         return
-    measured = source_tasks(
-        config, resolve_env(config.env.id), config.eval_source, evaluation_split(config), config.env.eval_tasks
-    )
+    measured = source_tasks(config, config.eval_source, config.evaluation_split, config.env.eval_tasks)
     seen = seen_tasks(episode.task for episode in read_episodes(files))
     refuse_leak(leaked(config, measured, seen, what))
 

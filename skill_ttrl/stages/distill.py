@@ -26,7 +26,7 @@ from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints, bank_unchanged
 from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import SOURCE, Case, CaseCollector, TeacherResult
-from skill_ttrl.stages.inputs.tasks import ForeignSplits, refuse_leak, training_splits
+from skill_ttrl.stages.inputs.tasks import ForeignSplits, refuse_leak
 from skill_ttrl.stages.training.bank_changes import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import remove_unfinished, unfinished, wrap_os_errors
@@ -212,7 +212,7 @@ def _cause(cases: Sequence[Case], result: TeacherResult, admitted: Admitted, con
 def _collected(trajectories: Iterable[Trajectory], config: SkillTTRLConfig) -> tuple[CaseCollector, list[str]]:
     """A sample of the episodes, and notes on them; raises `DataError` where one is of a task that is not for training."""
     collector = CaseCollector((config.skills or SkillsConfig()).type_names, config.seed)
-    foreign = ForeignSplits(training_splits(config))
+    foreign = ForeignSplits(config.training_splits)
     for trajectory in trajectories:
         foreign.take(trajectory)
         collector.add(trajectory)

@@ -88,9 +88,9 @@ class Launch:
         """True if the number of processes was asked for here, and not by the recipe alone."""
         return any(each.partition("=")[0].strip() in ("runtime", "runtime.nproc") for each in self.overrides)
 
-    def folder(self, config: SkillTTRLConfig) -> Path:
+    def folder(self, name: str) -> Path:
         """The run's folder: `runs/NAME` where none was named, numbered if taken."""
-        return self.options.output or free_folder(Path("runs") / config.name, self.options.resume)
+        return self.options.output or free_folder(Path("runs") / name, self.options.resume)
 
 
 def launch(source: str, options: Options, *, phase: str | None = None) -> Launch:

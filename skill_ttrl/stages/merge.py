@@ -28,7 +28,7 @@ from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups, merg
 from skill_ttrl.skills.mergers import MergeReport, make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import bank_unchanged
-from skill_ttrl.stages.inputs.tasks import foreign_splits, refuse_leak, training_splits
+from skill_ttrl.stages.inputs.tasks import foreign_splits, refuse_leak
 from skill_ttrl.stages.training.bank_changes import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
@@ -240,9 +240,9 @@ def run(
 
 def _refuse_foreign(samples: Sequence[Samples], source: Path, config: SkillTTRLConfig) -> None:
     """Raise `DataError` where there are rollouts of splits that neither the config nor the run trains on."""
-    splits = training_splits(config)
+    splits = config.training_splits
     if source.is_dir():  # the run's own config states what the run trains on
-        splits |= training_splits(load_config(source / "config.yaml"))
+        splits |= load_config(source / "config.yaml").training_splits
     rollouts = (each for part in samples for group in part.groups for each in group.trajectories)
     refuse_leak(foreign_splits(rollouts, splits, str(source)))
 

@@ -21,7 +21,6 @@ from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
 from skill_ttrl.data.families import QA_ENV_ID
 from skill_ttrl.data.tasks import MATH_ENV_ID
-from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, DocumentError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.chat import template_warning
@@ -461,7 +460,7 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
         ConfigError: `optimize.selection` names its tasks twice.
         SkillTTRLError: tasks cannot be read.
     """
-    env_id, asked = resolve_env(config.env.id), config.optimize or OptimizeConfig()
+    asked = config.optimize or OptimizeConfig()
     own, data, test = asked.selection, config.data, list[Task]()
     if own.tasks is not None and (own.data is not None or own.split is not None):
         raise ConfigError("optimize.selection: set tasks, or data and its split, not both.")
@@ -472,13 +471,13 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
         )
     if asked.test_tasks and data.eval is not None:
         raise ConfigError("optimize.test_tasks and data.eval both name test tasks: set only one.")
-    train = training_tasks(config, env_id, pinned_source(config.train_source), progress)
+    train = training_tasks(config, pinned_source(config.train_source), progress)
     if asked.test_tasks:
         train, test = hold_out(train, asked.test_tasks, derive_seed(config.seed, TEST), TEST)
     elif asked.test_tasks is None and data.eval is not None:
-        test = source_tasks(config, env_id, pinned_source(config.eval_source), TEST, None, progress)
+        test = source_tasks(config, pinned_source(config.eval_source), TEST, None, progress)
     elif asked.test_tasks is None and data.train is None:
-        test = source_tasks(config, env_id, None, config.env.eval_split, config.env.eval_tasks, progress)
+        test = source_tasks(config, None, config.env.eval_split, config.env.eval_tasks, progress)
     elif asked.test_tasks is None:
         progress.notice(
             "Without data.eval nothing is tested at the end, and the selection score of the best document is optimistic."
@@ -487,7 +486,7 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
         source = data.source(own.data)
         if source is not None:
             source.split = own.split
-        selection = source_tasks(config, env_id, pinned_source(source), own.split or SELECTION, None, progress)
+        selection = source_tasks(config, pinned_source(source), own.split or SELECTION, None, progress)
     else:
         train, selection = hold_out(train, own.tasks, derive_seed(config.seed, SELECTION), SELECTION)
     return told_apart({TRAIN: train, SELECTION: selection, TEST: test})

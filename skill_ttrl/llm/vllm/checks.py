@@ -15,7 +15,7 @@ import torch
 
 from skill_ttrl.config import BUILTIN, ModelConfig, SkillTTRLConfig, VLLMConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError, WeightSyncError
-from skill_ttrl.llm.backend import Generation, Request, Sampling, longest_sequence
+from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import decode_texts, end_ids
 from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.load import load_model_config, load_tokenizer
@@ -90,7 +90,7 @@ def engine_length(settings: SkillTTRLConfig, positions: int | None) -> int:
         if positions is not None and asked > positions:
             raise ConfigError(f"vllm.max_model_len is {asked}, but the model has {positions} positions. Lower it.")
         return asked
-    return longest_sequence(settings) if positions is None else min(longest_sequence(settings), positions)
+    return settings.longest_sequence if positions is None else min(settings.longest_sequence, positions)
 
 
 def engine_arguments(

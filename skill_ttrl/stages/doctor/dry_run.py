@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from skill_ttrl.config import SkillTTRLConfig, Source
 from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
-from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.load import count_parameters, load_model_config
@@ -19,16 +18,13 @@ from skill_ttrl.stages.data_phases import refuse_episodes
 from skill_ttrl.stages.doctor.diagnose import host_checks
 from skill_ttrl.stages.inputs.tasks import (
     demonstration_leaks,
-    evaluation_split,
     foreign_splits,
-    is_held_out,
     leaks,
     other_family,
     refuse_leak,
     seen_prompts,
     seen_tasks,
     source_tasks,
-    training_splits,
 )
 from skill_ttrl.stages.setup.build import make_envs
 from skill_ttrl.stages.setup.defaults import with_defaults
@@ -148,11 +144,11 @@ def _phase(name: str, config: SkillTTRLConfig, found: DryRun) -> PhaseSize:
 
 def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
     """Check the tasks that are trained and evaluated on, and the environment with the first of them."""
-    data, env, held_out = config.data, config.env, is_held_out(config.data)
+    data, env, held_out = config.data, config.env, config.data.held_out
     split = env.train_split if data.train is None else "train"
     train = evaluated = found.attempt(_tasks, config, config.train_source, split, env.train_tasks, found)
     if held_out:
-        evaluated = found.attempt(_tasks, config, config.eval_source, evaluation_split(config), env.eval_tasks, found)
+        evaluated = found.attempt(_tasks, config, config.eval_source, config.evaluation_split, env.eval_tasks, found)
     found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
     known = [*(train or ()), *(evaluated or ())]
     envs = found.attempt(make_envs, config, known) if known else None
@@ -176,7 +172,7 @@ def _tasks(
         found.notes.append(f"the number of tasks in {source.path} is not known before it is fetched")
         return None
     try:
-        return source_tasks(config, resolve_env(config.env.id), source, split, limit, AtOnce())
+        return source_tasks(config, source, split, limit, AtOnce())
     except TakesLongError as slow:
         if limit is None:
             found.notes.append(
@@ -215,6 +211,6 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
         if files is None:  # a rule
             return notes
         what = f"demonstrations.trajectories ({names_of(files)})"
-        refuse_leak(foreign_splits(read_episodes(files), training_splits(config), what))
+        refuse_leak(foreign_splits(read_episodes(files), config.training_splits, what))
         seen = seen_tasks(episode.task for episode in read_episodes(files))
     return notes + demonstration_leaks(config, evaluated, seen, what, transductive=transductive)

@@ -23,7 +23,6 @@ from skill_ttrl.agents.prompt import document_revision
 from skill_ttrl.config import (
     BUILTIN,
     DataConfig,
-    GateConfig,
     ModelConfig,
     SkillsConfig,
     SkillTTRLConfig,
@@ -66,7 +65,6 @@ _SPLITS = "A run trains on env.train_split and evaluates on env.eval_split."
 
 def source_tasks(
     config: SkillTTRLConfig,
-    env_id: str,
     source: Source | None,
     split: str,
     limit: int | None = None,
@@ -77,6 +75,7 @@ def source_tasks(
     Raises:
         DataError: there are none, or they cannot be read.
     """
+    env_id = resolve_env(config.env.id)
     if source is not None:
         tasks = load_tasks(source, env_id, split=split)
         _check_system(config, source, progress or SilentProgress())
@@ -109,26 +108,14 @@ def _check_system(config: SkillTTRLConfig, source: Source, progress: Progress) -
     progress.notice(f"{found}, which is left out (agent.system=null).", warning=True)
 
 
-def training_tasks(
-    config: SkillTTRLConfig, env_id: str, source: Source | None, progress: Progress | None = None
-) -> list[Task]:
+def training_tasks(config: SkillTTRLConfig, source: Source | None, progress: Progress | None = None) -> list[Task]:
     """Return the tasks that a run trains on: those of `source`, or `env.train_tasks` of those of `env.train_split`.
 
     Raises:
         DataError, EnvError: there are none, or they cannot be read.
     """
     split = config.env.train_split if source is None else "train"
-    return source_tasks(config, env_id, source, split, config.env.train_tasks, progress)
-
-
-def evaluation_split(config: SkillTTRLConfig) -> str:
-    """The name of what a run is measured on: the environment's own split, or "test" where the tasks come from files."""
-    return config.env.eval_split if config.data.eval is None and config.data.train is None else "test"
-
-
-def is_held_out(data: DataConfig) -> bool:
-    """True if a run is measured on other tasks than it trains on."""
-    return data.eval is not None or data.train is None
+    return source_tasks(config, source, split, config.env.train_tasks, progress)
 
 
 def set_names(config: SkillTTRLConfig) -> tuple[str, str]:
@@ -224,13 +211,7 @@ def own_training_tasks(config: SkillTTRLConfig) -> list[Task]:
     Raises:
         DataError, EnvError: they cannot be read.
     """
-    return training_tasks(config, resolve_env(config.env.id), pinned_source(config.train_source))
-
-
-def gate_of(config: SkillTTRLConfig) -> GateConfig | None:
-    """The gate of a run; None where no bank changes in it, or all changes are applied as they come."""
-    skills = config.skills
-    return skills.gate if skills is not None and skills.enabled and config.reinforces else None
+    return training_tasks(config, pinned_source(config.train_source))
 
 
 def hold_out(
@@ -251,14 +232,12 @@ def hold_out(
         ConfigError: too few tasks.
         DataError: the gate's own tasks cannot be read, or are those of the evaluation.
     """
-    gate = gate_of(config)
+    gate = config.gate
     if gate is None:
         return [*train], []
     if gate.data is None:
         return split_tasks(train, gate.tasks, config.seed)
-    tasks = source_tasks(config, resolve_env(config.env.id), config.data.source(gate.data), "train", None, progress)[
-        : gate.tasks
-    ]
+    tasks = source_tasks(config, config.data.source(gate.data), "train", None, progress)[: gate.tasks]
     refuse_leak(leaked(config, evaluated, seen_tasks(tasks), "skills.gate.data"))
     held_out = {task_content(task) for task in tasks}
     return [task for task in train if task_content(task) not in held_out], tasks
@@ -534,12 +513,6 @@ class FirstWords:
         """Close the environment."""
         if self._env is not None:
             close_env(self._env)
-
-
-def training_splits(config: SkillTTRLConfig) -> set[str]:
-    """Names of the splits whose tasks may be learned from."""
-    data = config.data.train
-    return {"train", config.env.train_split} | ({data.split} if data is not None and data.split else set())
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,8 @@ from skill_ttrl.rl.parallel.launch import strategy
 from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.stages.inputs.tasks import (
     FOLDER_DIGEST,
-    evaluation_split,
     fit_prompts,
     hold_out,
-    is_held_out,
     leaks,
     other_family,
     source_tasks,
@@ -74,12 +72,11 @@ def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
     Raises:
         SkillTTRLError: they cannot be read, or a rule on them (`rules.task_refusals`) does not hold.
     """
-    env_id = resolve_env(config.env.id)
-    train = training_tasks(config, env_id, config.train_source, progress)
-    held_out, evaluated = is_held_out(config.data), train
+    train = training_tasks(config, config.train_source, progress)
+    held_out, evaluated = config.data.held_out, train
     if held_out:
-        split = evaluation_split(config)
-        evaluated = source_tasks(config, env_id, config.eval_source, split, config.env.eval_tasks, progress)
+        split = config.evaluation_split
+        evaluated = source_tasks(config, config.eval_source, split, config.env.eval_tasks, progress)
     envs = make_envs(config, [*train, *evaluated])
     try:
         raise_all(task_refusals(config, train, envs))
@@ -130,7 +127,7 @@ def build(
     with ExitStack() as stack:
         parts = build_learner_policy(config, driver, weights, progress.notice, stopping)
         stack.callback(parts.backend.close)
-        check_context(config, parts)
+        check_context(parts)
         train = fit_prompts(tasks.train, config.data, parts.backend, parts.agent, progress)
         evaluated = train
         if held_out:
@@ -209,7 +206,7 @@ def build_for_eval(
         progress.notice(unformatted, warning=True)
     with ExitStack() as stack:
         stack.callback(parts.backend.close)
-        check_context(config, parts)
+        check_context(parts)
         fitting = {
             name: fit_prompts(tasks, config.data, parts.backend, parts.agent, progress)
             for name, tasks in problems.items()

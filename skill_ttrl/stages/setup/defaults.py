@@ -159,7 +159,7 @@ def with_epochs(config: SkillTTRLConfig) -> SkillTTRLConfig:
             f"rl.total_epochs={rl.total_epochs} needs the number of training tasks, which is not known before the hub data set "
             f"{source.path} is loaded. Set rl.steps to epochs x problems / rl.prompts_per_step, and rl.total_epochs=null."
         )
-    tasks = len(training_tasks(config, resolve_env(config.env.id), source))
+    tasks = len(training_tasks(config, source))
     steps = rl.total_epochs * max(1, tasks // rl.prompts_per_step)
     return config.model_copy(update={"rl": rl.model_copy(update={"steps": steps, "total_epochs": None})})
 

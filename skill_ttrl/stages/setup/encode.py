@@ -44,7 +44,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import OPENAI, LLMQuerier, shortened
 from skill_ttrl.skills.types import goal_of
-from skill_ttrl.stages.inputs.tasks import foreign_splits, refuse_leak, seen_prompts, seen_tasks, training_splits
+from skill_ttrl.stages.inputs.tasks import foreign_splits, refuse_leak, seen_prompts, seen_tasks
 from skill_ttrl.stages.training.run import Meter, TrainingComponents
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -330,7 +330,7 @@ def encode_episodes(
     episodes, agent = list(read_episodes(files, progress)), agent_of(parts)
     tagged = whole.agent.action_parser != "none"
     what = f"demonstrations.trajectories ({names_of(files)})"
-    refuse_leak(foreign_splits(episodes, training_splits(whole), what))
+    refuse_leak(foreign_splits(episodes, whole.training_splits, what))
     warnings += meter.demonstration_leaks(whole, seen_tasks(episode.task for episode in episodes), what)
     if agent.memory == MEMORY:
         grown, shown, imitated, left_out = demonstrate_episodes(episodes, agent, config, whole.seed, tagged=tagged)

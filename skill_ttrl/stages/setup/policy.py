@@ -26,7 +26,7 @@ from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.retrieval import TIERS
 from skill_ttrl.stages.setup.open_run import starting_skills
-from skill_ttrl.stages.setup.rules import context_parts, refuse_length
+from skill_ttrl.stages.setup.rules import refuse_length
 from skill_ttrl.stages.training.run import check_document
 from skill_ttrl.types import Message, Skill, derive_seed
 
@@ -159,9 +159,10 @@ def load_policy(
     return load_model(config.model, device=device, dtype=dtype, seed=seed, corpus=corpus, empty=empty)
 
 
-def check_context(config: SkillTTRLConfig, made: PolicyBundle) -> None:
+def check_context(made: PolicyBundle) -> None:
     """Raise `ConfigError` where prompt, answer and skills together have more tokens than the model has positions."""
-    parts = context_parts(config)
+    config = made.context.settings
+    parts = config.context_parts
     if config.skills is not None:
         parts["the templates around skills"] = _around_skills(config.skills, made)
     refuse_length(config, parts, made.backend.max_model_len)

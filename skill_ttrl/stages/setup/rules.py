@@ -33,7 +33,7 @@ from skill_ttrl.data.tasks import CHECK, find_family, longest_series
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.envs.text_env import names_states
 from skill_ttrl.errors import ConfigError, EnvError, ModelError, SkillTTRLError
-from skill_ttrl.llm.backend import BackendContext, runs_ahead
+from skill_ttrl.llm.backend import BackendContext
 from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, is_remote, untrainable
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
@@ -47,7 +47,7 @@ from skill_ttrl.skills.mergers import make_merger
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval import check_packages
 from skill_ttrl.skills.teachers import make_teacher
-from skill_ttrl.stages.inputs.tasks import gate_of, is_held_out, run_of, split_tasks, training_selection
+from skill_ttrl.stages.inputs.tasks import run_of, split_tasks, training_selection
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
 from skill_ttrl.stages.setup.open_run import starting_file
 from skill_ttrl.stages.training.run_bank import models_of
@@ -287,7 +287,7 @@ def _of_model(config: SkillTTRLConfig) -> Found:
         return
     engine = config.vllm.max_model_len if facts.engine else None
     known = [each for each in (getattr(text, "max_position_embeddings", None), engine) if each is not None]
-    yield from _failing(refuse_length, config, context_parts(config), min(known, default=None))
+    yield from _failing(refuse_length, config, config.context_parts, min(known, default=None))
     if facts.engine:
         from skill_ttrl.llm.vllm.checks import check_fits
 
@@ -365,7 +365,7 @@ def _of_processes(config: SkillTTRLConfig, asks_ranks: bool) -> Found:
                 "Set runtime.parallel=ddp, or use hf or vllm."
             )
         yield from _failing(check_gpus, config.runtime, asked=asks_ranks)
-    if runs_ahead(config):
+    if config.runs_ahead:
         facts, skills = backend_facts(config), config.skills
         needs = {
             "a sampler in another process than the learner's (vllm.mode=server, or rollout.backend=hf)": facts.engine,
@@ -452,8 +452,8 @@ def task_refusals(
 
 
 def _of_tasks(config: SkillTTRLConfig, train: Sequence[Task] | None, envs: EnvPool | None) -> Found:
-    rl, gate = config.rl, gate_of(config)
-    if not is_held_out(config.data):
+    rl, gate = config.rl, config.gate
+    if not config.data.held_out:
         edits = config.optimize is not None and config.optimize.every is not None
         uses = {
             "evolve learns from success": config.evolve is not None and config.reinforces,
@@ -533,20 +533,6 @@ def check_training_tasks(rl: RLConfig, tasks: Sequence[Task]) -> None:
         raise ConfigError(
             f"rl.prompts_per_step is {rl.prompts_per_step}, but the number of training tasks is {len(tasks)}. Lower it, or add tasks."
         )
-
-
-def context_parts(config: SkillTTRLConfig) -> dict[str, int]:
-    """Tokens that the longest prompt and answer may take together, by the settings that bound them."""
-    parts = {
-        "data.max_prompt_tokens": config.data.max_prompt_tokens,
-        "rollout.max_new_tokens": config.rollout.max_new_tokens,
-    }
-    if (skills := config.skills) is not None and skills.enabled:
-        parts["skills.prompt_max_tokens"] = skills.prompt_max_tokens if skills.prompt_top_k else 0
-        parts["skills.max_retrievals x skills.retrieval_max_tokens"] = (
-            skills.max_retrievals * skills.retrieval_max_tokens
-        )
-    return parts
 
 
 def refuse_length(config: SkillTTRLConfig, parts: Mapping[str, int], positions: int | None) -> None:

@@ -425,7 +425,7 @@ def _tasks(target: EvalTarget, gate: GateConfig) -> list[Task]:
     config = target.config
     if gate.data is None:
         return split_tasks(own_training_tasks(config), gate.tasks, config.seed)[1]
-    return source_tasks(config, resolve_env(config.env.id), config.data.source(gate.data), "train")[: gate.tasks]
+    return source_tasks(config, config.data.source(gate.data), "train")[: gate.tasks]
 
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}

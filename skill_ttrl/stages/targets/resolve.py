@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig, Source, load_config, recipe_names, split_command
+from skill_ttrl.config import ModelConfig, SkillTTRLConfig, Source, load_config, recipe_names, split_command
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, ModelError, RunFolderError, TrustError
@@ -24,7 +24,6 @@ from skill_ttrl.skills.embedders import with_endpoint
 from skill_ttrl.stages.inputs.tasks import (
     FOLDER_DIGEST,
     Seen,
-    evaluation_split,
     folder_digest,
     own_training_tasks,
     pin_policy,
@@ -123,7 +122,7 @@ class EvalTarget:
             return EvalDataset("", pinned_source(self.config.eval_source), "test")
         if data.train is not None:
             return EvalDataset("", pinned_source(self.config.train_source), "train")
-        return EvalDataset("", None, evaluation_split(self.config), self.config.env.eval_tasks)
+        return EvalDataset("", None, self.config.evaluation_split, self.config.env.eval_tasks)
 
     def trained_on(self) -> tuple[Seen | None, str]:
         """All that the run was trained on, the prompts of its demonstrations included, and why it is not known.
@@ -310,7 +309,7 @@ def with_fitting(found: EvalTarget) -> EvalTarget:
     stated = {f"{name}.{key}" for name in ("model", "rollout") for key in getattr(config, name).model_fields_set}
     shots = {} if config.agent.model_fields_set or config.skills or stated & {*FEW_SHOT} else FEW_SHOT
     chosen = {key: value for key, value in {**shots, **SHORT}.items() if key not in stated}
-    if not chosen or not _is_small(config):
+    if not chosen or not _is_small(config.model):
         return found
     for key, value in chosen.items():
         section, _, name = key.partition(".")
@@ -322,11 +321,11 @@ def with_fitting(found: EvalTarget) -> EvalTarget:
     return replace(found, config=config, note=note)
 
 
-def _is_small(config: SkillTTRLConfig) -> bool:
+def _is_small(model: ModelConfig) -> bool:
     from skill_ttrl.llm.models.load import count_parameters, load_model_config
 
     try:
-        return count_parameters(load_model_config(config.model), None)[0] < SMALL
+        return count_parameters(load_model_config(model), None)[0] < SMALL
     except ModelError:  # it is reported where the model is loaded
         return False
 

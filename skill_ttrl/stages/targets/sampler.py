@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.agents.scripted import ScriptedAgent, make_scripted_agent
 from skill_ttrl.answers import persist_cache
-from skill_ttrl.config import AgentConfig, ScaleConfig, SkillTTRLConfig
+from skill_ttrl.config import AgentConfig, EvalConfig, ScaleConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import EnvError, RunFolderError
 from skill_ttrl.llm.backend import wait_for
@@ -428,10 +428,9 @@ def draw_samples(
             stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
         ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, config.endpoints))
         stack.enter_context(ledger.phase(phase))
-        env_id = resolve_env(config.env.id)
-        tasks = {each.name: source_tasks(config, env_id, each.source, each.split, each.limit) for each in problems}
+        tasks = {each.name: source_tasks(config, each.source, each.split, each.limit) for each in problems}
         known, why = _known(subject, tasks)
-        played = _kept_controls(folder, config, tasks) if controls else Controls()
+        played = _kept_controls(folder, config.eval, tasks) if controls else Controls()
         if folder is not None and folder.complete and played is not None:
             rows = _read(folder)
             progress.notice(f"All samples are in {folder.path} already.")
@@ -456,10 +455,10 @@ def draw_samples(
 
 
 def _kept_controls(
-    folder: SampleFolder | None, config: SkillTTRLConfig, tasks: Mapping[str, Sequence[Task]]
+    folder: SampleFolder | None, asked: EvalConfig, tasks: Mapping[str, Sequence[Task]]
 ) -> Controls | None:
     """The controls of these problems where nothing is to be played for them; None: they are to be played."""
-    if not any(applies(config.eval, own) for own in tasks.values()):
+    if not any(applies(asked, own) for own in tasks.values()):
         return Controls()
     file = None if folder is None else folder.path / CONTROLS
     if file is None or not file.is_file():
@@ -470,7 +469,7 @@ def _kept_controls(
         raise RunFolderError(
             f"The controls in {file} cannot be read: {first_problem(error)}. Remove the file."
         ) from None
-    return found if list(found.asked) == config.eval.controls else None
+    return found if list(found.asked) == asked.controls else None
 
 
 def plan_samples(

@@ -66,9 +66,9 @@ def test_a_system_message_of_the_data_is_the_agents(tmp_path: Path) -> None:
     ]
     bare = load_config({"data": {"train": {"path": str(path)}}})
     with pytest.raises(DataError, match=r'begin with a system message. Set agent.system="Be brief."'):
-        training_tasks(bare, "SkillTTRL/Math-v0", bare.train_source)
+        training_tasks(bare, bare.train_source)
     meant = config(path, system=None)
-    assert len(training_tasks(meant, "SkillTTRL/Math-v0", meant.train_source)) == 2
+    assert len(training_tasks(meant, meant.train_source)) == 2
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

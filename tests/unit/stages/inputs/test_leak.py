@@ -20,7 +20,6 @@ from skill_ttrl.stages.inputs.tasks import (
     plain,
     seen_prompts,
     seen_tasks,
-    training_splits,
 )
 from skill_ttrl.types import Step, Task, Trajectory, to_json
 from tests.doors import DOORS
@@ -83,7 +82,7 @@ def episode(split: str) -> Trajectory:
 
 
 def test_episodes_of_other_splits_than_those_of_training_are_named() -> None:
-    splits = training_splits(load_config({}, ["env.train_split=demos"]))
+    splits = load_config({}, ["env.train_split=demos"]).training_splits
     assert foreign_splits([episode("train"), episode("demos")], splits, "x.jsonl") is None
     said = foreign_splits([episode("train"), episode("test"), episode("test")], splits, "x.jsonl")
     assert said is not None and "x.jsonl holds" in said and "2 of the split 'test' (first: task 'test/1')" in said

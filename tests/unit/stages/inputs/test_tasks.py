@@ -54,9 +54,9 @@ def test_a_limit_of_an_environments_tasks_is_spread() -> None:
 def test_a_run_trains_on_so_many_tasks_and_is_measured_on_so_many(tmp_path: Path) -> None:
     own = {"env": {"id": DOORS, "train_split": "train", "eval_split": "test", "train_tasks": 6, "eval_tasks": 2}}
     config = load_config(own)
-    tasks = training_tasks(config, DOORS, None)
+    tasks = training_tasks(config, None)
     assert len(tasks) == 6 and Counter(task.task_type for task in tasks) == {"left": 3, "right": 3}
-    assert len(source_tasks(config, DOORS, None, "test", config.env.eval_tasks)) == 2
+    assert len(source_tasks(config, None, "test", config.env.eval_tasks)) == 2
 
 
 ADD, OWN = {"path": "synthetic:add"}, {"path": "own.jsonl"}
