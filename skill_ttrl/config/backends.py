@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -90,16 +89,6 @@ class EndpointsConfig(EndpointConfig):
     """Largest total number of prompt and completion tokens, enforced in the same way."""
     max_requests: int | None = Field(default=None, ge=1)
     """Largest number of requests, retries included, enforced in the same way."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _roles_are_under_roles(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and (role := next((each for each in ROLES if each in given), None)):
-            raise ValueError(
-                f"settings of one role belong under roles: endpoints.roles.{role}.model=NAME, or "
-                f"endpoints: {{roles: {{{role}: {{model: NAME}}}}}}; those of all roles directly under endpoints"
-            )
-        return given
 
     @model_validator(mode="after")
     def _cost_can_be_known(self) -> EndpointsConfig:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Annotated, Any, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.storage.jsonl import parse_json
@@ -58,11 +57,8 @@ def explain_problem(
         choices = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
         return [f"unknown value {value[:80]!r}.{did_you_mean(value[:80], choices)}"]
     if kind == "model_type" and (section := section_at(root, place)):
-        optional = place and _is_optional(root, place)
-        return [
-            f"expected a section: write {_as_section(value, section) if optional else '{key: value}'}"
-            f"{', or null for none' if optional else ''}{found}. Its keys: {', '.join(section.model_fields)}."
-        ]
+        none = ", or null for none" if place and _is_optional(root, place) else ""
+        return [f"expected a section: write {{key: value}}{none}{found}. Its keys: {', '.join(section.model_fields)}."]
     if kind == "dict_type":
         return [f"expected a mapping: write {{name: value}}{found}."]
     words = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
@@ -89,17 +85,6 @@ def _is_optional(root: type[BaseModel], place: Sequence[str | int]) -> bool:
     holder = section_at(root, place[:-1])
     field = holder.model_fields.get(str(place[-1])) if holder else None
     return field is not None and type(None) in get_args(field.annotation)
-
-
-def _as_section(value: Any, section: type[BaseModel]) -> str:
-    """The section that a bare value may have meant: its defaults for a yes, else the first key that takes the value."""
-    keys = [] if isinstance(value, bool) or value is None else list(section.model_fields)
-    for key in keys:
-        with suppress(ValidationError):
-            section.model_validate({key: value})
-            return f"{{{key}: {_shortened(value) if not isinstance(value, str) else value[:80]}}}"
-    needed = [name for name, field in section.model_fields.items() if field.is_required()]
-    return "{" + ", ".join(f"{name}: …" for name in needed) + "}" if needed else "{} for its defaults"
 
 
 def _shortened(value: Any) -> str:

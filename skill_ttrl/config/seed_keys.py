@@ -45,10 +45,6 @@ class Key:
         return found | dict(self.more(value) if self.more else {})
 
 
-def _unless_none(value: Any) -> Any:
-    return ... if value is None else value
-
-
 def _unless_empty(value: Any) -> Any:
     return value or ...
 
@@ -140,7 +136,7 @@ FIRST_SKILL_TTRL: Mapping[str, Key] = {
     ),
     "skill_bank.embedding_model": Key("all-MiniLM-L6-v2", ("skills.embedder_model",), _hub_id),
     "skill_bank.top_k_retrieve": Key(6, ("skills.prompt_top_k",)),
-    "skill_bank.skill_bank_path": Key(None, ("skills.bank",), _unless_none),
+    "skill_bank.skill_bank_path": Key(None, ("skills.bank",), _unless_empty),
     "skill_bank.enable_evolve": Key(True, note="What winners write changes the bank, or nothing does: skills.update"),
     "skill_bank.enable_generate": Key(True, note="What winners write changes the bank, or nothing does: skills.update"),
     "skill_bank.enable_retrieve": Key(
@@ -152,11 +148,11 @@ FIRST_SKILL_TTRL: Mapping[str, Key] = {
     "merger.model": Key(
         "gpt-4o",
         ("endpoints.roles.merger.model",),
-        _unless_none,
+        _unless_empty,
         more=lambda value: {} if value is None else {"skills.merger": "openai", "skills.on_failure": "heuristic"},
     ),
     "merger.api_key": Key(None, note=_key_note("OPENAI_API_KEY")),
-    "merger.api_base": Key(None, ("endpoints.roles.merger.base_url",), _unless_none),
+    "merger.api_base": Key(None, ("endpoints.roles.merger.base_url",), _unless_empty),
     "merger.max_tokens": Key(2048, ("endpoints.roles.merger.max_tokens",)),
     "merger.temperature": Key(0.3, ("endpoints.roles.merger.temperature",)),
     "trainer.total_epochs": Key(80, ("rl.total_epochs",)),
@@ -292,23 +288,13 @@ def _value(config: BaseModel, path: str) -> Any:
 
 def _set(config: BaseModel, path: str, value: Any) -> None:
     """Set a setting, checked as any other; a section that is None is made."""
-    *above, last = path.split(".")
-    node: Any = config
-    for at, name in enumerate(above):
-        inner = getattr(node, name)
-        if isinstance(inner, dict):  # options, or sections by name
-            key, *rest = (*above[at + 1 :], last)
-            own = inner[key].model_dump(exclude_unset=True) if rest and key in inner else {}
-            setattr(node, name, {**inner, key: {**own, rest[0]: value} if rest else value})
-            return
-        if inner is None:
-            section = section_at(type(config), above[: at + 1])
-            assert section is not None
-            setattr(
-                node,
-                name,
-                {last: value} if any(each.is_required() for each in section.model_fields.values()) else section(),
-            )
-            inner = getattr(node, name)
-        node = inner
-    setattr(node, last, value)
+    first, *others = path.split(".")
+    data: Any = {first: value}
+    if others:
+        data = config.model_dump(exclude_unset=True)
+        node = data
+        for key in (first, *others[:-1]):
+            node[key] = node.get(key) or {}
+            node = node[key]
+        node[others[-1]] = value
+    setattr(config, first, getattr(type(config).model_validate(data), first))

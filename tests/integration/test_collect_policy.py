@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import BudgetError, RunFolderError
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.episode_logs import read_identity
 from skill_ttrl.stages.collect import collect_into, run_policy
@@ -97,26 +97,6 @@ def test_cut_anywhere_it_ends_with_the_same_bytes(tmp_path: Path, recipe: Path) 
     for change in ({"overrides": ["rollout.temperature=0.4"]}, {"seed": 1}, {"overrides": ["seed=1"]}):
         with pytest.raises(RunFolderError, match=r"temperature 1\.0 there, 0\.4 here|seed"):
             collect(whole, **change)
-
-
-@pytest.mark.slow
-def test_a_spent_budget_keeps_what_was_paid_for_and_the_ledger_goes_on(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-
-    def collect(budget: str) -> Any:
-        prices = ("endpoints.price_out=1000000", "rollout.max_new_tokens=8", f"endpoints.max_cost={budget}")
-        return run_policy("openai:opener", TRAINS, overrides=settings(server, *prices), chunk=4, output=out)
-
-    with FaultyServer(answer=opens, faults=()) as server:
-        with pytest.raises(BudgetError, match=r"\d+ of 30 episodes are saved in"):
-            collect("40")
-        kept = len(lines(out))
-        assert 0 < kept < 30 and kept % 4 == 0
-        with pytest.raises(BudgetError, match="budget is spent"):
-            collect("40")
-        assert len(lines(out)) == kept, "what was spent before counts"
-        assert collect("100000").played == 30 - kept
-    assert len(lines(out)) == 30
 
 
 SKILLS = {**TINY, "skills": {"bank": "bank.json", "embedder": "hash", "prompt_top_k": 1, "max_retrievals": 0}}

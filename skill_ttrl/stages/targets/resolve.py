@@ -398,11 +398,6 @@ def is_hub_name(path: Path) -> bool:
 
 
 def _nothing_at(path: Path) -> RunFolderError:
-    if path.exists() and is_stored(path):
-        return RunFolderError(
-            f"{path} is neither a run nor a model. For samples use `skillttrl vote`; for problems name a policy and pass them with "
-            "--data."
-        )
     if not path.exists() and str(path) in recipe_names():
         return RunFolderError(
             f"{path} is a recipe, not a policy: `skillttrl train {path}` trains one, in runs/{path}. For another model with this "

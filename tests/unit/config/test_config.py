@@ -76,9 +76,8 @@ def test_overrides_reach_into_sections_a_file_has_and_leave_the_caller_s_mapping
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("rl.kl_in_reward=0.01", "{coef: 0.01}"),
         ("rl.kl_in_reward=true", "null for none"),
-        ("rl.critic=policy", "{model: policy}"),
+        ("rl.critic=policy", "{key: value}, or null for none"),
         ("rl=3", "Its keys: reward, "),
         ("rl.loss=3", "{type: name}"),
         ("rl.extra_rewards=format", "{name: value}"),

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import resource
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skill_ttrl.errors import EnvError, RunFolderError, WorkerError
+from skill_ttrl.errors import RunFolderError, WorkerError
 from skill_ttrl.rollout.outcome import EpisodeResult
-from skill_ttrl.runs.episode_logs import TrajectoryFile, identity_file
+from skill_ttrl.runs.episode_logs import identity_file
 from skill_ttrl.stages import collect as stage
 from skill_ttrl.stages.collect import Collected
 from skill_ttrl.stages.inputs.tasks import TaskSelection
 from skill_ttrl.types import Trajectory, from_json
-from skill_ttrl.workers import work
-from tests.doors import DOORS, twice
+from tests.doors import DOORS
 
 MADE: dict[str, Any] = {"env": "Doors-v0", "kwargs": {}, "seed": 0}
 
@@ -37,21 +34,6 @@ def outcome(task: str, success: bool | None = True, *, kind: str = "left", error
 
 def trajectories(path: Path) -> list[Trajectory]:
     return [from_json(Trajectory, line) for line in path.read_bytes().splitlines()]
-
-
-@pytest.fixture
-def found_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fresh Python finds this module."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[3])
-
-
-@pytest.mark.usefixtures("found_by_processes")
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_results_come_in_the_order_of_the_items_and_failures_are_raised_here(jobs: int) -> None:
-    found = work(partial(twice, 1), range(45), jobs)
-    assert [next(found) for _ in range(41)] == [2 * number + 1 for number in range(41)]
-    with pytest.raises(EnvError, match="41 is not played"):
-        next(found)
 
 
 @pytest.mark.slow
@@ -118,16 +100,3 @@ def test_the_trajectories_of_another_command_are_refused_and_the_difference_is_n
             run(DOORS, output=file, **{"agent": "random", "split": "test", **change})
     assert file.read_bytes() == before
     assert run(DOORS, agent="random", split="test", output=file).played == 0
-
-
-def test_where_a_file_may_not_grow_it_is_as_it_was(tmp_path: Path) -> None:
-    with TrajectoryFile(tmp_path / "out.jsonl", MADE) as file:
-        file.append(["{}"])
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-        try:
-            with pytest.raises(RunFolderError, match="File too large"):
-                file.append(["[1]", f"[{'2' * 200}]"])
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert [*file.lines()] == [b"{}\n"]
