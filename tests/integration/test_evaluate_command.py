@@ -145,7 +145,7 @@ def test_sources_that_are_none(run: Path, model: Path, tmp_path: Path) -> None:
     refused(skillttrl("evaluate", "somewhere", "--split", "test"), 2, "--split needs --env")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / IDENTITY).write_text("{}")
-    refused(skillttrl("evaluate", tmp_path / "kept"), 4, "`skillttrl vote`", "--data")
+    refused(skillttrl("evaluate", tmp_path / "kept"), 4, "neither a run folder")
     refused(skillttrl("evaluate", f"{run.parent}/rnu"), 4, "(it does not exist)")
     refused(skillttrl("evaluate", "nobody/nothing", "--config", "quickstart"), 5, "nobody/nothing")
     (tmp_path / "adapter").mkdir()
