@@ -1,4 +1,4 @@
-"""The shop's pages as HTML, for a server like that of princeton-nlp/WebShop (`tests.web_shop_server`).
+"""The shop's pages as HTML as the site of princeton-nlp/WebShop has them.
 
 Names of elements are those of the official templates, as far as programs look for them: `search_input`, `btn`, `product-link`,
 `instruction-text`, radio buttons with `data-url`, `reward`, … And the visible texts are exactly those of `pages`, so that the

@@ -113,7 +113,7 @@ def texts_of(html: str) -> str:
 
 
 def as_page(env: WebShopEnv) -> str:
-    """The page where an episode stands, as the server of `tests.web_shop_server` writes it."""
+    """The page where an episode stands, as the official site writes it."""
     visit = env._visit
     assert isinstance(visit, ShopVisit) and visit._goal is not None
     return page_html(visit.shop, visit._goal, visit._session, visit.state)

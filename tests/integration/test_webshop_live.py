@@ -4,55 +4,83 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator
+from ast import literal_eval
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
 
 from skill_ttrl.envs import check_text_env, make_env
 from skill_ttrl.envs.webshop import live
+from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
+from skill_ttrl.envs.webshop.goals import price_of
 from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, read_page
-from skill_ttrl.envs.webshop.shop import Text, as_text
+from skill_ttrl.envs.webshop.reward import purchase_reward
+from skill_ttrl.envs.webshop.shop import State, Text, as_text, shared_shop
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.inputs.tasks import TaskSelection
-from tests.web_shop_server import started_shop
+from tests.webshop_html import page_html, page_path
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
+ADDRESS = "http://127.0.0.1:9"
 
 
-@pytest.fixture(scope="module")
-def shop() -> Iterator[str]:
-    """Address of a shop of twenty products."""
-    with started_shop(GOLDEN, goals="synthetic") as address:
-        yield address
+class Site:
+    """A site with the routes and pages of princeton-nlp/WebShop (`web_agent_site/app.py`), in place of `httpx.request`."""
+
+    def __init__(self, folder: Path, goals: str) -> None:
+        catalogue = open_catalogue(folder)
+        self.goals, self.shop = catalogue.goals(goals), shared_shop(catalogue.store, "rule", False)
+        self.faults: list[Any] = []
+        """What the next requests find, in order: an error, a status, a page, or None for the site's own answer."""
+
+    def request(self, method: str, url: str, data: Any = None, **more: Any) -> httpx.Response:
+        fault = self.faults.pop(0) if self.faults else None
+        if isinstance(fault, Exception):
+            raise fault
+        status, text, to = (fault, "", "http://127.0.0.2:9/fixed_0") if isinstance(fault, int) else (200, fault, "")
+        if fault is None:
+            kind, *parts = [unquote(part) for part in url.removeprefix(f"{ADDRESS}/").split("/")]
+            if data is not None:
+                status, text, to = (
+                    302,
+                    "",
+                    page_path(kind, State("results", tuple(data["search_query"].lower().split(" ")))),
+                )
+            else:
+                text = self.page(kind, parts)
+        return httpx.Response(status, text=text, headers={"Location": to}, request=httpx.Request(method, url))
+
+    def page(self, kind: str, parts: list[str]) -> str:
+        session, state = (parts or [kind])[0], State()
+        goal = self.goals[int(session.rpartition("_")[2])]
+        if kind == "search_results":
+            state = State("results", tuple(literal_eval(parts[1])), int(parts[2]))
+        elif kind in ("item_page", "item_sub_page"):
+            at = {"place": "item"} if kind == "item_page" else {"place": "sub", "sub": parts[4]}
+            words, options = tuple(literal_eval(parts[2])), literal_eval(parts[-1])
+            state = State(keywords=words, page=int(parts[3]), asin=parts[1], options=options, **at)  # type: ignore[arg-type]
+        elif kind == "done":
+            product, options = self.shop.product(parts[1]), literal_eval(parts[2])
+            bought = purchase_reward(product, goal, price_of(product), options, self.shop.nouns)
+            state = State("done", asin=parts[1], options=options, bought=bought)
+        return page_html(self.shop, goal, session, state)
 
 
 @pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the next requests find, in order: an error, a status, a page, or None, which passes on. Then all pass on."""
-    left: list[Any] = []
-    send = httpx.request
-
-    def request(method: str, url: str, **more: Any) -> httpx.Response:
-        fault = left.pop(0) if left else None
-        if isinstance(fault, Exception):
-            raise fault
-        if fault is None:
-            return send(method, url, **more)
-        status, text = (fault, "") if isinstance(fault, int) else (200, fault)
-        headers = {"Location": "http://127.0.0.2:9/fixed_0"} if status == 302 else {}
-        return httpx.Response(status, text=text, headers=headers, request=httpx.Request(method, url))
-
-    monkeypatch.setattr(httpx, "request", request)
+def site(monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A shop of twenty products."""
+    made = Site(GOLDEN, "synthetic")
+    monkeypatch.setattr(httpx, "request", made.request)
     monkeypatch.setattr(live, "PAUSE_S", 0.01)
-    return left
+    return made
 
 
-def to_a_product(address: str) -> LiveVisit:
-    visit = LiveVisit(address)
+def to_a_product() -> LiveVisit:
+    visit = LiveVisit(ADDRESS)
     visit.start(0)
     visit.act("search[lamp]")
     assert "buy now" in visit.act("click[b0lamp0001]").clickables
@@ -88,24 +116,16 @@ def episodes(local: Any, live: Any, goals: int, count: int = 22) -> tuple[int, l
 
 
 @pytest.mark.parametrize(("mode", "count"), [("text", 8), pytest.param("text_rich", 6, marks=pytest.mark.slow)])
-def test_episodes_on_a_started_server_are_those_of_its_catalogue(mode: str, count: int, shop: str) -> None:
+def test_episodes_on_a_started_server_are_those_of_its_catalogue(site: Site, mode: str, count: int) -> None:
     settings: dict[str, Any] = {"split": "test", "observation_mode": mode, "max_steps": 9}
     local = make_env("webshop", data=str(GOLDEN), goals="synthetic", nouns="rule", **settings)
-    live = make_env("webshop", data=shop, **settings)
+    live = make_env("webshop", data=ADDRESS, **settings)
     steps, scores = episodes(local, live, 12, count)
     assert steps > 4 * count and len(scores) > count / 3 and len(set(scores)) > 1 and max(scores) == 1.0
 
 
-@pytest.mark.slow
-def test_episodes_on_official_products_are_those_of_the_catalogue_too(official_products: Path) -> None:
-    with started_shop(official_products) as address:
-        local = make_env("webshop", data=str(official_products), nouns="rule", split="test", max_steps=9)
-        steps, scores = episodes(local, make_env("webshop", data=address, split="test", max_steps=9), 500)
-    assert steps > 100 and len(scores) > 10
-
-
-def test_a_running_server_keeps_the_contract_of_environments(shop: str) -> None:
-    env = make_env("webshop", data=shop, split="test", server_goals=12)
+def test_a_running_server_keeps_the_contract_of_environments(site: Site) -> None:
+    env = make_env("webshop", data=ADDRESS, split="test", server_goals=12)
     tasks = env.unwrapped.tasks()  # type: ignore[attr-defined]
     assert [task.id for task in tasks] == [f"server-{number}" for number in range(12)]
     check_text_env(env, tasks[3])
@@ -113,14 +133,14 @@ def test_a_running_server_keeps_the_contract_of_environments(shop: str) -> None:
     assert env.reset(options={"task": "server-3"})[1]["goal"] == 3
 
 
-def test_a_page_that_fails_is_asked_for_again_and_a_purchase_is_not(shop: str, faults: list[Any]) -> None:
-    faults += [500, None, httpx.ReadError("gone"), 503]
-    visit = to_a_product(shop)
-    assert not faults
-    faults += [500, None]
+def test_a_page_that_fails_is_asked_for_again_and_a_purchase_is_not(site: Site) -> None:
+    site.faults += [500, None, httpx.ReadError("gone"), 503]
+    visit = to_a_product()
+    assert not site.faults
+    site.faults += [500, None]
     with pytest.raises(EnvError, match=r"500.* The purchase was not sent again"):
         visit.act("click[buy now]")
-    assert len(faults) == 1
+    assert len(site.faults) == 1
 
 
 HEAD = '<div id="instruction-text"><h4>Instruction:<br>x</h4></div>'
@@ -139,27 +159,27 @@ HEAD = '<div id="instruction-text"><h4>Instruction:<br>x</h4></div>'
         (f"{HEAD}<button>Buy Now</button>", "'item'"),
     ],
 )
-def test_a_purchase_without_one_proper_score_has_no_reward(fault: Any, said: str, shop: str, faults: list[Any]) -> None:
-    visit = to_a_product(shop)
-    faults.append(fault)
+def test_a_purchase_without_one_proper_score_has_no_reward(fault: Any, said: str, site: Site) -> None:
+    visit = to_a_product()
+    site.faults.append(fault)
     with pytest.raises(EnvError, match=r"127\.0\.0\.1") as caught:
         visit.act("click[buy now]")
     assert said in str(caught.value)
     assert visit.act("click[buy now]").score is not None  # it stayed where it was
 
 
-def test_a_session_with_another_goal_than_before_is_refused(shop: str, faults: list[Any]) -> None:
-    visit = LiveVisit(shop)
+def test_a_session_with_another_goal_than_before_is_refused(site: Site) -> None:
+    visit = LiveVisit(ADDRESS)
     visit.start(0)
-    faults.append(f"{HEAD}<button>Next &gt;</button>")
+    site.faults.append(f"{HEAD}<button>Next &gt;</button>")
     with pytest.raises(EnvError, match="a different instruction than before"):
         visit.act("search[lamp]")
 
 
-def test_a_server_that_is_not_there_is_named(faults: list[Any]) -> None:
-    address = "http://127.0.0.1:9"
-    with pytest.raises(EnvError, match=f"^{address} returned no page for the page "):
-        collect.run(TaskSelection("webshop", "test", {"data": address}), agent="random")  # and not by 500 episodes
+def test_a_server_that_is_not_there_is_named(site: Site) -> None:
+    site.faults += [httpx.ConnectError("nothing answers")] * 99
+    with pytest.raises(EnvError, match=f"^{ADDRESS} returned no page for the page "):
+        collect.run(TaskSelection("webshop", "test", {"data": ADDRESS}), agent="random")  # and not by 500 episodes
 
 
 def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
