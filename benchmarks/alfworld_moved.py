@@ -1,4 +1,4 @@
-"""Success where a search is long: versions of validation games in which what the task needs lies elsewhere (`envs/alfworld/rules.py`).
+"""Success where a search is long: versions of validation games in which what the task needs lies elsewhere (`envs/alfworld/env.py`).
 
     python benchmarks/alfworld_moved.py RUN [RUN …]                                   # two versions of each game of valid_seen
     python benchmarks/alfworld_moved.py RUN --data generated:2000 --split valid_unseen # generated games, in other rooms

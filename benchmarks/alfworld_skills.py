@@ -27,8 +27,8 @@ import yaml
 
 from skill_ttrl.agents.agent import TASK_SKILL
 from skill_ttrl.envs import make_env
+from skill_ttrl.envs.alfworld.env import TREATED, TRUE_RULES, Rule, advice, room_and_words
 from skill_ttrl.envs.alfworld.games import TASK_TYPES
-from skill_ttrl.envs.alfworld.rules import TREATED, TRUE_RULES, Rule, advice, room_and_words
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.skills.bank import SkillBank

@@ -29,8 +29,8 @@ from alfworld_skills import GAMES, HELD_OUT, OTHER, difference, games_of, open_w
 
 from skill_ttrl.config import DistillConfig, EvolveConfig, GateConfig
 from skill_ttrl.envs import make_env
+from skill_ttrl.envs.alfworld.env import TRUE_RULES, Rule, room_and_words
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
-from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, room_and_words
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.rollout.rollout import run_scripted_episode

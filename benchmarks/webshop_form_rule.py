@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skill_ttrl.agents.agent import AgentInput
-from skill_ttrl.agents.webshop_form import WEBSHOP
+from skill_ttrl.agents.observations import WEBSHOP
 from skill_ttrl.envs.webshop.expert import STEPS, WEIGHTS, read_task
 from skill_ttrl.types import Step
 

@@ -103,7 +103,7 @@ def play(
     """
     from skill_ttrl.agents.scripted import find_scripted_agent
     from skill_ttrl.envs import resolve_env
-    from skill_ttrl.envs.tasks import find_task
+    from skill_ttrl.envs.lookup import find_task
     from skill_ttrl.stages.targets import play as stage
     from skill_ttrl.types import to_json
 

@@ -11,13 +11,13 @@ from skill_ttrl.envs.lookup import (
     SHORT_NAMES,
     EnvInfo,
     env_defaults,
+    env_tasks,
     list_envs,
     make_env,
     make_vec_env,
     prepare_env,
     resolve_env,
 )
-from skill_ttrl.envs.tasks import env_tasks
 from skill_ttrl.envs.text_env import TextEnv, TextSpace, check_text_env, state_digest
 
 __all__ = [

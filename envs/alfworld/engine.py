@@ -32,7 +32,7 @@ class FastEngine:
 
     Args:
         world: the game.
-        tools: as `world.TOOLS`; a variant of a game has others (`rules.vary`).
+        tools: as `world.TOOLS`; a variant of a game has others (`env.vary`).
     """
 
     def __init__(self, world: World, tools: Tools = TOOLS) -> None:

@@ -243,7 +243,7 @@ def _in_order(places: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Renamed:
-    """A game whose treatment has other words and another tool (`info["rule"]`, see `envs/alfworld/rules.py`)."""
+    """A game whose treatment has other words and another tool (`info["rule"]`, see `envs/alfworld/env.py`)."""
 
     verb: str
     """The game's word for `goal.how`; where another treatment has that name, it has the old one."""

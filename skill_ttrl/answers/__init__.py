@@ -10,11 +10,9 @@ reference accepts more.
     grammar.py      cleaned text → a tree
     keys.py         a tree → the key of its class; symbolic.py says what a value is, in the process of worker.py
     equivalence.py  all of it in order: which answers are the same, remembered and persisted; pool.py holds the worker
-    check.py        an answer against conditions on the unknown, without a reference
-    grade.py        an answer against a reference, with what is accepted there and is no equivalence
+    grade.py        an answer against a reference, with what is accepted there and is no equivalence; or against conditions, without one
 """
 
-from skill_ttrl.answers.check import conditions, satisfied
 from skill_ttrl.answers.equivalence import (
     EquivalenceResult,
     bare_key,
@@ -27,7 +25,7 @@ from skill_ttrl.answers.equivalence import (
     without_units,
 )
 from skill_ttrl.answers.extract import Answer, Extraction, answer_text, extract, find_answer, stands_in, true_answer
-from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, correct, grade_answer
+from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, conditions, correct, grade_answer, satisfied
 
 __all__ = [
     "Answer",

@@ -144,7 +144,7 @@ def measure_policy(
         overrides: changes to the config, e.g. `eval.samples=1`; `env.kwargs.NAME=VALUE` is handed to the environment. Where the
             policy was trained in `env`, its arguments are those of the training, with these changes.
         kwargs: further arguments of the environment.
-        limit: only so many tasks, spread over the split (`envs.tasks.spread`); None: all.
+        limit: only so many tasks, spread over the split (`envs.lookup.spread`); None: all.
         config: a plain model's recipe or config file.
         output: folder to which samples are written as they are drawn.
         chunk: tasks drawn together; see `run_all`. None: as many as the backend takes at once.

@@ -34,8 +34,7 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.records import FILE_HASH, read_source
 from skill_ttrl.data.tasks import CHECK, load_demonstrations, load_tasks, system_message
 from skill_ttrl.envs import env_tasks, make_env, resolve_env
-from skill_ttrl.envs.lookup import refuse_split, split_argument
-from skill_ttrl.envs.tasks import spread
+from skill_ttrl.envs.lookup import refuse_split, split_argument, spread
 from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import (
     ConfigError,
@@ -70,7 +69,7 @@ def source_tasks(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> list[Task]:
-    """The tasks of a source, or the environment's own where there is none; of these `limit`, spread over all (`envs.tasks.spread`).
+    """The tasks of a source, or the environment's own where there is none; of these `limit`, spread over all (`envs.lookup.spread`).
 
     Raises:
         DataError: there are none, or they cannot be read.
@@ -633,7 +632,7 @@ class TaskSelection:
     types: Sequence[str] = ()
     """Only tasks of these types; empty: all."""
     episodes: int | None = None
-    """So many, of tasks that are spread over the split and its types (`envs.tasks.spread`); None: `rollouts_per_task` of every task."""
+    """So many, of tasks that are spread over the split and its types (`envs.lookup.spread`); None: `rollouts_per_task` of every task."""
     rollouts_per_task: int = 1
     """Episodes of each task; they begin alike."""
     subset_size: int | None = None

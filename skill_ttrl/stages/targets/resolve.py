@@ -52,7 +52,7 @@ class EvalDataset:
     split: str
     """Name of the part that they are."""
     limit: int | None = None
-    """Of the environment's own: only so many, spread over all (`envs.tasks.spread`); None: all."""
+    """Of the environment's own: only so many, spread over all (`envs.lookup.spread`); None: all."""
 
 
 def with_limit(problems: Sequence[EvalDataset], limit: int | None) -> list[EvalDataset]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from skill_ttrl.agents.agent import AgentInput
-from skill_ttrl.agents.observations import WORDS
+from skill_ttrl.agents.observations import VOCABULARY, WEBSHOP, WORDS
+from skill_ttrl.agents.observations import webshop as observe
+from skill_ttrl.agents.observations import webshop_actions as actions
 from skill_ttrl.agents.scripted import make_scripted_agent
-from skill_ttrl.agents.webshop_form import VOCABULARY, WEBSHOP, actions, observe
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.expert import SEARCH_SLOT, read_instruction
 from skill_ttrl.llm.models.builtin import build_entity_tokenizer

@@ -12,7 +12,7 @@ import pytest
 
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
-from skill_ttrl.envs.tasks import spread
+from skill_ttrl.envs.lookup import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.expert import WebShopExpert
 from skill_ttrl.errors import ConfigError

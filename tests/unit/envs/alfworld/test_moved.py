@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine
+from skill_ttrl.envs.alfworld.env import move
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.games import forget
-from skill_ttrl.envs.alfworld.rules import move
 from skill_ttrl.envs.alfworld.world import World
 from skill_ttrl.rollout.rollout import run_scripted_episode
 from tests.alfworld_kitchen import GOALS, PLACE, kitchen, play, problem, write_game

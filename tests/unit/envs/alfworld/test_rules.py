@@ -15,9 +15,9 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import DistillConfig, SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine, Frame
+from skill_ttrl.envs.alfworld.env import TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.alfworld.games import forget
-from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
 from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.skills.heuristic_teacher import distilled
 from skill_ttrl.skills.types import Case

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import env_tasks
-from skill_ttrl.envs.tasks import spread
+from skill_ttrl.envs.lookup import spread
 from skill_ttrl.stages.inputs.tasks import other_family, set_names, source_tasks, training_tasks
 from skill_ttrl.types import Task
 from tests.doors import DOORS
