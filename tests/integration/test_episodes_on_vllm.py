@@ -19,9 +19,8 @@ import torch
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.server_key import key_headers
-from skill_ttrl.llm.vllm.servers import ServerPool
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages import evaluate, train
+from skill_ttrl.stages import train
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.open_run import bank_in_memory
 from skill_ttrl.stages.training.run import TrainingComponents
@@ -250,31 +249,6 @@ def _unanswered(backend: Any, request: pytest.FixtureRequest) -> int:
         return int(backend.engine().call(lambda llm: llm.llm_engine.get_num_unfinished_requests()))
     served: Served = request.getfixturevalue("served")
     return served.running
-
-
-def test_the_start_of_an_engine_takes_nobodys_time(policy: Policy) -> None:
-    found = evaluate.run(policy.weights, ["rollout.backend=vllm", "rollout.rollout_timeout_s=4"])
-    assert found.failed == 0 and found.problems == 8
-
-
-def test_a_policy_that_a_server_does_not_have_is_brought_there_once(
-    policy: Policy, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where nobody syncs before, as in an evaluation, all episodes come at once to a server that has other weights."""
-    handed: list[int] = []
-    broadcast_weights = ServerPool.broadcast_weights
-
-    def counted(self: ServerPool, version: int) -> None:
-        handed.append(version)
-        broadcast_weights(self, version)
-
-    monkeypatch.setattr(ServerPool, "broadcast_weights", counted)
-    made = policy.bench(*served.settings)
-    try:
-        played = made.play(Sampling(max_new_tokens=8), count=8)
-    finally:
-        made.bench.close()
-    assert len(handed) == 1 and made.gap(played) < CLOSE
 
 
 def test_reinforced_by_the_shop_it_follows_and_goes_on(

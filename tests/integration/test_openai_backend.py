@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,21 +125,6 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
     assert (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()[: len(drawn)] == drawn
 
 
-@pytest.mark.slow
-def test_what_asks_a_model_behind_an_address_loads_no_torch(sums: Path) -> None:
-    script = (
-        "import sys; from skill_ttrl.cli.main import app; app(sys.argv[1:], standalone_mode=False); "
-        "app(['evaluate', *sys.argv[2:3], '--data', '%s', '--set', 'eval.samples=2', *sys.argv[4:]], standalone_mode=False); "
-        "print('HEAVY', *sorted({'torch', 'transformers', 'accelerate', 'peft', 'pandas', 'scipy'} & set(sys.modules)))"
-    )
-    with FaultyServer([], answer=adds) as server:
-        words = ["ask", "openai:tiny", "12+34", *at(server)]
-        done = subprocess.run(
-            [sys.executable, "-c", script % sums, *words], capture_output=True, text=True, check=True, timeout=120
-        )
-    assert "46" in done.stdout and done.stdout.splitlines()[-1] == "HEAVY"
-
-
 def test_a_model_behind_an_address_is_voted_on_and_confidence_has_them_where_the_server_gives_some(sums: Path) -> None:
     with FaultyServer(["429", "drop in the answer"], answer=sometimes_adds, seed=2) as server:
         command = ["vote", "--policy", "openai:m", "--data", sums, "-n", 4, "--strategies", "confidence", "--json"]
@@ -161,16 +144,6 @@ def test_a_model_behind_an_address_is_asked(tmp_path: Path) -> None:
         assert done.code == 0 and done.json["answers"] == ["5", "5", "5"]
         assert server.asked[0]["body"]["n"] == 3
     assert skillttrl("ask", "openai", "Compute 2+3.").code == 2  # no endpoint is named
-
-
-@pytest.mark.slow
-def test_a_run_is_measured_with_another_policy_in_its_place(tiny_yaml: Path, tmp_path: Path) -> None:
-    assert skillttrl("train", tiny_yaml, "-o", tmp_path / "run", "--set", "rl.steps=0").code == 0
-    with FaultyServer([], answer=adds) as server:
-        chosen = at(server, "rollout.backend=openai", "endpoints.model=m")
-        done = skillttrl("evaluate", tmp_path / "run", "--json", *chosen)
-    assert done.code == 0, done
-    assert done.json["accuracy"] == 1.0 and done.json["transductive"] is None
 
 
 def test_a_begun_answer_is_gone_on_with_as_the_server_can() -> None:

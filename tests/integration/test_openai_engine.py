@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import pytest
-from pydantic import BaseModel
 
-from skill_ttrl.config import BuiltinConfig, EndpointConfig, load_config
+from skill_ttrl.config import BuiltinConfig, load_config
 from skill_ttrl.llm.backend import Backend, BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model
-from skill_ttrl.llm.openai.client import Client
-from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.types import Message
 from tests.vllm_server import VLLMServer
@@ -29,10 +26,6 @@ pytest.importorskip("vllm")
 SHAPE = BuiltinConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
 CORPUS = ["Compute 12+34.", '8;12;<answer>128</answer> {"pick": "yes"} "no"'] * 20
 QUESTIONS = [f"Compute {number}+{3 * number}." for number in range(11, 19)]
-
-
-class Choice(BaseModel):
-    pick: Literal["yes", "no"]
 
 
 @dataclass
@@ -57,11 +50,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         address = server.address
         models = httpx.get(f"{address}/v1/models", headers=key_headers(address), trust_env=False).json()["data"]
         yield Engine(address, models[0]["id"], HFBackend(model.eval(), tokenizer))
-
-
-def client(engine: Engine, url: str | None = None, ledger: Ledger | None = None, **fields: Any) -> Client:
-    settings = {"model": engine.name, "base_url": url or f"{engine.address}/v1", **fields}
-    return Client(EndpointConfig.model_validate(settings), "policy", ledger or Ledger())
 
 
 def backend(engine: Engine, *more: str) -> Backend:
@@ -89,15 +77,6 @@ def test_greedy_texts_and_their_log_probs_are_those_of_the_same_weights_here(eng
         assert far.completions[0].finish_reason == near.completions[0].finish_reason
         assert far.completions[0].num_sampled_tokens == near.completions[0].num_sampled_tokens
         assert far.completions[0].logprobs == pytest.approx(near.completions[0].logprobs, abs=1e-4)
-
-
-def test_a_seed_repeats_samples_and_samples_differ(engine: Engine) -> None:
-    made = backend(engine)
-    requests = [Request((Message("user", QUESTIONS[0]),), n=8)]
-    first, again = sample(made, requests), sample(made, requests)
-    made.close()
-    assert [done.text for done in first[0].completions] == [done.text for done in again[0].completions]
-    assert len({done.text for done in first[0].completions}) == 8
 
 
 def test_a_stop_text_ends_an_answer_and_stays_in_it(engine: Engine) -> None:
@@ -131,12 +110,3 @@ def test_the_policy_keeps_to_the_actions_it_is_given(engine: Engine) -> None:
     made.close()
     assert {done.text for done in found[0].completions} <= set(choices)
     assert not any(done.error for done in found[0].completions)
-
-
-def test_a_json_answer_fits_its_schema_also_from_random_weights(engine: Engine) -> None:
-    ledger = Ledger()
-    asked = client(engine, ledger=ledger, max_tokens=60)
-    found = wait_for(asked.json([Message("user", "yes or no?")], Choice))
-    assert found.pick in ("yes", "no")
-    asked.shut()
-    assert ledger.totals().requests == 1 and ledger.totals().failed == 0

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
-from skill_ttrl.config import ModelConfig, load_config
+from skill_ttrl.config import load_config
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_tokenizer
-from skill_ttrl.llm.models.load import load_model
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.runs.folder import config_differences
 from skill_ttrl.stages.inputs.tasks import pin_revisions, take_revisions
@@ -74,14 +72,3 @@ def test_a_run_pins_its_reward_model_and_refuses_another(tmp_path: Path) -> None
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(ModelError, match="has changed since this run started"):
         pin_revisions(take_revisions(config, pinned))
-
-
-def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
-    path = save_model(tmp_path / "rm", outputs=1)
-    weights = path / "model.safetensors"
-    torch.save(load_file(weights), path / "pytorch_model.bin")
-    weights.unlink()
-    with pytest.raises(ModelError, match="safetensors"):
-        RewardModel(str(path), device="cpu")
-    with pytest.raises(ModelError, match="safetensors"):
-        load_model(ModelConfig(path=str(path)), device="cpu")

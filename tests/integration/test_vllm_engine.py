@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ModelError, WeightSyncError
+from skill_ttrl.errors import WeightSyncError
 from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.hf import HFBackend
@@ -148,24 +148,6 @@ def test_a_seed_gives_the_same_tokens_and_each_request_has_its_own(backend: Any)
     assert process_state() == state
 
 
-def test_calls_join_one_batch_and_end_by_themselves(backend: Any) -> None:
-    ended = []
-
-    async def ask(name: str, n: int, length: int) -> list[Generation]:
-        found: list[Generation] = await backend.generate(
-            [Request(token_ids=backend.encode_text(name), n=n)], Sampling(max_new_tokens=length), seed=1
-        )
-        ended.append(name)
-        return found
-
-    async def both() -> list[list[Generation]]:
-        return list(await asyncio.gather(ask("long", 32, 200), ask("short", 1, 1), ask("second", 2, 1)))
-
-    long, short, second = asyncio.run(both())
-    assert ended[-1] == "long"
-    assert [len(one[0].completions) for one in (long, short, second)] == [32, 1, 2]
-
-
 def test_a_caller_that_leaves_takes_its_requests_along(backend: Any) -> None:
     async def leave() -> None:
         asking = backend.generate([Request(token_ids=(5, 6), n=64)], Sampling(max_new_tokens=200), seed=1)
@@ -218,18 +200,6 @@ def test_a_pause_goes_on_from_the_very_tokens(backend: Any, loaded: LoadedModel)
         scored = learners(loaded, found.prompt_ids, done)
         pairs = zip(done.logprobs, scored, done.completion_mask, strict=True)
         assert max(abs(own - other) for own, other, sampled in pairs if sampled) < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("prompt", "says"), [((), "is empty"), ((5,) * 600, "600 tokens does not fit the engine's 600")]
-)
-def test_a_prompt_that_cannot_be_read_is_refused_and_nothing_else(
-    backend: Any, prompt: tuple[int, ...], says: str
-) -> None:
-    requests = [Request(token_ids=(5, 6)), Request(token_ids=prompt)]
-    with pytest.raises(ModelError, match=says):
-        wait_for(backend.generate(requests, Sampling(max_new_tokens=4), seed=0))
-    assert sample(backend, ["Hi"])
 
 
 def test_the_engine_follows_the_learner(backend: Any, loaded: LoadedModel) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from skill_ttrl.errors import ModelError, WeightSyncError
 from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.models.builtin import build_tokenizer
-from skill_ttrl.llm.models.load import LoadedModel, load_checkpoint, load_model, save_model
+from skill_ttrl.llm.models.load import LoadedModel, load_model, save_model
 from skill_ttrl.llm.vllm.checks import compare, learner_logprobs
 from skill_ttrl.llm.vllm.engine import DUMP, score
 from skill_ttrl.stages import evaluate, train
@@ -199,15 +198,3 @@ def test_an_engine_that_breaks_tells_everybody_who_waits(
     assert not logging.getLogger(DUMP).isEnabledFor(logging.ERROR), "vLLM would write every prompt of the step"
     with pytest.raises(ModelError, match="failed before"):
         wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
-
-
-def test_a_start_that_fails_is_told_and_the_next_one_is_free(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = trained / "checkpoints" / "sft-000030"
-    config = load_config(trained / "config.yaml")
-    monkeypatch.setattr("skill_ttrl.llm.vllm.checks.CPU_CACHE_GB", 100_000)
-    backend = make_backend(BackendContext(config, partial(load_checkpoint, weights, device="cpu"), weights=weights))
-    with pytest.raises(ModelError, match="vLLM could not start with"):
-        wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
-    backend.close()
-    monkeypatch.undo()
-    assert len(ask(find_trained(trained), "1+2").texts) == 1

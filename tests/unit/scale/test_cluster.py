@@ -12,7 +12,7 @@ import pytest
 
 from skill_ttrl.config import ScaleConfig, load_config, settings_digest
 from skill_ttrl.errors import EndpointError, MissingDependencyError, WorkerError
-from skill_ttrl.scale.cluster import Worker, connected, places
+from skill_ttrl.scale.cluster import connected, places
 from skill_ttrl.trust import powers
 from skill_ttrl.workers import attempt, portable
 
@@ -22,14 +22,6 @@ class Crooked(Exception):
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(one)
-
-
-def test_a_worker_makes_its_parts_once_where_the_caller_is(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    worker = Worker(str(tmp_path / "is not there"))
-    assert Path.cwd() == tmp_path  # where the caller's folder is not, it stays where it is
-    assert worker.start(lambda: (lambda item: item + 1, "facts")) == ("facts", None)
-    assert worker.work(4) == (5, None)
 
 
 def test_an_exception_keeps_its_type_and_message() -> None:

@@ -42,21 +42,3 @@ def test_it_samples_with_the_weights_of_the_last_hand_over(learner: Any) -> None
     copy.update_weights(1)
     own.update_weights(1)
     assert sample(copy) == sample(own) != first
-
-
-def test_keys_and_values_of_older_weights_go(learner: Any) -> None:
-    copy = HFCopyBackend(*learner)
-    read: list[int] = []
-    copy.model.register_forward_pre_hook(
-        lambda _, __, given: read.append(given["input_ids"].shape[1]), with_kwargs=True
-    )
-    with copy.keeping():
-        (before,) = sample(copy)
-        learn(learner[0])
-        copy.update_weights(1)
-        read.clear()
-        longer = (*before.prompt_ids, *before.completions[0].token_ids, before.prompt_ids[0])
-        again = Request(token_ids=longer)
-        (after,) = wait_for(copy.generate([again], Sampling(max_new_tokens=2), seed=1))
-    assert after.completions[0].policy_version == 1
-    assert read[0] == len(longer), "read again with the new weights"

@@ -85,17 +85,6 @@ def test_each_sample_sees_its_own_logits(
         assert count == len(different)
 
 
-def test_memory_is_reserved_for_the_samples_alone() -> None:
-    model = build("qwen2")
-    with torch.no_grad():
-        state = Decoding(model, [(1, 2, 3)], 0, most_rows=5, most_new_tokens=7)
-        slots = torch.zeros(5, dtype=torch.long)
-        for step in range(7):
-            slots = state.advance(slots, torch.tensor([0, 1, 2, 3, 4 if step else 3]))
-    layer: Any = state._cache.layers[0]
-    assert layer.keys.shape[0] == 5 and layer.keys.shape[2] == 10
-
-
 def test_memory_is_free_when_nobody_decodes() -> None:
     model = build("qwen2")
     gc.collect()

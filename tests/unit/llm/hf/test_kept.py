@@ -14,7 +14,6 @@ from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2Fo
 
 from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.hf import HFBackend, sample_seeds
-from skill_ttrl.llm.hf.decoding import KeptRows, _longest_beginning
 from skill_ttrl.types import Completion
 
 SHAPE: dict[str, Any] = {
@@ -165,36 +164,3 @@ def test_a_sliding_window_keeps_nothing_and_constrains_all_the_same(tokenizer: A
     before = sum(seen)
     same(episodes(backend, seed=2, keep=True, choices=ACTIONS), plain)
     assert sum(seen) == 2 * before
-
-
-@given(st.lists(st.lists(st.integers(0, 2), max_size=5)), st.lists(st.integers(0, 2), max_size=6))
-def test_the_longest_beginning_is_found(rows: list[list[int]], tokens: list[int]) -> None:
-    def shared(row: list[int]) -> int:
-        return next(
-            (n for n, (a, b) in enumerate(zip(row, tokens, strict=False)) if a != b), min(len(row), len(tokens))
-        )
-
-    place, length = _longest_beginning(sorted(rows), tokens)
-    assert length == max(map(shared, rows), default=0)
-    assert (place is None) == (length == 0) and (place is None or shared(sorted(rows)[place]) == length)
-
-
-@given(st.integers(1, 6), st.data())
-def test_rows_move_to_those_that_continue_them(count: int, data: st.DataObject) -> None:
-    rows = KeptRows()
-    for place, tokens in enumerate(rows.begin([(number, 9) for number in range(count)])[1]):
-        rows.texts[place].extend(tokens)  # as if they had been read
-    before = [list(text) for text in rows.texts]
-    for _ in range(3):
-        parents = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=8))
-        was = rows.texts
-        places = rows.go_on(parents)
-        assert sorted(places) == list(range(len(parents)))
-        assert [rows.texts[place] for place in places] == [was[parent] for parent in parents]
-        assert all(text in rows.texts for text in before)
-        count = len(parents)
-    wanted = [(0, 9, 5), (0, 9), (0, 9, 4), (0, 7), (8,)]
-    places, new = rows.begin(wanted)
-    assert sorted(places) == list(range(5)) and all(text in rows.texts for text in before if text != [0, 9])
-    assert [(*rows.texts[place], *new[place]) for place in places] == wanted
-    assert [len(rows.texts[place]) for place in places] == [2, 1, 2, 1, 0]

@@ -127,21 +127,6 @@ def test_a_role_takes_what_it_does_not_say_from_the_settings_of_all() -> None:
     assert load_config(read_mapping(config.to_yaml(), "")) == load_config(config.stated()) == config
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("endpoints.teacher.model=o3", r"endpoints\.roles\.teacher\.model=NAME"),
-        ("endpoints.roles.techer.model=o3", "Did you mean 'teacher'"),
-        ("endpoints.roles.teacher.modle=o3", r"endpoints\.roles\.teacher\.modle: unknown key.*Did you mean 'model'"),
-        ("endpoints.roles.teacher.timeout=soon", r"endpoints\.roles\.teacher\.timeout: must be a valid number"),
-        ("endpoints.roles.teacher=o3", r"endpoints\.roles\.teacher: expected a section"),
-    ],
-)
-def test_a_mistake_in_a_role_names_its_place(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_config("quickstart", [override])
-
-
 @pytest.mark.parametrize("proxy", ["socks4://host:1", "http://host:port"])
 def test_a_proxy_that_cannot_be_used_is_said(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)

@@ -12,25 +12,21 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 import skill_ttrl.llm.vllm.servers as module
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, EndpointError, ModelError, WeightSyncError
+from skill_ttrl.errors import ConfigError, EndpointError, ModelError
 from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.models.load import LoadedModel, save_model
-from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.servers import (
     STALE,
     VLLMServerBackend,
     remove_leftovers,
     weight_transfer_dir,
-    weights_file,
 )
 
 PROCESS = module.PROCESS_HEADER
@@ -243,20 +239,6 @@ def test_a_server_that_hangs_is_named(
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("stopping", "timeout"), [(False, 1.0), (True, 100.0)])
-def test_servers_that_stay_away_end_the_run_in_time_and_who_wants_to_leave_does_not_wait(
-    folder: Path, upstreams: Callable[[Script], Upstream], stopping: bool, timeout: float
-) -> None:
-    def dying(upstream: Upstream, body: dict[str, Any]) -> Any:
-        upstream.well = False
-
-    began = time.monotonic()
-    with pytest.raises(EndpointError, match="did not answer") as caught:
-        ask(backend_for(folder, upstreams(dying), upstreams(dying), stopping=stopping, start_timeout=timeout), 4)
-    assert caught.value.kind == "unreachable" and time.monotonic() - began < 10
-
-
 def test_a_request_that_kills_every_server_ends_the_run(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
     with pytest.raises(EndpointError, match="lost 3 times"):
         ask(backend_for(folder, upstreams(lambda upstream, body: None)), 2)
@@ -338,15 +320,6 @@ def test_a_server_that_is_not_there_is_waited_for_and_then_said(
         backend_for(folder, upstream, start_timeout=0.5)
 
 
-def test_learner_and_servers_find_the_same_folder_without_being_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path)
-    found = weight_transfer_dir(None)
-    assert found == weight_transfer_dir(None) == tmp_path / f"skillttrl-{os.getuid()}"
-    assert found.stat().st_mode & 0o777 == 0o700
-
-
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     shared, link = tmp_path / "shared", tmp_path / "link"
     shared.mkdir()
@@ -361,28 +334,6 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="weight_transfer_dir"):
         weight_transfer_dir(str(tmp_path / "file"))
-
-
-def test_weights_are_there_for_as_long_as_they_are_needed(tmp_path: Path, tiny_model: tuple[Any, Any]) -> None:
-    model, _ = tiny_model
-    with weights_file(tmp_path, "a", full_weights(model)) as path:
-        written = load_file(path)
-        own = dict(model.named_parameters())
-        assert written.keys() == own.keys()
-        assert all(torch.equal(written[name], own[name]) for name in own)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_weights_that_do_not_fit_are_said_before_they_are_written(
-    tmp_path: Path, tiny_model: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Usage(NamedTuple):
-        free: int
-
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: Usage(1000))
-    with pytest.raises(WeightSyncError, match=r"GB left.*vllm\.weight_transfer_dir"):
-        weights_file(tmp_path, "a", full_weights(tiny_model[0])).__enter__()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_what_the_dead_have_left_long_ago_is_removed(tmp_path: Path) -> None:
