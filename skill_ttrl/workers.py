@@ -70,18 +70,11 @@ class _Work:
     first: int = 0
     """Number of the first item that is missing."""
     early: dict[int, Event] = field(default_factory=dict)
-    news: list[int] = field(default_factory=list)
-    """Numbers of the items that are done and not reported yet."""
     deaths: Counter[int] = field(default_factory=Counter)
 
     def has_next(self, ahead: int) -> bool:
         """True if there is an item for a worker, no more than so many ahead of the first one that is missing."""
         return bool(self.waiting) and self.waiting[0] < self.first + ahead
-
-    def end(self, number: int, done: Event) -> None:
-        """Take the result of an item, or the error in its place."""
-        self.early[number] = done
-        self.news.append(number)
 
 
 class Pool:
@@ -117,7 +110,6 @@ class Pool:
     def map(
         self,
         items: Sequence[Any],
-        on_done: Callable[[int, Any], None] | None = None,
         stop: Callable[[], None] = lambda: None,
         prepare: Callable[[Any], Any] = lambda item: item,
     ) -> Generator[Any]:
@@ -125,7 +117,6 @@ class Pool:
 
         Args:
             items: inputs.
-            on_done: called with number and result of an item as soon as it is done, in any order.
             prepare: makes of an item what a worker is given, at the moment when it is.
             stop: called again and again while a result is waited for; what it raises ends the map.
 
@@ -141,8 +132,6 @@ class Pool:
                 work.first = number
                 for _ in self._events(partial(work.early.__contains__, number)):
                     stop()
-                    self._report(work, on_done)
-                self._report(work, on_done)
                 done = work.early.pop(number)
                 if done.error is not None:
                     raise done.error
@@ -157,14 +146,6 @@ class Pool:
             self._failure = self._failure or WorkerError("The workers were stopped.")
             self._changed.notify_all()
         self._crew.close()
-
-    def _report(self, work: _Work, on_done: Callable[[int, Any], None] | None) -> None:
-        with self._changed:
-            news, work.news = work.news, []
-            done = [(number, work.early[number]) for number in news]
-        for number, event in done:
-            if on_done is not None and event.error is None:
-                on_done(number, event.result)
 
     def _events(self, reached: Callable[[], bool]) -> Iterator[None]:
         """Have the workers work, and yield after whatever has happened to any of them, until it is `reached`."""
@@ -213,7 +194,7 @@ class Pool:
         elif event.kind == "done":
             busy, self._at[event.worker] = self._at[event.worker], None
             assert busy is not None  # a worker does nothing that it was not given
-            busy[0].end(busy[1], event)
+            busy[0].early[busy[1]] = event
         elif event.kind == "lost":
             self._lose(event)
         else:
@@ -245,7 +226,7 @@ class Pool:
                 f"{part} ended its worker {deaths} times in a row, the last one because {lost.why}. "
                 f"Its environment or agent may use too much memory, or end the process. Finished work is saved. {self._crew.advice}"
             )
-            work.end(number, Event("done", lost.worker, error=error))
+            work.early[number] = Event("done", lost.worker, error=error)
             return
         heapq.heappush(work.waiting, number)
         self._notice(f"{lost.worker} died: {lost.why}. {part} is repeated.")

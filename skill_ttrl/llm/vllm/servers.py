@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -82,20 +83,19 @@ class Server:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     """Held while weights are brought there."""
 
-    def get(self, path: str, timeout: float = LOOK_TIMEOUT) -> dict[str, Any]:
+    def get(self, path: str) -> dict[str, Any]:
         """Send a GET request and return the JSON response; see `post`."""
-        return self._said(self._sent("GET", path, timeout=timeout), path)
+        return self._ask("GET", path, timeout=LOOK_TIMEOUT)[0]
 
-    def post(
-        self, path: str, body: Mapping[str, Any] | None = None, timeout: float = CONTROL_TIMEOUT
-    ) -> dict[str, Any]:
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send a POST request and return the JSON response; {} if the response is no JSON object.
 
         Raises:
             ServerLost: the server does not answer, or reports that its engine is dead.
             EndpointError: the server refuses the request.
         """
-        return self._said(self._sent("POST", path, json=body, timeout=timeout), path)
+        # After a 500 vLLM drops the connection: the next request on it would fail.
+        return self._ask("POST", path, json=body, timeout=CONTROL_TIMEOUT, headers={"Connection": "close"})[0]
 
     def is_well(self) -> bool:
         """True if the server reports that it is healthy."""
@@ -107,9 +107,8 @@ class Server:
 
     def weight_version(self) -> tuple[str, str | None]:
         """(version of the weights, process that says so)."""
-        response = self._sent("GET", "/weight_info", timeout=LOOK_TIMEOUT)
-        version = self._said(response, "/weight_info").get("weight_version")
-        return str(version), response.headers.get(PROCESS_HEADER)
+        found, process = self._ask("GET", "/weight_info", timeout=LOOK_TIMEOUT)
+        return str(found.get("weight_version")), process
 
     def served(self) -> tuple[str, str, int]:
         """(name, path, longest sequence in tokens) of the model it serves."""
@@ -123,39 +122,26 @@ class Server:
                 kind="malformed",
             ) from None
 
-    def _sent(self, method: str, path: str, **how: Any) -> httpx.Response:
-        headers = key_headers(self.address)
-        if method == "POST":
-            headers = {**headers, "Connection": "close"}  # after a 500 vLLM drops it: the next request on it would fail
+    def _ask(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, **how: Any
+    ) -> tuple[dict[str, Any], str | None]:
+        """The response, and the process that it comes from."""
         try:
-            return self.client.request(method, self.address + path, headers=headers, **how)
+            own = {**key_headers(self.address), **(headers or {})}
+            response = self.client.request(method, self.address + path, headers=own, **how)
         except httpx.TransportError as error:
             raise ServerLost(f"{self.address} does not answer ({type(error).__name__})") from error
-
-    def _said(self, response: httpx.Response, path: str) -> dict[str, Any]:
         refuse_error(response, self.address, path)
         try:
             found = response.json()
-        except ValueError:
-            return {}  # some answers are a plain sentence
-        return found if isinstance(found, dict) else {}
+        except ValueError:  # some answers are a plain sentence
+            found = {}
+        return found if isinstance(found, dict) else {}, response.headers.get(PROCESS_HEADER)
 
 
 @cache
 def _trust() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)  # reading the certificates takes longer than many a request
-
-
-def open_client() -> httpx.Client:
-    """For what is said one after the other. Servers are asked directly, whatever proxy the environment names."""
-    return httpx.Client(verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
-
-
-def open_async_client(connections: int) -> httpx.AsyncClient:
-    """For many requests at once, on at most so many connections; how long an answer may take is decided by `ask`."""
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=None)
-    timeout = httpx.Timeout(None, connect=LOOK_TIMEOUT)
-    return httpx.AsyncClient(verify=_trust(), trust_env=False, timeout=timeout, limits=limits)
 
 
 def refuse_error(response: httpx.Response, address: str, path: str) -> None:
@@ -395,16 +381,11 @@ class ServerPool:
         """Version of the weights that the servers are to have; None: the learner's, not handed over yet."""
         self._probe = probe
         self._nonce = secrets.token_hex(4)
+        self._names = (f"{os.getpid()}-{self._nonce}-{number}" for number in itertools.count())
         self._folder: Path | None = None
         """Where files pass; None before the first hand-over."""
         self._adapters: Path | None = None
         """The learner's adapters; they must stay as long as a server has them."""
-
-    def keep_original(self) -> None:
-        """Take the weights that the servers started with for the policy's, unless one has others already."""
-        with contextlib.suppress(ServerLost, EndpointError):  # one that does not say takes no weights either
-            if all(server.weight_version()[0] == ORIGINAL for server in self.servers):
-                self.present = ORIGINAL
 
     def broadcast_weights(self, policy_version: int) -> None:
         """Give every server the learner's weights.
@@ -424,7 +405,7 @@ class ServerPool:
             server.holds = False
         if hands_adapters(self._context):
             adapted_layers(model)  # refuses those that no engine can follow
-            self._adapters = self._folder / self._name()
+            self._adapters = self._folder / next(self._names)
             model.save_pretrained(self._adapters, state_dict=self._context.on_learner(trained_weights))
         with self._hand_over() as update, ThreadPoolExecutor(len(self.servers)) as threads:
             gaps = list(threads.map(lambda server: self.wait_for(server, partial(update, server)), self.servers))
@@ -504,9 +485,6 @@ class ServerPool:
             remove(self._adapters)
             self._adapters = None
 
-    def _name(self) -> str:
-        return f"{os.getpid()}-{self._nonce}-{secrets.token_hex(4)}"
-
     @contextlib.contextmanager
     def _hand_over(self) -> Iterator[Callable[[Server], LogprobDiff]]:
         """A function that brings a server the present weights, and compares; while the block runs they are there as a file."""
@@ -517,7 +495,7 @@ class ServerPool:
             if self._adapters is not None:
                 send = partial(send_adapters, path=self._adapters)
             else:
-                weights = weights_file(self._folder, self._name(), self._context.on_learner(full_weights))
+                weights = weights_file(self._folder, next(self._names), self._context.on_learner(full_weights))
                 send = partial(send_file, path=stack.enter_context(weights))
             yield lambda server: self._update(server, send, sequences, ours)
 
@@ -552,7 +530,9 @@ async def answer_all(pool: ServerPool, bodies: Sequence[Mapping[str, Any]], conn
     answers: dict[int, tuple[Server, dict[str, Any]]] = {}
     lost = ""
     # A client of its own for each batch: a long-lived one looks through all of its open connections at every request.
-    async with open_async_client(connections) as client:
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=None)
+    timeout = httpx.Timeout(None, connect=LOOK_TIMEOUT)  # how long an answer may take is decided by `ask`
+    async with httpx.AsyncClient(verify=_trust(), trust_env=False, timeout=timeout, limits=limits) as client:
 
         async def answer(place: int) -> str:
             server, size = min(pool.servers, key=lambda each: (each.load, each.asked)), int(bodies[place]["n"])
@@ -606,7 +586,8 @@ class VLLMServerBackend(TokenizerMixin):
         check_learnable(context)
         self.supports_structured_outputs = True
         self.policy_version = 0
-        self._client = open_client()
+        # Servers are asked directly, whatever proxy the environment names.
+        self._client = httpx.Client(verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
         self._first = threading.Lock()
         self._asking = BackgroundEventLoop("The sampler of the vLLM servers")
         try:
@@ -631,8 +612,10 @@ class VLLMServerBackend(TokenizerMixin):
         self._pool = ServerPool(self._context, servers, self._probe)
         policy = self._context.weights or self._context.settings.model.path
         same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for _, root, _ in found)
-        if not self._context.trains and all(same):
-            self._pool.keep_original()
+        if not self._context.trains and all(same):  # the policy's are those that they started with
+            with contextlib.suppress(ServerLost, EndpointError):  # one that does not say takes no weights either
+                if all(server.weight_version()[0] == ORIGINAL for server in servers):
+                    self._pool.present = ORIGINAL
 
     @property
     def last_logprob_diff(self) -> LogprobDiff | None:

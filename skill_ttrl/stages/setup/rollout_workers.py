@@ -47,9 +47,12 @@ class Sampled:
         """Judge the answers of these groups here."""
         return cls(groups, judged(answer for group in groups for answer in group.answers))
 
-    def take(self) -> list[Group]:
-        """The groups; the verdicts are known in this process from here on."""
+    def take(self, on_rollout_end: OnRolloutEnd) -> list[Group]:
+        """The groups, after each of their rollouts is reported; the verdicts are known in this process from here on."""
         take_over(self.verdicts)
+        for group in self.groups:
+            for trajectory in group.trajectories:
+                on_rollout_end(trajectory)
         return self.groups
 
 
@@ -118,26 +121,20 @@ class RayWorkers:
     ) -> list[Group]:
         """Roll out batches at the same time; one group a task, in order. All see the same frozen `bank`, or none.
 
-        Rollouts are reported batch by batch, as soon as any worker has finished one.
+        Rollouts are reported batch by batch.
 
         Raises:
             WorkerError: a batch's workers die, more often than is retried.
             AbandonedError: the run has left these rollouts.
         """
-
-        def on_done(number: int, sampled: Sampled) -> None:
-            for group in sampled.groups:
-                for trajectory in group.trajectories:
-                    on_rollout_end(trajectory)
-
         snapshot = self._shared(bank)
 
         def order(batch: Batch) -> _Order:
             assert self._weights is not None  # a phase hands them over before it samples
             return _Order(batch, self._weights, snapshot)
 
-        found: Iterator[Sampled] = self._pool.map(batches, on_done, refuse_abandoned, order)
-        return [group for sampled in found for group in sampled.take()]
+        found = self._pool.map(batches, refuse_abandoned, order)
+        return [group for sampled in found for group in sampled.take(on_rollout_end)]
 
     def _shared(self, bank: BankView | None) -> Any:
         if bank is None:

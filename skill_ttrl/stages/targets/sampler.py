@@ -199,16 +199,10 @@ class WorkerSampler:
     def sample(
         self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
     ) -> Generator[list[Group]]:
-        """Yield the groups of each chunk, in order; rollouts are reported chunk by chunk, as soon as any worker has finished one."""
-
-        def on_done(number: int, sampled: Sampled) -> None:
-            tell = ignore if listeners is None else listeners[number]
-            for group in sampled.groups:
-                for trajectory in group.trajectories:
-                    tell(trajectory)
-
-        for sampled in self.pool.map(chunks, on_done):
-            yield sampled.take()
+        """Yield the groups of each chunk, in order; rollouts are reported chunk by chunk."""
+        tells = listeners or [ignore] * len(chunks)
+        for sampled, tell in zip(self.pool.map(chunks), tells, strict=True):
+            yield sampled.take(tell)
 
     def controls(self) -> Controls:
         """Have one worker play the controls."""

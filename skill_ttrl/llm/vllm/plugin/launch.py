@@ -129,14 +129,9 @@ def main() -> None:
         config = get_config(options.model, trust_remote_code=False, revision=options.revision)
         options.max_model_len = int(config.get_text_config().max_position_embeddings)
     sys.argv = ["vllm", *vllm_arguments(options, on_cpu=on_cpu)]
-    try:
-        from vllm.entrypoints.launchers.api_server.entry import main as serve
-    except ImportError:  # where it was before 0.32
-        import runpy
+    from vllm.entrypoints.launchers.api_server.entry import main as serve
 
-        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
-    else:
-        serve()
+    serve()
 
 
 if __name__ == "__main__":
