@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
@@ -68,12 +68,9 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
 
 def untrainable(name: str) -> str:
     """Why the backend of a run cannot be trained: it does not follow the learner's weights."""
-    why = {
-        COMMAND: "a program cannot be changed from here",
-        REMOTE: "the weights of a remote model do not change",
-    }.get(name, "it does not follow the learner's weights")
     return (
-        f"rollout.backend={name} cannot be trained: {why}. Train with hf or vllm, or use it with evaluate, vote or ask."
+        f"rollout.backend={name} cannot be trained: it does not follow the learner's weights. Train with hf or vllm, or use it with "
+        "evaluate, vote or ask."
     )
 
 
@@ -87,15 +84,10 @@ def make_backend(context: BackendContext) -> Backend:
     if context.trains and name in FACTS and not FACTS[name].trainable:
         raise ConfigError(untrainable(name))
     backend = BACKENDS.get(name)(context)
-    missing = [
-        each
-        for each in ("generate", "encode", "count", "update_weights", "sleep", "close")
-        if not hasattr(backend, each)
-    ]
-    if missing:
+    members = ("generate", "encode", "count", "update_weights", "sleep", "close")
+    if missing := [each for each in members if not hasattr(backend, each)]:
         raise ConfigError(
-            f"{name!r} returned an object of type {type(backend).__name__} without {', '.join(missing)}. A backend has the members of "
-            "skill_ttrl.llm.backend.Backend."
+            f"{name!r} returned no backend (skill_ttrl.llm.backend.Backend): it lacks {', '.join(missing)}."
         )
     if context.trains and not getattr(backend, "trainable", True):
         backend.close()
@@ -107,11 +99,13 @@ def make_backend(context: BackendContext) -> Backend:
 def _hf(context: BackendContext) -> Backend:
     from skill_ttrl.llm.hf import HFBackend, HFCopyBackend
 
-    loaded, rollout = context.loaded, context.settings.rollout
-    options: dict[str, Any] = {"max_batch_size": rollout.max_batch_size, "autocast": context.autocast}
-    if not (context.trains and context.settings.runs_ahead):
-        return HFBackend(loaded.model, loaded.tokenizer, **options)
-    return HFCopyBackend(loaded.model, loaded.tokenizer, **options)
+    made = HFCopyBackend if context.trains and context.settings.runs_ahead else HFBackend
+    return made(
+        context.loaded.model,
+        context.loaded.tokenizer,
+        max_batch_size=context.settings.rollout.max_batch_size,
+        autocast=context.autocast,
+    )
 
 
 @BACKENDS.register("vllm")

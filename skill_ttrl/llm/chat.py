@@ -242,53 +242,29 @@ def _after(tokenizer: Any, growing: _Growing, message: Message) -> str:
     return str(text[end.end() :])
 
 
-_NO_SYSTEM: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-"""Chat templates that refuse a system message, by their tokenizers."""
-
-
 def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
     """Render one conversation, or each of several, with the model's chat template: as text, not yet tokenized.
 
     Where the template refuses a system message, its text goes in front of the first user's message.
 
     Raises:
-        ModelError: the template takes no such conversation, is broken, or does not end.
+        ModelError: the template takes no such conversation, or is broken.
     """
     several = bool(turns) and isinstance(turns[0], list)
     talks = list(turns) if several else [turns]
-    found = _rendered(tokenizer, talks, options)
-    if isinstance(found, Exception) and _refuses_system(tokenizer, talks):
-        _NO_SYSTEM[tokenizer] = str(tokenizer.chat_template)
-        found = _rendered(tokenizer, talks, options)
-    if isinstance(found, Exception):
-        reason = " ".join(str(found).split())[:300]
+    found, failed = None, None
+    for each in (talks, list(map(_merge_system, talks))):
+        try:
+            found = list(tokenizer.apply_chat_template(each, tokenize=False, **options))
+            break
+        except Exception as error:  # a template is a program of others: whatever it raises
+            failed = failed or error
+    if found is None:
         raise ModelError(
             f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in talks[0])}: "
-            f"{reason}. Change the messages (agent.system), or chat_template.jinja in the tokenizer's folder."
-        ) from found
+            f"{' '.join(str(failed).split())[:300]}. Change the messages (agent.system), or chat_template.jinja in the tokenizer's folder."
+        ) from failed
     return found if several else found[0]
-
-
-def _rendered(tokenizer: Any, talks: list[Any], options: dict[str, bool]) -> list[str] | Exception:
-    """The conversations as texts, or why the template does not write them."""
-    merged = list(map(_merge_system, talks)) if _has_no_system(tokenizer) else talks
-    try:
-        return list(tokenizer.apply_chat_template(merged, tokenize=False, **options))
-    except Exception as error:  # a template is a program of others: whatever it raises
-        return error
-
-
-def _refuses_system(tokenizer: Any, talks: list[Any]) -> bool:
-    """Tell whether a system message is why the template fails: it writes a user's message without one."""
-    if _has_no_system(tokenizer) or not any(turns and turns[0]["role"] == "system" for turns in talks):
-        return False
-    system, user = {"role": "system", "content": _SAID}, {"role": "user", "content": _FIRST}
-    alone = _rendered(tokenizer, [[user]], {})
-    return not isinstance(alone, Exception) and isinstance(_rendered(tokenizer, [[system, user]], {}), Exception)
-
-
-def _has_no_system(tokenizer: Any) -> bool:
-    return tokenizer in _NO_SYSTEM and _NO_SYSTEM[tokenizer] == str(tokenizer.chat_template)
 
 
 def _merge_system(turns: list[Any]) -> list[Any]:
@@ -330,8 +306,11 @@ def template_warning(backend: Any, messages: Sequence[Message]) -> str:
         if all(each.role != "system" for each in messages):
             return ""
         if _SAID in shown:
-            merged = "The model's chat template refuses a system message: its text goes in front of the first user's message, with a blank line between them."
-            return merged if _has_no_system(tokenizer) else ""
+            try:
+                tokenizer.apply_chat_template(turns, tokenize=False)
+            except Exception:
+                return "The model's chat template refuses a system message: its text goes in front of the first user's message, with a blank line between them."
+            return ""
         return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template), or correct chat_template.jinja."
     return (
         "The model's tokenizer has no chat template: prompts are the contents of the messages, joined by blank lines, without roles. "
