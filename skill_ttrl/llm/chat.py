@@ -251,7 +251,7 @@ def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
         ModelError: the template takes no such conversation, or is broken.
     """
     several = bool(turns) and isinstance(turns[0], list)
-    talks = list(turns) if several else [turns]
+    talks: list[Any] = list(turns) if several else [turns]
     found, failed = None, None
     for each in (talks, list(map(_merge_system, talks))):
         try:
