@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.resources
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,14 +40,6 @@ class Metric:
     def pattern(self) -> re.Pattern[str]:
         """Matches the names of this metric."""
         return re.compile(re.sub(r"<\w+>", "[^/]+", re.escape(self.name)))
-
-    @property
-    def description(self) -> str:
-        """Unit, range and meaning in one line of Markdown, with signs of trouble and what to change."""
-        scale = ", ".join(filter(None, (self.unit, self.range)))
-        healthy = f"healthy: {self.healthy}" if self.healthy else ""
-        help_text = " → ".join(filter(None, (self.trouble, self.change)))
-        return "; ".join(filter(None, (f"{self.meaning} ({scale})", healthy, help_text)))
 
     def is_healthy(self, value: float) -> bool:
         """Tell whether a value is no sign of trouble; True where no bound is known."""
@@ -110,11 +102,6 @@ def contains(interval: str, value: float) -> bool:
 def find(name: str) -> Metric | None:
     """Look a metric up by a name without its phase; None where there is none. An exact name goes before a pattern."""
     return _BY_NAME.get(name) or next((metric for pattern, metric in _PATTERNS if pattern.fullmatch(name)), None)
-
-
-def unregistered(names: Iterable[str]) -> list[str]:
-    """Names that `metrics.toml` does not have."""
-    return sorted(name for name in names if find(name) is None)
 
 
 def unhealthy(row: Mapping[str, Any]) -> list[UnhealthyMetric]:

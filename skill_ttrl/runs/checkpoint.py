@@ -288,13 +288,7 @@ _REWARDS = {
 }
 
 
-def model_card(
-    config: SkillTTRLConfig,
-    *,
-    phase: str,
-    step: int,
-    merged: bool = False,
-) -> str:
+def model_card(config: SkillTTRLConfig, *, phase: str, step: int, merged: bool = False) -> str:
     """A Hugging Face model card: YAML front matter, what the model is, how it was trained, the config.
 
     Args:
@@ -307,10 +301,8 @@ def model_card(
         Markdown text.
     """
     path, builtin, lora = config.model.path, config.model.path == "builtin", config.model.lora is not None
-    front: dict[str, object] = {
-        "library_name": "peft" if lora and not merged else "transformers",
-        "pipeline_tag": "text-generation",
-    }
+    front: dict[str, object] = {"library_name": "peft" if lora and not merged else "transformers"}
+    front["pipeline_tag"] = "text-generation"
     if not builtin and ":" not in path and not Path(path).exists():  # a name of the hub
         front["base_model"] = path
     own = ["reinforcement-learning", "grpo", *(["ttrl"] if config.rl.reward == "majority" else [])]

@@ -70,13 +70,7 @@ class Run:
 
         if not (self.path / name).exists():
             self.notes.append(f"{name} is missing: {why_missing}.")
-        torn: list[str] = []
-        records = read_jsonl(self.path / name, torn)
-        if torn:
-            self.notes.append(
-                f"{name}: its last line is incomplete (the run is writing it, or was killed) and was ignored."
-            )
-        return pandas.DataFrame.from_records(records)
+        return pandas.DataFrame.from_records(read_jsonl(self.path / name, self.notes))
 
 
 def read_run(path: str | Path) -> Run:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
+from skill_ttrl.errors import DataError, RunFolderError
 
 MAX_DEPTH = 100
 """Most levels of lists and objects in a JSON text; ours have fewer than ten."""
@@ -35,23 +35,21 @@ def parse_json(text: str | bytes | bytearray) -> Any:
     return found
 
 
-def read_jsonl(
-    path: Path,
-    notes: list[str] | None = None,
-) -> list[dict[str, Any]]:
+def read_jsonl(path: Path, notes: list[str] | None = None) -> list[dict[str, Any]]:
     """The objects of a file, none where there is no file; a torn last line is left out, and noted in `notes`.
 
     Raises:
-        RunFolderError: it cannot be read, or a whole line is no JSON object; names file and line.
+        DataError: it cannot be read.
+        RunFolderError: a whole line is no JSON object; names file and line.
     """
     records: list[dict[str, Any]] = []
-    for number, line in _whole_lines(path, notes, RunFolderError) if path.exists() else ():
+    for where, line in whole_lines(path, [] if notes is None else notes) if path.exists() else ():
         try:
             record = parse_json(line)
         except ValueError as error:
-            raise RunFolderError(f"{path}, line {number} is not JSON: {error}.") from None
+            raise RunFolderError(f"{where} is not JSON: {error}.") from None
         if not isinstance(record, dict):
-            raise RunFolderError(f"{path}, line {number}: expected an object, found {type(record).__name__}.")
+            raise RunFolderError(f"{where}: expected an object, found {type(record).__name__}.")
         records.append(record)
     return records
 
@@ -62,7 +60,17 @@ def whole_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
     Raises:
         DataError: the file cannot be read.
     """
-    return ((f"{path}:{number}", line) for number, line in _whole_lines(path, notes, DataError) if not line.isspace())
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if not line.endswith(b"\n"):
+                    notes.append(
+                        f"{path}: its last line is incomplete (a run is writing it, or was killed) and was ignored."
+                    )
+                elif not line.isspace():
+                    yield f"{path}:{number}", line
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror}.") from None
 
 
 def first_keys(path: Path) -> set[str]:
@@ -75,17 +83,3 @@ def first_keys(path: Path) -> set[str]:
         except ValueError:
             return set()
     return set(found) if isinstance(found, dict) else set()
-
-
-def _whole_lines(path: Path, notes: list[str] | None, fault: type[SkillTTRLError]) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if line.endswith(b"\n"):
-                    yield number, line
-                elif notes is not None:
-                    notes.append(
-                        f"{path}: its last line is incomplete (a run is writing it, or was killed) and was ignored."
-                    )
-    except OSError as error:
-        raise fault(f"Cannot read {path}: {error.strerror}.") from None

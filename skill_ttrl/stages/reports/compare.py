@@ -23,7 +23,7 @@ from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation, Problem
 from skill_ttrl.stages.optimizing.summary import is_optimization
 from skill_ttrl.stages.reports.summary_text import summary_rows
 from skill_ttrl.statistics import Interval, paired_difference, repeats_interval
-from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.storage.jsonl import parse_json, whole_lines
 from skill_ttrl.types import first_problem, from_json
 
 FIGURES = {"accuracy": "avg@k", "majority": "maj@k", "greedy": "greedy", "score": "score"}
@@ -208,15 +208,13 @@ def read_evaluations(path: Path) -> list[Evaluation]:
         RunFolderError: the file, or a line of it, is damaged.
     """
     file = path / "evaluations.jsonl" if path.is_dir() else path
-    data = file.read_bytes() if file.is_file() else b""
-    where = str(file)
+    found, where = list[Evaluation](), str(file)
     try:
         if file.name == EVALUATION:
-            return [*from_json(tuple[Evaluation, ...], data)]
-        found = []
-        for number, line in enumerate(data.split(b"\n"), start=1):
-            where = f"{file}, line {number},"
-            found += [from_json(Evaluation, line)] if line else []
+            return [*from_json(tuple[Evaluation, ...], file.read_bytes())]
+        for place, line in whole_lines(file, []) if file.is_file() else ():
+            where = place
+            found.append(from_json(Evaluation, line))
     except ValidationError as error:
         raise RunFolderError(f"{where} is not an evaluation: {first_problem(error)}.") from None
     return found

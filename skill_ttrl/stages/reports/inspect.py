@@ -164,7 +164,6 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     notes: list[str] = []
     count = 0
     for count, (where, line) in enumerate(whole_lines(path, notes), 1):
-        where = f"{path}, line {where.rpartition(':')[2]}"
         row = _parsed(where, line, dict[str, Any])
         if {"task", "steps", "stop_reason"} <= row.keys():
             outcomes.append(outcome := episode_result(_parsed(where, line, Trajectory)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.metrics import unregistered
+from skill_ttrl.metrics import find
 from skill_ttrl.rl.losses import LOSSES, AggregationMode, Denominators, LossInputs, PolicyLoss, aggregate, build_loss
 
 MODES: tuple[AggregationMode, ...] = get_args(AggregationMode)
@@ -48,7 +48,7 @@ def evaluated(loss: PolicyLoss, inputs: LossInputs) -> tuple[Tensor, Tensor]:
     log_probs = inputs.log_probs.clone().requires_grad_()
     token_loss, info = loss(replace(inputs, log_probs=log_probs))
     assert token_loss.shape == inputs.log_probs.shape
-    assert not unregistered(info)
+    assert all(map(find, info))
     for name, value in info.items():
         assert value.isfinite() and not value.requires_grad, name
     masked = token_loss * inputs.response_mask

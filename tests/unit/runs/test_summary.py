@@ -82,12 +82,12 @@ def test_reading_while_it_is_written_or_damaged(folder: RunFolder) -> None:
     run = read_run(folder.path)
     assert len(run.metrics) == 2 and run.summary is None
     assert run.notes == [
-        "metrics.jsonl: its last line is incomplete (the run is writing it, or was killed) and was ignored.",
+        f"{path}: its last line is incomplete (a run is writing it, or was killed) and was ignored.",
         "summary.json is missing: the run has not ended.",
     ]
     for text, message in (
-        ('{"step": 1}\n{nonsense\n', "line 2 is not JSON"),
-        ("{}\n{}\n[1]\n", "line 3: expected an object"),
+        ('{"step": 1}\n{nonsense\n', "metrics.jsonl:2 is not JSON"),
+        ("{}\n{}\n[1]\n", "metrics.jsonl:3: expected an object"),
     ):
         path.write_text(text)
         with pytest.raises(RunFolderError, match=message):
