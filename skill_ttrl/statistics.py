@@ -50,12 +50,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return float(1.0 - np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
 
 
-def mean_pass_at_k(correct_P_K: ArrayLike, k: int) -> float:
-    """`pass_at_k` averaged over problems, K samples of each."""
-    correct = np.asarray(correct_P_K, dtype=np.float64)
-    return float(np.mean([pass_at_k(correct.shape[1], int(row.sum()), k) for row in correct]))
-
-
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Score interval of a proportion (Wilson 1927); sensible at 0 and at n, unlike the normal one.
 

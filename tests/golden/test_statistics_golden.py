@@ -7,7 +7,6 @@ import pytest
 
 from skill_ttrl.statistics import (
     mean_interval,
-    mean_pass_at_k,
     paired_difference,
     paired_p_value,
     pass_at_k,
@@ -39,7 +38,6 @@ def test_pass_at_k() -> None:
     # 1 - scipy.stats.hypergeom(n, c, k).pmf(0)
     assert pass_at_k(200, 37, 10) == pytest.approx(0.8773745673794602, abs=1e-12)
     assert pass_at_k(32, 5, 8) == pytest.approx(0.7889321468298109, abs=1e-12)
-    assert mean_pass_at_k([[1, 0, 0, 0], [0, 0, 0, 0]], 2) == pytest.approx(0.25)  # by hand: (1/2 + 0) / 2
 
 
 def test_entropy() -> None:

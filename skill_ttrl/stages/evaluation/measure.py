@@ -33,7 +33,6 @@ from skill_ttrl.statistics import (
     Interval,
     avg_at_k,
     mean_interval,
-    mean_pass_at_k,
     paired_difference,
     pass_at_k,
     verdict,
@@ -232,6 +231,7 @@ def evaluate_samples(
     voted = any(row.task.ground_truth is not None or any(answer is not None for answer in row.answers) for row in main)
     majority = [bool(result.majority_correct) for result in results] if graded and voted else []
     greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
+    exploits = [sample.exploits for row in main for sample in row.samples if sample.exploits is not None]
     score, score_interval = _score(main)
     greedy_score, greedy_score_interval = _score(greedy)
     return Evaluation(
@@ -258,7 +258,7 @@ def evaluate_samples(
         score_interval=score_interval,
         greedy_score=greedy_score,
         greedy_score_interval=greedy_score_interval,
-        exploit_rate=_exploit_rate(main),
+        exploit_rate=float(np.mean([count > 0 for count in exploits])) if exploits else None,
         controls=control_results(controls, results),
         no_controls=controls.why_none,
     )
@@ -267,14 +267,16 @@ def evaluate_samples(
 def _accuracy(rows: Sequence[TaskSamples], main: Sequence[TaskSamples], config: EvalConfig) -> dict[str, Any]:
     """`accuracy`, `pass_at_k` and what is by temperature or type, of an evaluation whose samples are all graded."""
     correct_P_K = _correct_matrix(main)
-    ks = _powers_of_two(config.samples)
+    samples = config.samples
+    ks = sorted({samples, *(1 << power for power in range(samples.bit_length()))})
+    passed = {str(k): [pass_at_k(len(row), int(row.sum()), k) for row in correct_P_K] for k in ks}
     extra = {f"{heat:g}": [row for row in rows if row.draw == _at(heat)] or main for heat in config.extra_temperatures}
     others = {GREEDY: [row for row in rows if row.draw == GREEDY], **extra}
     return {
         "accuracy": avg_at_k(correct_P_K),
         "accuracy_interval": mean_interval(correct_P_K.mean(axis=1)),
-        "pass_at_k": {str(k): mean_pass_at_k(correct_P_K, k) for k in ks},
-        "pass_at_k_intervals": {str(k): mean_interval(_pass_at(correct_P_K, k)) for k in ks},
+        "pass_at_k": {k: float(np.mean(each)) for k, each in passed.items()},
+        "pass_at_k_intervals": {k: mean_interval(each) for k, each in passed.items()},
         "by_temperature": {heat: avg_at_k(_correct_matrix(sampled)) for heat, sampled in extra.items()},
         "by_type": _by_type(main, correct_P_K),
         "by_sampling": {name: _sampling_result(own) for name, own in others.items() if own},
@@ -341,11 +343,6 @@ def _share_of(rows: Sequence[TaskSamples], correct_P_K: np.ndarray) -> TypeResul
     return TypeResult(len(correct_P_K), avg_at_k(correct_P_K), bounds, *_score(rows))
 
 
-def _exploit_rate(rows: Sequence[TaskSamples]) -> float | None:
-    counts = [sample.exploits for row in rows for sample in row.samples if sample.exploits is not None]
-    return float(np.mean([count > 0 for count in counts])) if counts else None
-
-
 def _score(rows: Sequence[TaskSamples]) -> tuple[float | None, Interval | None]:
     """Mean score and its interval; None where they have no score."""
     if not (scores := _scores(rows)):
@@ -388,10 +385,6 @@ def _correct_matrix(rows: Sequence[TaskSamples]) -> np.ndarray:
     return np.array([[bool(each) for each in correctness(row)] for row in rows])
 
 
-def _pass_at(correct_P_K: np.ndarray, k: int) -> list[float]:
-    return [pass_at_k(correct_P_K.shape[1], int(row.sum()), k) for row in correct_P_K]
-
-
 def _answer_entropy(row: TaskSamples) -> float:
     vote = majority_vote(row.answers)
     silent = [1] * vote.abstained  # every sample without an answer is its own class: silence is no agreement
@@ -403,8 +396,3 @@ def _skill_use(rows: Sequence[TaskSamples]) -> dict[str, float]:
     rollouts = [sample for row in rows for sample in row.samples]
     counts = [sample.skills for sample in rollouts if sample.skills is not None]
     return {name: sum(found[name] for found in counts) / len(rollouts) for name in (counts[0] if counts else ())}
-
-
-def _powers_of_two(largest: int) -> list[int]:
-    ks = [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
-    return ks if ks[-1] == largest else [*ks, largest]

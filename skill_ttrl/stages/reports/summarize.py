@@ -79,18 +79,11 @@ def _figures(when: str, found: Evaluation | None) -> dict[str, Any]:
     """Fields of the summary for one evaluation; none where it was not taken."""
     if found is None:
         return {}
-    figures: dict[str, Any] = {
-        "accuracy": found.accuracy,
-        "majority": found.majority,
-        "entropy": found.entropy,
-        "greedy": found.greedy,
-        "score": found.score,
-        "skill_use": found.skill_use,
-        "pass_at_k": found.pass_at_k,
-        "by_type": {kind: each.accuracy for kind, each in found.by_type.items()},
-        "accuracy_by_temperature": found.by_temperature,
-        "controls": {name: control.accuracy for name, control in found.controls.items()},
-    }
+    names = ("accuracy", "majority", "entropy", "greedy", "score", "skill_use", "pass_at_k")
+    figures: dict[str, Any] = {name: getattr(found, name) for name in names}
+    figures["by_type"] = {kind: each.accuracy for kind, each in found.by_type.items()}
+    figures["accuracy_by_temperature"] = found.by_temperature
+    figures["controls"] = {name: control.accuracy for name, control in found.controls.items()}
     return {f"{name}_{when}": value for name, value in figures.items()}
 
 
