@@ -221,23 +221,15 @@ def test_an_environment_that_always_fails_stops_the_run(
         "import gymnasium\nfrom skill_ttrl.envs import TextEnv\n"
         "class Game(TextEnv):\n"
         "    def reset(self, *, seed=None, options=None):\n"
-        "        super().reset(seed=seed)\n        self.seed = seed\n        return 'Compute 1+1.', {}\n"
+        "        return 'Compute 1+1.', {}\n"
         "    def step(self, action):\n"
-        "        if self.seed and self.seed % 2 or BROKEN: raise RuntimeError('the board fell over')\n"
-        "        return '', 1.0, True, False, {}\n"
-        "BROKEN = False\ngymnasium.register('Game-v0', entry_point='broken_game:Game')\n"
+        "        raise RuntimeError('the board fell over')\n"
+        "gymnasium.register('Game-v0', entry_point='broken_game:Game')\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     changes = ["data.train=null", "data.eval=null", "phases=[rl]", "rl.steps=1", "rl.prompts_per_step=8"]
     run = ("train", tiny_yaml, "--env", "broken_game:Game-v0", *[w for c in changes for w in ("--set", c)], "-o")
-    some = skillttrl(*run, tmp_path / "some", "--json")
-    assert some.code == 0 and sum("Some rollouts fail" in text for text in some.json["warnings"]) == 1
-    assert "RuntimeError: the board fell over" in (tmp_path / "some" / "trajectories.jsonl").read_text()
-    assert 0 < some.json["accuracy_after"] < 1  # a failed try is a wrong one
-    import broken_game  # type: ignore[import-not-found]
-
-    monkeypatch.setattr(broken_game, "BROKEN", True)
     refused(skillttrl(*run, tmp_path / "all"), 3, "the board fell over")
 
 

@@ -43,14 +43,6 @@ def test_every_page_stands_in_one_toctree() -> None:
     assert listed == sorted({*names, *GENERATED} - {"index"}), "each page belongs to one part of docs/index.md"
 
 
-def test_index_has_five_parts_each_with_the_pages_of_its_table() -> None:
-    text = (DOCS / "index.md").read_text("utf-8")
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == PARTS == CAPTION.findall(text)
-    for part in text.split("\n## ")[1:]:
-        table, _, tree = part.partition("```{toctree}")
-        assert {*re.findall(r"\]\(([\w/-]+)\.md[)#]", table)} == {*re.findall(r"^[\w/-]+$", tree, re.MULTILINE)}
-
-
 def absent_names(reference: str) -> list[str]:
     """Public classes and functions that the pages of the reference lack."""
     there = {*re.findall(r'id="skill_ttrl\.([\w.]+)"', reference)}

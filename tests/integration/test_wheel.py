@@ -106,19 +106,6 @@ def test_installed_command_lists_its_recipes_and_prompts(site: Path, tmp_path: P
     assert (tmp_path / "my_env.py").is_file()
 
 
-@pytest.mark.slow
-def test_the_installed_expert_shops_in_the_shop_that_the_wheel_makes(site: Path, tmp_path: Path) -> None:
-    words = ["skillttrl", "envs", "play", "webshop", "--policy", "expert", "--delay", "0", "--seed", "1"]
-    statement = f"""
-import os
-os.environ["XDG_CACHE_HOME"] = {str(tmp_path)!r}
-os.environ.pop("WEBSHOP_DATA", None)
-from skill_ttrl.cli.main import main
-sys.argv = {words!r}
-main()"""
-    assert "won, reward 1." in installed(site, statement, tmp_path)
-
-
 def test_metadata_names_the_command_and_the_license(built: Path) -> None:
     with zipfile.ZipFile(next((built / "wheel").glob("*.whl"))) as wheel:
         texts = {

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import skill_ttrl.cli.main as cli_main
 from skill_ttrl import errors
-from skill_ttrl.cli.main import EXIT_LINE, app
 from skill_ttrl.errors import EXIT_CODES, SkillTTRLError
 from skill_ttrl.signals import RESUME, Interrupted
 
@@ -37,23 +34,8 @@ def test_an_interruption_is_no_error_and_says_how_to_resume(
     assert capsys.readouterr().err == f"Interrupted after rl step 2; saved in runs/a. {resume}"
 
 
-def _plain(text: str) -> str:
-    return " ".join(re.sub(r"[*`│]", " ", text).split())
-
-
 def test_every_error_has_a_code_of_the_list_and_every_code_an_error() -> None:
     own = {each for each in _below(SkillTTRLError) if each.__module__ == errors.__name__}
     assert {0, *(each.exit_code for each in own)} == {*EXIT_CODES} == {*range(10)}
     documented = {name: int(code) for name, code in re.findall(r"── (\w+)\D*(\d)", errors.__doc__ or "")}
     assert documented == {each.__name__: each.exit_code for each in own - {SkillTTRLError}}
-
-
-def test_the_help_and_the_pages_say_what_each_code_means() -> None:
-    assert all(f"{code} {meaning}" in EXIT_LINE for code, meaning in EXIT_CODES.items())
-    assert _plain(EXIT_LINE) in _plain(CliRunner().invoke(app, ["--help"]).output)
-    assert _plain(EXIT_LINE).removeprefix("Exit codes: ") in _plain(
-        runpy.run_path(str(DOCS / "generate_cli.py"))["OPENING"]
-    )
-    rows = re.findall(r"^\| (\d) \| ([^;|]+)", (DOCS / "operations.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert {int(code) for code, _ in rows} == {*EXIT_CODES}
-    assert all(meaning.strip().startswith(EXIT_CODES[int(code)]) for code, meaning in rows[:8])
