@@ -17,6 +17,7 @@ from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
+    from skill_ttrl.runs.summary import Summary
     from skill_ttrl.stages.launch import Launch
 
 
@@ -91,12 +92,11 @@ def run_or_check(
         ranks = config.runtime.nproc or 1
         raise typer.Exit(launch(this_command(), ranks, notice=notice, saved=lambda: what_is_saved(folder)))
     from skill_ttrl.stages.reports.inspect import seeds_inspection
-    from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
     from skill_ttrl.stages.train import check_runnable, run, run_seeds
 
     if launched():  # before the other ranks are waited for
         check_runnable(config, None if seeds else folder, resume)
-    screen, ending = Console(stderr=as_json), EVERYTHING.format(folder)
+    screen = Console(stderr=as_json)
     with driving_ranks():
         if seeds is not None:
             with ExitStack() as shown:  # each seed with its own view
@@ -106,7 +106,12 @@ def run_or_check(
                     return shown.enter_context(RunView(screen, f"{config.name} → {run}"))
 
                 several = run_seeds(config, folder, seeds, resume=resume, progress=view_of, source=text)
-            show(several, as_json, lambda each: inspection_view(seeds_inspection(each), full=full), [ending])
+            show(
+                several,
+                as_json,
+                lambda each: inspection_view(seeds_inspection(each), full=full),
+                [EVERYTHING.format(folder)],
+            )
             return
         note = verified_note(found.sized_as_shipped().load()) if found.source in recipe_names() else ""
         opening = f"{where[0].upper()}{where[1:]} is {note}." if note.startswith("untested") else ""
@@ -114,11 +119,18 @@ def run_or_check(
             summary = run(config, folder, resume=resume, progress=view, source=text)
     if as_json:
         print_json(summary)
-        return
+    else:
+        show_outcome(screen, summary, folder, full=full)
+
+
+def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:
+    """Print the result of a run at `folder`: the table, the lines under it, and where the files are."""
+    from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
+
     columns, rows, _ = summary_table(summary, full=full)
     screen.print(text_table(summary_title(summary), columns, rows))
     say(*closing_lines(summary, full=full), screen=screen, soft_wrap=False)
-    say(ending, screen=screen)
+    say(EVERYTHING.format(folder), screen=screen)
 
 
 def seeds_of(text: str) -> list[int]:

@@ -18,9 +18,7 @@ import skill_ttrl
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TOCTREE = re.compile(r"^```\{toctree\}\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-CAPTION = re.compile(r"^:caption: (.+)$", re.MULTILINE)
 GENERATED = ("settings", "cli", "metrics")
-PARTS = ["Tutorials", "How-to guides", "Explanation", "Reference", "Results"]
 OPTIONAL = ("vllm", "ray", "alfworld", "textworld", "chromadb", "bm25s", "sentence_transformers", "openai", "gepa")
 """Packages that the site is built without."""
 EXTENDED = ("envs", "rl.algorithms", "rl.losses", "voting")
