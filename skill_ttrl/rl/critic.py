@@ -146,13 +146,6 @@ class Critic:
         usual = MODEL_RATE if self._learns else RATE / len(self.head.weight)
         return self.settings.learning_rate or usual
 
-    @property
-    def head_learning_rate(self) -> float:
-        """Of the head."""
-        if not self._learns:
-            return self.learning_rate
-        return RATE / len(self.head.weight)
-
     def _step(
         self, batch: RolloutBatch, indices: Int[Tensor, " M"], denominators: Denominators
     ) -> tuple[float, float, float, bool]:
@@ -192,7 +185,8 @@ class Critic:
 
     def _build_optimizer(self) -> PolicyOptimizer:
         """AdamW for the head, and one for the decoder where it learns: its weights may be sharded, those of the head never are."""
-        rates = {"head": self.head_learning_rate, "decoder": self.learning_rate}
+        rate = RATE / len(self.head.weight)
+        rates = {"head": rate if self._learns else self.learning_rate, "decoder": self.learning_rate}
         parts: dict[str, list[nn.Parameter]] = {"head": list(self.head.parameters())}
         if self._learns:
             parts["decoder"] = list(self._decoder.trainable_parameters().values())

@@ -313,19 +313,14 @@ class LocalLearner:
 # Metrics of one update, gathered over its micro-batches, optimizer steps and ranks.
 
 
-def sampled_entropy(batch: RolloutBatch) -> float:
-    """Minus the mean log-prob of the trained tokens: an unbiased estimate of the entropy of the policy that sampled (nats a token)."""
-    trained_K = batch.old_log_probs_F[batch.trained_F]
-    return -float(trained_K.mean()) if len(trained_K) else 0.0
-
-
 def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
     """Metrics of a batch as it came: `entropy`, `post_entropy` (nats a token), `tokens` (trained), `all_tokens` and `sequences`."""
     tokens = float(batch.trained_F.sum())
     found = {"tokens": tokens, "all_tokens": float(len(batch.tokens_F)), "sequences": float(len(batch))}
     if not len(batch):
         return found
-    entropy = sampled_entropy(batch)
+    # Minus the mean log-prob: an unbiased estimate of the entropy of the policy that sampled.
+    entropy = -float(batch.old_log_probs_F[batch.trained_F].mean()) if tokens else 0.0
     return found | {"entropy": entropy, "post_entropy": entropy}
 
 

@@ -603,8 +603,6 @@ class RLOO(GroupRelative):
     which weighs the same.
     """
 
-    options_type = LevelOptions
-
     def estimate(
         self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None
     ) -> Float[Tensor, " N"]:

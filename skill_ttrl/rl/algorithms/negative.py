@@ -233,7 +233,7 @@ class GRPONSR(GroupRelative):
     options_type = GRPONSROptions
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """One for each step: the advantage of GRPO, shaped by its vote, times the weight of the half that the step belongs to."""
+        """One for each step: the advantage of GRPO times the weight of the half that the step belongs to."""
         options, scores = self.options, samples.main_scores
         base = relative_advantages(samples, self.estimate, options.level)
         correct = [[score > options.threshold for score in row] for row in scores]

@@ -16,10 +16,8 @@ from skill_ttrl.rl.algorithms.grpo import (
     ALGORITHMS,
     AdvantageEstimate,
     BuiltIn,
-    GroupLevel,
     GroupRelative,
     Groups,
-    LevelOptions,
     Rewards,
     TrainingSamples,
     group_advantages,
@@ -106,8 +104,7 @@ def returns_to_go(
 
 # The trained tokens of a batch in rows, for estimators that go from token to token.
 #
-# With `episode` a row holds the tokens of all steps of an episode, in order, and the outcome is earned once, at the end. With `step`
-# each step is a row that ends with the outcome, as in verl-agent.
+# A row holds the tokens of all steps of an episode, in order; the outcome is earned once, at the end.
 
 
 class TokenRows(NamedTuple):
@@ -125,12 +122,11 @@ class TokenRows(NamedTuple):
     """Trajectory of each row; of an empty row any."""
 
     @classmethod
-    def of(cls, batch: RolloutBatch, level: GroupLevel) -> TokenRows:
-        """The rows of a batch: one a trajectory that has trained tokens, or one a turn."""
+    def of(cls, batch: RolloutBatch) -> TokenRows:
+        """The rows of a batch: one a trajectory that has trained tokens."""
         places_K = batch.trained_F.nonzero().squeeze(1)
         turn_K, trajectory_K = batch.turn_F[places_K], batch.trajectory_index_N[batch.item_F[places_K]]
-        owner_K = trajectory_K if level == "episode" else turn_K
-        _, row_K, counts_N = torch.unique_consecutive(owner_K, return_inverse=True, return_counts=True)
+        _, row_K, counts_N = torch.unique_consecutive(trajectory_K, return_inverse=True, return_counts=True)
         starts_N = counts_N.cumsum(0) - counts_N
         column_K = torch.arange(len(places_K)) - starts_N[row_K]
         width = int(counts_N.max()) if len(counts_N) else 0
@@ -156,32 +152,20 @@ class TokenRows(NamedTuple):
         values_F[self.places_K] = values_N_T.flatten()[self.slots_K].float()
         return values_F
 
-    def rewards(self, batch: RolloutBatch, outcomes: Sequence[float], level: GroupLevel) -> Float[Tensor, "N T"]:
+    def rewards(self, batch: RolloutBatch, outcomes: Sequence[float]) -> Float[Tensor, "N T"]:
         """`token_level_rewards` in rows.
 
-        A batch scores every step with its episode's outcome; with `episode` that of all steps but the last is taken off again.
+        A batch scores every step with its episode's outcome; that of all steps but the last is taken off again.
 
         Args:
             batch: As the rows were made from.
             outcomes: Reward of each trajectory.
-            level: As the rows were made with.
         """
-        rewards_N_T = self.padded(batch.rewards_F)
-        if level == "episode":
-            outcomes_N = torch.tensor(outcomes)[self.trajectory_N]  # float32, as those of the batch
-            rewards_N_T = rewards_N_T - self.ends_step_N_T * outcomes_N[:, None]
-        return rewards_N_T
+        outcomes_N = torch.tensor(outcomes)[self.trajectory_N]  # float32, as those of the batch
+        return self.padded(batch.rewards_F) - self.ends_step_N_T * outcomes_N[:, None]
 
 
-class TokenOptions(Section):
-    """Options of algorithms that go from token to token."""
-
-    level: GroupLevel = "episode"
-    """Span of the returns where rollouts have several steps. `episode`: over all tokens of the episode, whose outcome is earned
-    once, at its end. `step`: over the tokens of one step, which ends with the outcome (verl-agent: each step is a row)."""
-
-
-class ReinforcePlusPlusOptions(TokenOptions):
+class ReinforcePlusPlusOptions(Section):
     """Options of REINFORCE++."""
 
     gamma: float = Field(default=1.0, ge=0, le=1)
@@ -197,9 +181,9 @@ class ReinforcePlusPlus(BuiltIn):
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each token."""
-        batch, level = tokens_of(samples), self.options.level
-        rows = TokenRows.of(batch, level)
-        rewards = rows.rewards(batch, samples.rewards, level)
+        batch = tokens_of(samples)
+        rows = TokenRows.of(batch)
+        rewards = rows.rewards(batch, samples.rewards)
         returns = returns_to_go(rewards, rows.mask_N_T, self.options.gamma)
         return AdvantageEstimate(rows.flat(returns, len(batch.tokens_F)))
 
@@ -208,7 +192,6 @@ class ReinforcePlusPlus(BuiltIn):
 class ReinforcePlusPlusBaseline(GroupRelative):
     """Reward minus its group's mean; whitened over the tokens of the batch (arXiv 2501.03262)."""
 
-    options_type = LevelOptions
     whitens = True
 
     def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
@@ -220,7 +203,6 @@ class ReinforcePlusPlusBaseline(GroupRelative):
 class ReMax(BuiltIn):
     """Returns of the tokens minus the reward of the task's greedy rollout (arXiv 2310.10505)."""
 
-    options_type = TokenOptions
     requires = frozenset({"greedy"})
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
@@ -230,13 +212,13 @@ class ReMax(BuiltIn):
             ConfigError: the samples have no tokens.
             ValueError: not one greedy reward a group.
         """
-        batch, level, greedy = tokens_of(samples), self.options.level, samples.greedy_rewards
+        batch, greedy = tokens_of(samples), samples.greedy_rewards
         if greedy is None or len(greedy) != len(samples.groups):
             raise ValueError(f"ReMax needs the reward of a greedy rollout of each of {len(samples.groups)} tasks.")
-        rows = TokenRows.of(batch, level)
+        rows = TokenRows.of(batch)
         owners = torch.tensor(samples.owners, dtype=torch.long)
         baselines = torch.tensor(greedy)[owners[rows.trajectory_N]]  # float32, as the rewards of the batch
-        returns = returns_to_go(rows.rewards(batch, samples.rewards, level), rows.mask_N_T)
+        returns = returns_to_go(rows.rewards(batch, samples.rewards), rows.mask_N_T)
         return AdvantageEstimate(rows.flat((returns - baselines[:, None]) * rows.mask_N_T, len(batch.tokens_F)))
 
 
@@ -279,9 +261,9 @@ class GAE(BuiltIn):
         batch, options = tokens_of(samples), self.options
         if batch.values_F is None:
             raise ValueError("GAE needs the values of a critic (RolloutBatch.values_F).")
-        rows = TokenRows.of(batch, options.level)
+        rows = TokenRows.of(batch)
         found, returns = compute_gae_advantage(
-            rows.rewards(batch, samples.rewards, options.level),
+            rows.rewards(batch, samples.rewards),
             rows.padded(batch.values_F),
             rows.mask_N_T,
             options.gamma,

@@ -239,15 +239,12 @@ POSITIVE, NEGATIVES = "scrl/pseudo_positive_ratio", "scrl/avg_num_negatives"
 """Metrics: share of prompts with a positive label, and mean number of negative ones, in the authors' names."""
 
 
-class SCRLOptions(Section):
-    """Options of SCRL."""
-
-    positive_share: float = Field(default=0.5, ge=0, le=1)
-    """Least share of all votes that makes a positive label."""
-    margin: float = Field(default=0.15, ge=0, le=1)
-    """By more than this it leads the second answer."""
-    negative_share: float = Field(default=0.15, ge=0, le=1)
-    """An answer with a smaller share, and with at least the prompt's mean entropy, is a negative label."""
+POSITIVE_SHARE = 0.5
+"""Least share of all votes that makes a positive label."""
+MARGIN = 0.15
+"""By more than this it leads the second answer."""
+NEGATIVE_SHARE = 0.15
+"""An answer with a smaller share, and with at least the prompt's mean entropy, is a negative label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,24 +257,21 @@ class SCRLLabels:
     """Classes that are taken for wrong; all others earn 0."""
 
 
-def scrl_labels(
-    shares: Sequence[float], entropies: Sequence[float], mean_entropy: float, options: SCRLOptions
-) -> SCRLLabels:
+def scrl_labels(shares: Sequence[float], entropies: Sequence[float], mean_entropy: float) -> SCRLLabels:
     """Choose the labels of a prompt.
 
     Args:
         shares: Share of each class of answers among all samples (C), largest first; samples without an answer count below the line.
         entropies: Mean entropy of the samples of each class (C), nats a token.
         mean_entropy: That of all samples of the prompt.
-        options: Bounds of shares.
     """
     first, second = (*shares, 0.0, 0.0)[:2]
-    clear = bool(shares) and first >= options.positive_share and (len(shares) == 1 or first - second > options.margin)
+    clear = bool(shares) and first >= POSITIVE_SHARE and (len(shares) == 1 or first - second > MARGIN)
     positive = 0 if clear else None
     negatives = [
         place
         for place, (share, entropy) in enumerate(zip(shares, entropies, strict=True))
-        if place != positive and share < options.negative_share and entropy >= mean_entropy
+        if place != positive and share < NEGATIVE_SHARE and entropy >= mean_entropy
     ]
     return SCRLLabels(positive, frozenset(negatives))
 
@@ -297,7 +291,6 @@ def scrl_reward(place: int, labels: SCRLLabels) -> float:
 class SCRL(BuiltIn):
     """GRPO's advantages of the rewards that positive and negative labels give."""
 
-    options_type = SCRLOptions
     requires = frozenset({"votes"})
     own_rewards = True
     vote_strategies = COUNTING
@@ -328,7 +321,7 @@ class SCRL(BuiltIn):
             if place >= 0:
                 by_class[place].append(value)
         seen = (pool.shares, [fmean(values) for values in by_class], fmean(pool.surprise or [0.0]))
-        labels = scrl_labels(*seen, self.options)
+        labels = scrl_labels(*seen)
         return labels, [scrl_reward(place, labels) for place in pool.trained]
 
 

@@ -280,14 +280,10 @@ Prepare = Callable[[int], Callable[[], Rollouts]]
 """Called in the main thread with the number of a step; the function that it gives rolls it out, in another thread."""
 
 
-def barriers(rl: RLConfig) -> tuple[int, ...]:
-    """Numbers of steps at whose multiples nothing is in flight: those between checkpoints, and between evaluations."""
-    return (rl.save_steps,) if rl.eval_steps is None else (rl.save_steps, rl.eval_steps)
-
-
 def next_barrier(rl: RLConfig, step: int) -> int:
-    """Steps that are done at the first checkpoint, evaluation or end of the phase after `step` of them."""
-    return min(rl.steps, *((step // period + 1) * period for period in barriers(rl)))
+    """Steps that are done at the first checkpoint, evaluation or end of the phase after `step` of them: nothing is in flight there."""
+    periods = (rl.save_steps,) if rl.eval_steps is None else (rl.save_steps, rl.eval_steps)
+    return min(rl.steps, *((step // period + 1) * period for period in periods))
 
 
 class RolloutsAhead:

@@ -126,7 +126,6 @@ RULES: Sequence[dict[str, Any]] = (
     {"algorithm": {"type": "dapo"}},
     {"algorithm": {"type": "rloo"}, "kl_in_reward": {"coef": 0.1}},
     {"algorithm": {"type": "reinforce_plus_plus", "gamma": 0.9}},
-    {"algorithm": {"type": "reinforce_plus_plus", "level": "step"}},
     {"algorithm": {"type": "psr"}},
     {"algorithm": {"type": "gae", "lam": 0.9}, "critic": {}},
 )

@@ -21,7 +21,6 @@ from skill_ttrl.rl.algorithms import (
 )
 from skill_ttrl.rl.algorithms.negative import reward_to_go
 from skill_ttrl.rl.algorithms.votes import (
-    SCRLOptions,
     evol_rl_rewards,
     ngram_similarity,
     novelty,
@@ -117,7 +116,7 @@ SHARES, ENTROPIES, MEAN = [0.5, 0.25, 0.125, 0.0625], [0.2, 0.4, 0.6, 0.1], 0.3
 
 
 def test_scrl_rewards() -> None:
-    labels = scrl_labels(SHARES, ENTROPIES, MEAN, SCRLOptions())
+    labels = scrl_labels(SHARES, ENTROPIES, MEAN)
     assert labels.positive == 0 and labels.negatives == {2}, "the fourth answer is rare, but surer than the prompt"
     assert [scrl_reward(place, labels) for place in (0, 1, 2, 3, -1)] == [1, 0, -1, 0, -1]
 

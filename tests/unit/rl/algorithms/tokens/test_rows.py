@@ -61,8 +61,6 @@ def test_over_an_episode_the_outcome_counts_once_and_discounts_run_through_its_s
     two, one = tried(1.0, step(2), step(3, [True, False, True])), tried(0.0, step(1))
     over_episode = advantages({"type": "remax"}, [two, one], greedy=[0.25])
     assert over_episode == [[0.75, 0.75], [0.75, 0.0, 0.75], [-0.25]]
-    over_steps = advantages({"type": "remax", "level": "step"}, [two, one], greedy=[0.25])
-    assert over_steps == over_episode, "without a discount and other rewards both are the outcome"
 
 
 def returns_of(options: dict[str, Any], penalty: float = 0.0) -> list[float]:
@@ -78,7 +76,6 @@ def returns_of(options: dict[str, Any], penalty: float = 0.0) -> list[float]:
 
 def test_reinforce_plus_plus_discounts_tokens_and_steps() -> None:
     assert returns_of({"gamma": 0.5}) == [0.125, 0.25, 0.5, 1.0]
-    assert returns_of({"gamma": 0.5, "level": "step"}) == [0.5, 1.0, 0.5, 1.0]
     assert returns_of({}, penalty=0.25) == [0.75, 0.75, 1.0, 1.0]
 
 
@@ -139,4 +136,3 @@ def test_gae_over_an_episode_takes_the_value_of_the_next_step_for_the_rest() -> 
     advantages, returns = gae_of({})
     assert advantages == pytest.approx([-0.25, 0.5, -0.25, 0.5])
     assert returns == pytest.approx([0.25, 0.75, 0.5, 1.0])
-    assert gae_of({"level": "step"})[0] == pytest.approx([-0.25, 0.75, -0.25, 0.5]), "each step ends with the outcome"
