@@ -23,9 +23,9 @@ from typing import Any
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.runs.stop_rules import RULES, stop_step
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.stages.reports.compare import compare
+from skill_ttrl.stages.training.metrics import RULES, stop_step
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl
 

@@ -26,7 +26,7 @@ from typing import Any
 from curve_plot import Curve, Panel, draw
 
 from skill_ttrl.data.families import FAMILIES
-from skill_ttrl.runs.stop_rules import stop_step
+from skill_ttrl.stages.training.metrics import stop_step
 from skill_ttrl.statistics import repeats_interval
 
 ANCHORED = "vote.strategy=anchored"

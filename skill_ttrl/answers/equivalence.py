@@ -27,7 +27,7 @@ from skill_ttrl.answers.normalise import MAX_LENGTH, clean, plain, plain_long
 from skill_ttrl.answers.pool import Judged, Pool
 from skill_ttrl.answers.units import read_number, unit_with_currency, without_unit
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.storage.append_log import append_whole, cut_torn_line
+from skill_ttrl.storage.files import append_whole, cut_torn_line
 
 Rule = Literal["text", "number", "symbolic"]
 LONGEST_KEY = 500

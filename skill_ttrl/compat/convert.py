@@ -15,8 +15,7 @@ from skill_ttrl.config.seed_keys import DEMONSTRATIONS, FIRST_SKILL_TTRL, SKILLR
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.rl.algorithms import build_algorithm
 from skill_ttrl.rl.losses import build_loss
-from skill_ttrl.storage.append_log import flatten
-from skill_ttrl.storage.files import write_new
+from skill_ttrl.storage.files import flatten, write_new
 
 Data = dict[str, Any]
 

@@ -49,8 +49,7 @@ from skill_ttrl.optimize.record import FolderWatch, Optimized, OptimizeState, Op
 from skill_ttrl.optimize.schedule import SchedulerMode
 from skill_ttrl.optimize.types import RolloutResult, compute_score, content_hash, skill_hash
 from skill_ttrl.prompts.templates import PARTS, Templates, places_of
-from skill_ttrl.storage.append_log import AppendLog
-from skill_ttrl.storage.files import wrap_os_errors
+from skill_ttrl.storage.files import AppendLog, wrap_os_errors
 from skill_ttrl.types import Message, first_problem
 
 SENT_PER_RETRY = 3

@@ -25,7 +25,7 @@ from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.llm.openai.ledger import asked_in
 from skill_ttrl.optimize.types import RolloutResult, content_hash, skill_hash
 from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.storage.append_log import append_whole, cut_torn_line
+from skill_ttrl.storage.files import append_whole, cut_torn_line
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Message, derive_seed
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.storage import append_log
-from skill_ttrl.storage.append_log import AppendLog
-from skill_ttrl.storage.files import LOCK_FILE, wrap_os_errors, write_atomic
+from skill_ttrl.storage import files
+from skill_ttrl.storage.files import LOCK_FILE, AppendLog, wrap_os_errors, write_atomic
 
 SAMPLES = "samples.jsonl"
 IDENTITY = "samples.json"
@@ -125,7 +124,7 @@ def read_identity(path: Path) -> dict[str, Any]:
         RunFolderError: it cannot be read, or is of another schema.
     """
     file, holds = (path / IDENTITY, "samples") if path.is_dir() else (identity_file(path), "trajectories")
-    return append_log.read_identity(file, f"{path} holds {holds}")
+    return files.read_identity(file, f"{path} holds {holds}")
 
 
 def read_facts(path: str | Path) -> Any:

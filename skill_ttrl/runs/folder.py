@@ -22,11 +22,13 @@ from typing import Any
 
 from skill_ttrl.config import ROLES, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, did_you_mean
-from skill_ttrl.storage.append_log import append_whole, cut_torn_line, flatten
 from skill_ttrl.storage.files import (
     LOCK_FILE,
     Locked,
     acquire_lock,
+    append_whole,
+    cut_torn_line,
+    flatten,
     fsync,
     wrap_os_errors,
     write_atomic,

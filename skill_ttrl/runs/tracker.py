@@ -14,7 +14,7 @@ from typing import Any
 
 from skill_ttrl.errors import MissingDependencyError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.storage.append_log import flatten
+from skill_ttrl.storage.files import flatten
 
 _TRACKERS = {"tensorboard": ("TensorBoardTracker", "logging_dir"), "wandb": ("WandBTracker", "dir")}
 """By package: accelerate's class, and its argument for the folder."""

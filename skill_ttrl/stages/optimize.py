@@ -52,7 +52,7 @@ from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.defaults import load_checked, with_env_defaults
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.training.run import RolloutWorker
-from skill_ttrl.storage.append_log import flatten
+from skill_ttrl.storage.files import flatten
 from skill_ttrl.types import Task, derive_seed
 
 PHASE = "optimize"

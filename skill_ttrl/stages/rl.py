@@ -13,13 +13,13 @@ from typing import Any
 from skill_ttrl.errors import SkillBankError, SkillTTRLError, TrainingError, WorkerError
 from skill_ttrl.rl.parallel.driver import Replica
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.runs.stop_rules import collapse_signs
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
 from skill_ttrl.stages.training.bank_changes import decide_changes, evolve, warn_if_never
 from skill_ttrl.stages.training.metrics import (
     EARLY,
+    collapse_signs,
     early_signs,
     episode_metrics,
     group_metrics,

@@ -224,6 +224,7 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     return found
 
 
+@functools.lru_cache
 def _function(name: str) -> Strategy:
     """The strategy of this name. What is named as one of the user's own is looked at before anybody calls it.
 

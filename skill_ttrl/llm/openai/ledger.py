@@ -23,7 +23,7 @@ from typing import Any
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig
 from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, annotate_error
-from skill_ttrl.storage.append_log import append_whole, cut_torn_line
+from skill_ttrl.storage.files import append_whole, cut_torn_line
 from skill_ttrl.storage.jsonl import whole_lines
 
 USAGE = "usage.jsonl"

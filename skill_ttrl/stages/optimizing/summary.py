@@ -22,7 +22,7 @@ from skill_ttrl.optimize.types import RolloutResult, skill_hash
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import read_outcome
 from skill_ttrl.statistics import PAIRED_TEST, mean_interval, paired_difference, verdict
-from skill_ttrl.storage.append_log import check_made_with, read_identity
+from skill_ttrl.storage.files import check_made_with, read_identity
 
 SCHEMA_VERSION = 1
 ROLLOUTS = ("rollout", "selection", "comparison", "test")

@@ -39,7 +39,6 @@ from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.launch import launched, local_world_size, strategy, world_size
 from skill_ttrl.rollout.episode import EnvPool, failure, reset_options
-from skill_ttrl.runs.stop_rules import find_rule
 from skill_ttrl.runs.tracker import check_tracker
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.embedders import EMBEDDERS
@@ -50,6 +49,7 @@ from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.stages.inputs.tasks import run_of, split_tasks, training_selection
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
 from skill_ttrl.stages.setup.open_run import starting_file
+from skill_ttrl.stages.training.metrics import find_rule
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.types import Task
 from skill_ttrl.voting import check_strategy

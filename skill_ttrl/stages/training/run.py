@@ -23,12 +23,12 @@ from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.runs.checkpoint import Checkpoint
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog, eval_line
-from skill_ttrl.runs.stop_rules import COLLAPSE, stop_step
 from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.stages.evaluation.measure import control_results, correctness, evaluation_draws, measure, play_controls
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.inputs.tasks import Seen, demonstration_leaks, set_names
+from skill_ttrl.stages.training.metrics import COLLAPSE, stop_step
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed, to_json
 from skill_ttrl.voting import apply_original_gt, apply_ttrl_gt, given_up, label_metrics, trained_metrics

@@ -14,7 +14,7 @@ from benchmarks.stopping import look_back
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import figures_line, metric_rows
-from skill_ttrl.runs.stop_rules import RULES, stop_step
+from skill_ttrl.stages.training.metrics import RULES, stop_step
 from skill_ttrl.stages.training.run import stopped_by
 
 Figures = dict[str, list[float | None]]
