@@ -362,17 +362,12 @@ class Exploration:
         """The exploration with this chance, or with these.
 
         Raises:
-            ConfigError: a share is not between 0 and 1, or there is none.
+            ConfigError: a share is not between 0 and 1.
         """
         if not isinstance(explore, Exploration):
             explore = cls(tuple(explore) if isinstance(explore, Sequence) else (explore,))
-        if not explore.chances:
-            raise ConfigError("explore is empty: give a probability such as 0, or one per rollout of a task.")
-        for name, share in [*(("explore", chance) for chance in explore.chances), ("explore_moves", explore.moves)]:
-            if not 0 <= share <= 1:
-                raise ConfigError(f"{name} is a probability from 0 to 1, found {share:g}.")
-        if explore.max_steps is not None and explore.max_steps < 1:
-            raise ConfigError(f"max_steps must be at least 1, found {explore.max_steps}.")
+        if wrong := [share for share in (*explore.chances, explore.moves) if not 0 <= share <= 1]:
+            raise ConfigError(f"A probability is from 0 to 1, found {wrong[0]:g}.")
         return explore
 
     @property

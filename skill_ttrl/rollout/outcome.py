@@ -165,35 +165,6 @@ def interval_of_rollouts(rollouts: Sequence[Sequence[float]]) -> Interval:
     return mean_interval([sum(each) / len(each) for each in rollouts])
 
 
-class RunningSuccess:
-    """Success, by type of task too, and mean score of the episodes so far."""
-
-    def __init__(self) -> None:
-        self.episodes = 0
-        self._by_type: dict[str, tuple[int, int]] = {}
-        self._whole = 0
-        self._score: float | None = 0.0
-        """Sum so far; None where an episode that did not fail has no score."""
-
-    def add(self, result: EpisodeResult) -> None:
-        """Count one more."""
-        self.episodes += 1
-        won, count = self._by_type.get(result.task_type, (0, 0))
-        self._by_type[result.task_type] = (won + bool(result.success), count + 1)
-        if result.error is None:
-            self._whole += 1
-            self._score = None if result.score is None or self._score is None else self._score + result.score
-
-    def metrics(self) -> dict[str, float]:
-        """`success`, `score` where every episode has one, and the success of each type where there are several."""
-        found = {"success": sum(won for won, _ in self._by_type.values()) / max(1, self.episodes)}
-        if self._score is not None and self._whole:
-            found["score"] = self._score / self.episodes
-        if len(self._by_type) > 1:
-            found |= {kind or "other": won / count for kind, (won, count) in sorted(self._by_type.items())}
-        return found
-
-
 def winning(group: Group) -> list[bool]:
     """For each try whether it won: the best reward of its group, and more than nothing.
 

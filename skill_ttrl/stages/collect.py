@@ -27,7 +27,6 @@ from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.episode import MOVES, Exploration
 from skill_ttrl.rollout.outcome import (
     EpisodeResult,
-    RunningSuccess,
     SamplingPass,
     SuccessStats,
     count_by_type,
@@ -125,7 +124,7 @@ class EpisodeWriter:
         self._waiting: list[str] = []
         self._written = -math.inf
         self._fine = 0
-        self._shown = RunningSuccess()
+        self._shown = self._won = 0
 
     def read_existing(self) -> int:
         """Count the episodes that the log holds already.
@@ -144,7 +143,7 @@ class EpisodeWriter:
         for trajectory in self.log.read(Trajectory, expected, lambda found: repr(found.task.id)):
             outcome = episode_result(trajectory)
             self._count(outcome)
-            self._shown.add(outcome)
+            self._shown, self._won = self._shown + 1, self._won + bool(outcome.success)
         if there := len(self.outcomes):
             whole = f"All {total} episodes are in {path} already."
             self.progress.notice(
@@ -154,8 +153,8 @@ class EpisodeWriter:
 
     def show(self, outcome: EpisodeResult, figures: Mapping[str, float] | None = None) -> None:
         """Report an episode that has ended, whatever its place; `figures` are shown next to its success."""
-        self._shown.add(outcome)
-        self.progress.advance(PHASE, self._shown.episodes, {**self._shown.metrics(), **(figures or {})})
+        self._shown, self._won = self._shown + 1, self._won + bool(outcome.success)
+        self.progress.advance(PHASE, self._shown, {"success": self._won / self._shown, **(figures or {})})
 
     def add(self, line: str, outcome: EpisodeResult) -> None:
         """Take the next episode in order.

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.envs import TextEnv, env_defaults
+from skill_ttrl.envs import env_defaults
 from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.stages.setup.defaults import in_another_env, with_env_defaults
 from tests.alfworld_kitchen import walks, write_game
@@ -81,37 +80,21 @@ def test_a_recipe_of_one_environment_is_replanned_for_another_or_refused() -> No
     assert replanned.env.eval_split == "test" and in_another_env("quickstart_webshop", "webshop") == []
 
 
-class Riddle(TextEnv):
-    """One turn; the answer is what stands behind the last colon."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        return "What am I?", {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "", 0.0, True, False, {"answer": action.rpartition(":")[2].strip()}
-
-
-gymnasium.register("Riddle-v0", entry_point=f"{__name__}:Riddle")
-
-
 def test_ask_speaks_the_environment_of_the_policy(tmp_path: Path) -> None:
     said: list[str] = []
 
     def answer(body: Mapping[str, Any], draw: random.Random) -> str:
         said.append(body["messages"][-1]["content"])
-        return "<think>so</think><action>go to fridge 1</action> I am: a river, 7 of them"
+        return "I am: a river, 7 of them"
 
     with FaultyServer(answer=answer, faults=()) as server:
 
         def ask(env: str, kwargs: str = "{}") -> Any:
             file = tmp_path / "config.yaml"
             file.write_text(f"env: {{id: {env}, kwargs: {kwargs}}}\n")
-            return skillttrl("ask", "openai:m", "A kitchen with a fridge.", "--config", file, "--json", *at(server))
+            return skillttrl("ask", "openai:m", "How many?", "--config", file, "--json", *at(server))
 
-        game, riddle, sums = ask("alfworld"), ask("Riddle-v0"), ask("math")
-        lenient = ask("math", "{last_number: true}")
-    assert game.json["answers"] == ["go to fridge 1"] and "first turn" in game.json["warnings"][-1], game
-    assert "A kitchen with a fridge." in said[0] and "<action>" in said[0] and "boxed" not in said[0]
-    assert riddle.json["answers"] == ["a river, 7 of them"] and riddle.json["warnings"] == [], riddle
-    assert "boxed" in said[2] and sums.code == 0 and sums.json["warnings"] == []
+        game, sums, lenient = ask("alfworld"), ask("math"), ask("math", "{last_number: true}")
+    refused(game, 2, "takes no question")
+    assert "boxed" in said[0] and sums.code == 0 and sums.json["warnings"] == []
     assert sums.json["answers"] == [None] and lenient.json["answers"] == ["7"], "an answer is found as in training"

@@ -20,7 +20,6 @@ from skill_ttrl.stages.inputs.tasks import (
     demonstration_leaks,
     foreign_splits,
     leaks,
-    other_family,
     refuse_leak,
     seen_prompts,
     seen_tasks,
@@ -158,7 +157,6 @@ def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
         envs.close()
     if evaluated is None:
         return
-    found.notes += [note for note in (other_family(config),) if note]
     if held_out and train is not None:
         found.notes += found.attempt(leaks, config, train, evaluated) or []
     found.notes += found.attempt(_imitated, config, evaluated, transductive=not held_out) or []

@@ -132,20 +132,6 @@ def set_names(config: SkillTTRLConfig) -> tuple[str, str]:
     return train, name(config.eval_source, "test", config.env.eval_split)
 
 
-def other_family(config: SkillTTRLConfig) -> str | None:
-    """A warning where a run is measured on problems of another family than it trains on, such as a recipe's additions; else None."""
-    train, evaluated = config.train_source, config.eval_source
-    if train is None or evaluated is None or train.path == evaluated.path:
-        return None
-    if not any(source.path.startswith("synthetic:") for source in (train, evaluated)):
-        return None  # two files may hold one kind of problems
-    trained, measured = set_names(config)
-    return (
-        f"The run trains on {trained} and is measured on {measured}, another family of problems. Measure on your own: set "
-        "data.eval.path, or data.eval=null for the training problems."
-    )
-
-
 def fit_prompts(
     tasks: Sequence[Task],
     config: DataConfig,

@@ -23,7 +23,6 @@ from skill_ttrl.stages.inputs.tasks import (
     fit_prompts,
     hold_out,
     leaks,
-    other_family,
     source_tasks,
     training_tasks,
 )
@@ -80,10 +79,7 @@ def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
     envs = make_envs(config, [*train, *evaluated])
     try:
         raise_all(task_refusals(config, train, envs))
-        notes = []
-        if held_out:
-            notes += [note for note in (other_family(config),) if note]
-            notes += leaks(config, train, evaluated)
+        notes = leaks(config, train, evaluated) if held_out else []
     except BaseException:
         envs.close()
         raise

@@ -13,7 +13,7 @@ import gymnasium
 
 from skill_ttrl.agents.scripted import ScriptedAgent, WalkthroughAgent
 from skill_ttrl.config import GateConfig
-from skill_ttrl.envs import TextEnv, make_env, prepare_env, resolve_env
+from skill_ttrl.envs import make_env, prepare_env, resolve_env
 from skill_ttrl.envs.lookup import env_question_option, refuse_split, split_argument
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, SplitError
 from skill_ttrl.llm.backend import Sampling, wait_for
@@ -46,44 +46,6 @@ from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import majority_vote
 from skill_ttrl.voting.rewards import as_reward
-
-FIRST_TURN = (
-    "Episodes in {env} have several turns. This is the first turn, with your question as the observation and without listed "
-    "actions. To watch a whole episode: skillttrl envs play {env} --policy RUN."
-)
-
-
-class Question(TextEnv):
-    """One turn that shows a question in place of what an environment would show.
-
-    Args:
-        question: what is shown.
-        grader: an environment of one turn, which finds the answer in what is written (`info["answer"]`). None: all of it, the
-            action where the agent reads one, is the answer.
-    """
-
-    def __init__(self, question: str, grader: gymnasium.Env[str, str] | None) -> None:
-        super().__init__()
-        self._question, self._grader = question, grader
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin the turn, whose observation is the question."""
-        super().reset(seed=seed)
-        if self._grader is not None:
-            self._grader.reset(seed=seed)
-        return self._question, {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """End the turn with the answer; nothing is rewarded, as the question is none of the grader's own."""
-        if self._grader is None:
-            return "", 0.0, True, False, {"answer": action}
-        _, _, _, _, info = self._grader.step(action)
-        return "", 0.0, True, False, {"answer": info["answer"]} if "answer" in info else {}
-
-    def close(self) -> None:
-        """Close the grader."""
-        if self._grader is not None:
-            self._grader.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +86,7 @@ def ask(
 ) -> Reply:
     """Put a question to a trained policy, in the words of its training template, as its training episodes go.
 
-    In an environment of one turn the answer is what that environment takes for it. Of a policy that was trained in episodes of
-    several turns the reply is the first turn, with the question as what is seen, and the answer its action.
+    The answer is what the environment takes for it.
 
     Args:
         trained: which policy.
@@ -136,7 +97,7 @@ def ask(
         use_bank: False answers without the run's skill bank, to see what the skills are worth; so does `skills.enabled: false`.
 
     Raises:
-        ConfigError: the question is empty, or no valid Unicode.
+        ConfigError: the question is empty, or no valid Unicode; or the environment takes none (`math` and `qa` do).
         EndpointError: the model gave no answer, with the reason.
         EnvError: the environment failed.
     """
@@ -147,14 +108,11 @@ def ask(
     if temperature is None:
         temperature = 0.0 if samples == 1 else 1.0
     config, option = trained.config, env_question_option(trained.config.env.id)
-
-    def make() -> gymnasium.Env[str, str]:
-        if option is not None:
-            return make_env(config.env.id, **config.env.kwargs)
-        grader = make_env(config.env.id, **config.env.kwargs) if config.agent.max_turns == 1 else None
-        return Question(question, grader)
-
-    task = Task("question", resolve_env(config.env.id), {} if option is None else {option: question})
+    if option is None:
+        raise ConfigError(
+            f"{config.env.id} takes no question of yours. To watch an episode: skillttrl envs play {config.env.id} --policy {trained.name}."
+        )
+    task = Task("question", resolve_env(config.env.id), {option: question})
     sampling = Sampling.of(config.rollout, temperature)
     if max_new_tokens:
         sampling = replace(sampling, max_new_tokens=max_new_tokens)
@@ -164,7 +122,7 @@ def ask(
         ledger.phase("ask"),
         annotate_budget_error("Raise it, or ask for fewer answers."),
         load_policy(trained, use_bank) as parts,
-        closing(EnvPool(make)) as envs,
+        closing(EnvPool(lambda: make_env(config.env.id, **config.env.kwargs))) as envs,
     ):
         asked = rollout([task], samples, envs=envs, agent=parts.agent, backend=parts.backend, settings=settings)
         (group,) = wait_for(asked)
@@ -172,15 +130,13 @@ def ask(
         unformatted = template_warning(parts.backend, parts.agent.formatter.messages("?"))
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
-    whole = config.agent.max_turns == 1 or option is not None
-    first = "" if whole else FIRST_TURN.format(env=config.env.id)
     return Reply(
         question,
         tuple(completion.text for completion in completions),
         tuple(group.answers),
         majority_vote(group.answers),
         retrieved,
-        tuple(text for text in (unformatted, first) if text),
+        (unformatted,) if unformatted else (),
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import env_tasks
 from skill_ttrl.envs.lookup import spread
-from skill_ttrl.stages.inputs.tasks import other_family, set_names, source_tasks, training_tasks
+from skill_ttrl.stages.inputs.tasks import set_names, source_tasks, training_tasks
 from skill_ttrl.types import Task
 from tests.doors import DOORS
 
@@ -63,24 +63,19 @@ ADD, OWN = {"path": "synthetic:add"}, {"path": "own.jsonl"}
 
 
 @pytest.mark.parametrize(
-    ("data", "names", "warned"),
+    ("data", "names"),
     [
-        ({"train": OWN, "eval": ADD}, ("own.jsonl", "synthetic:add (test)"), True),
+        ({"train": OWN, "eval": ADD}, ("own.jsonl", "synthetic:add (test)")),
         (
             {"train": ADD, "eval": {"path": "synthetic:multiply"}},
             ("synthetic:add (train)", "synthetic:multiply (test)"),
-            True,
         ),
-        ({"train": ADD, "eval": ADD}, ("synthetic:add (train)", "synthetic:add (test)"), False),
-        ({"train": OWN, "eval": {"path": "test.jsonl"}}, ("own.jsonl", "test.jsonl"), False),
-        ({"train": OWN}, ("own.jsonl", "own.jsonl"), False),
-        ({}, ("math (train)", "math (test)"), False),
+        ({"train": ADD, "eval": ADD}, ("synthetic:add (train)", "synthetic:add (test)")),
+        ({"train": OWN, "eval": {"path": "test.jsonl"}}, ("own.jsonl", "test.jsonl")),
+        ({"train": OWN}, ("own.jsonl", "own.jsonl")),
+        ({}, ("math (train)", "math (test)")),
     ],
 )
-def test_what_is_trained_on_and_measured_on_has_a_name_and_another_family_a_warning(
-    data: dict[str, Any], names: tuple[str, str], warned: bool
-) -> None:
+def test_what_is_trained_on_and_measured_on_has_a_name(data: dict[str, Any], names: tuple[str, str]) -> None:
     config = load_config({"env": {"id": "math"}, "data": data})
     assert set_names(config) == names
-    found = other_family(config) or ""
-    assert bool(found) is warned and all(name in found for name in names if warned)
