@@ -46,9 +46,17 @@ def init_project(name: str, folder: str | Path = ".", *, turns: bool = False) ->
         ConfigError: the name is no usable module name.
         RunFolderError: a file is already there, or the folder cannot be written.
     """
-    class_name = _class_name(name)
-    folder = Path(folder)
-    _refuse_shadowing(name, folder)
+    class_name = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    usable = re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and not keyword.iskeyword(name) and class_name.isidentifier()
+    if not usable or class_name in _TAKEN_CLASS_NAMES:
+        raise ConfigError(
+            f"{name!r} cannot name a new environment. Use a Python module name without folder or suffix, e.g. my_env."
+        )
+    folder, spec = Path(folder), importlib.util.find_spec(name)
+    if spec is not None and (spec.origin is None or Path(spec.origin).resolve().parent != folder.resolve()):
+        raise ConfigError(  # the new file would be imported in its place, everywhere in that folder
+            f"{name!r} is the name of an existing module ({spec.origin}). Choose another, e.g. my_{name}."
+        )
     words, kind = {"name": name, "class_name": class_name}, "_turns" if turns else ""
     texts = {
         folder / f"{name}.py": _template(f"env{kind}.py", words),
@@ -57,35 +65,20 @@ def init_project(name: str, folder: str | Path = ".", *, turns: bool = False) ->
     }
     if not turns:
         texts[folder / f"{name}_demos.jsonl"] = _demonstrations()
-    present = [path.name for path in texts if path.exists()]
-    if present:
+    if present := [path.name for path in texts if path.exists()]:
         raise RunFolderError(f"{folder} already has {', '.join(present)}. Choose another name or --output.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_all(folder, texts)
+        with tempfile.TemporaryDirectory(
+            dir=folder, prefix=".init-"
+        ) as scratch:  # a full disk leaves no half-written file
+            for path, text in texts.items():
+                (Path(scratch) / path.name).write_text(text, encoding="utf-8")
+            for path in texts:
+                os.replace(Path(scratch) / path.name, path)
     except OSError as error:
         raise RunFolderError(f"Cannot write into {folder}: {error.strerror or error}. No file was changed.") from None
     return list(texts)
-
-
-def _class_name(name: str) -> str:
-    """`my_env` → `MyEnv`."""
-    class_name = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
-    usable = re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and not keyword.iskeyword(name) and class_name.isidentifier()
-    if not usable or class_name in _TAKEN_CLASS_NAMES:
-        raise ConfigError(
-            f"{name!r} cannot name a new environment. Use a Python module name without folder or suffix, e.g. my_env."
-        )
-    return class_name
-
-
-def _refuse_shadowing(name: str, folder: Path) -> None:
-    """A file that is called like an installed module would be imported in its place, everywhere in that folder."""
-    spec = importlib.util.find_spec(name)
-    if spec is not None and (spec.origin is None or Path(spec.origin).resolve().parent != folder.resolve()):
-        raise ConfigError(
-            f"{name!r} is the name of an existing module ({spec.origin}). Choose another, e.g. my_{name}."
-        )
 
 
 def _template(file: str, words: Mapping[str, str]) -> str:
@@ -103,12 +96,3 @@ def _demonstrations() -> str:
         digits = [noise.choice("123456789") if noise.random() < _NOISE else digit for digit in reversed(number)]
         lines.append(json.dumps({"prompt": f"Reverse {number}.", "response": f"<answer>{''.join(digits)}</answer>"}))
     return "\n".join(lines) + "\n"
-
-
-def _write_all(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Write all files to a temporary folder first, then move them into place: a full disk leaves no half-written file."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".init-") as scratch:
-        for path, text in texts.items():
-            (Path(scratch) / path.name).write_text(text, encoding="utf-8")
-        for path in texts:
-            os.replace(Path(scratch) / path.name, path)

@@ -73,8 +73,6 @@ class TextSpace(gymnasium.Space[str]):
 
     def sample(self, mask: None = None, probability: None = None) -> str:
         """A random text of 0 to `sample_length` characters; masks have no meaning here."""
-        if mask is not None or probability is not None:
-            raise ValueError("A TextSpace cannot be sampled with a mask or with probabilities.")
         length = int(self.np_random.integers(self.sample_length + 1))
         indices = self.np_random.integers(len(_SAMPLE_CHARACTERS), size=length)
         return "".join(_SAMPLE_CHARACTERS[index] for index in indices)

@@ -214,8 +214,7 @@ def _existing_file(path: Path) -> Path:
     folder = path if path.is_dir() else path.parent
     there = [entry.name for entry in folder.iterdir() if entry.suffix in _READERS] if folder.is_dir() else []
     problem = f"{path} is a folder; a file is needed" if path.is_dir() else f"No file {path}"
-    missing = "" if folder.is_dir() else f" There is no folder {folder}."
-    raise DataError(f"{problem}.{missing}{did_you_mean('' if path.is_dir() else path.name, there)}")
+    raise DataError(f"{problem}.{did_you_mean('' if path.is_dir() else path.name, there)}")
 
 
 def _decoded(data: bytes, where: str) -> str:
@@ -228,14 +227,8 @@ def _decoded(data: bytes, where: str) -> str:
 def _parsed(text: str, where: str, hint: str) -> Any:
     try:
         return parse_json(text)
-    except json.JSONDecodeError as error:
-        position = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
-        rest = _shown(text[error.pos :], 40) if error.pos < len(text) else "it ends there"
-        raise DataError(
-            f"{where} is not JSON: {error.msg.removesuffix(' starting at')} at {position}: {rest}. {hint}"
-        ) from None
-    except ValueError as error:  # an integer of thousands of digits, or thousands of brackets
-        raise DataError(f"{where} is not usable JSON: {error}.") from None
+    except ValueError as error:  # an integer of thousands of digits, or thousands of brackets, too
+        raise DataError(f"{where} is not JSON: {str(error)[:200]}. {hint}") from None
 
 
 def _read_json(file: Path) -> _Placed:

@@ -46,12 +46,12 @@ def test_any_jsonl_is_read_back(tmp_path: Path, rows: list[dict[str, Any]]) -> N
 
 
 MALFORMED = [
-    ("bad.jsonl", b'{"a": 1}\n\n{"a": \n', r"bad\.jsonl:3 is not JSON: Expecting value at column 6"),
+    ("bad.jsonl", b'{"a": 1}\n\n{"a": \n', r"bad\.jsonl:3 is not JSON: Expecting value"),
     ("bad.jsonl", b'{"a": 1}\n[1, 2]\n', r"bad\.jsonl:2: a record must be an object with named fields, found \[1, 2\]"),
     ("bad.jsonl", b'{"a": "\xff"}\n', r"bad\.jsonl:1 is not UTF-8 text: byte 7 is 0xff"),
-    ("bad.jsonl", b'{"a": ' + b"1" * 5000 + b"}", r"bad\.jsonl:1 is not usable JSON: Exceeds the limit"),
-    ("bad.jsonl", b"[" * 200_000, r"bad\.jsonl:1 is not (usable )?JSON"),
-    ("bad.json", b'{"a": 1}\n{"a": 2}\n', r"Extra data at line 2, column 1.*one object per line"),
+    ("bad.jsonl", b'{"a": ' + b"1" * 5000 + b"}", r"bad\.jsonl:1 is not JSON: Exceeds the limit"),
+    ("bad.jsonl", b"[" * 200_000, r"bad\.jsonl:1 is not JSON"),
+    ("bad.json", b'{"a": 1}\n{"a": 2}\n', r"Extra data: line 2 column 1.*one object per line"),
     ("bad.json", b'{"a": [], "b": []}', r"found an object with 2 lists\. Keys: 'a', 'b'"),
     ("bad.json", b'"text"', r"must be a list of records or an object with one list, found 'text'"),
     ("bad.json", b"[1]", r"bad\.json, record 1: a record must be an object"),
