@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, TypedDict
 
 from skill_ttrl.answers.equivalence import EquivalenceResult, bare_key, canonical, canonicals, decide, verdict
 from skill_ttrl.answers.extract import (
@@ -52,17 +52,11 @@ class Grade(TypedDict):
     """The answer that was graded."""
 
 
-FORMAT_WEIGHTS = {"skill_ops": 0.33, "solution": 0.33, "answer": 0.34}
-"""Weights of the tags in `GradedText.format_score` (the first Skill-TTRL's)."""
-
-
 class GradedText(Grade):
     """Grade of a whole text."""
 
     extraction: ExtractionRule | None
     """Where in the text the answer was found."""
-    format_score: NotRequired[float]
-    """Weights of the tags that the text opens and closes (`FORMAT_WEIGHTS`), in [0, 1]; with `format_weight` alone."""
 
 
 def grade_answer(answer: Answer, reference: Answer) -> Grade:
@@ -106,9 +100,7 @@ def _match_type(answer: str, reference: str) -> MatchType:
     return "symbolic" if "symbolic" in (found.rule, true.rule) else "numeric"
 
 
-def compute_reward(
-    text: str, ground_truth: Answer, *, last_number: bool = False, format_weight: float = 0.0
-) -> GradedText:
+def compute_reward(text: str, ground_truth: Answer, *, last_number: bool = False) -> GradedText:
     r"""Extract the answer of a whole text and grade it.
 
     Where no mark of `extract` stands, the answer is the text itself if it is nothing but mathematics (`whole`), else its last
@@ -120,7 +112,6 @@ def compute_reward(
         text: a response.
         ground_truth: the true answer, a text or a number, or a solution with a mark of `extract` (a box, "answer is", GSM8K's "####").
         last_number: as in `extract`, where there is no formula either.
-        format_weight: share of the score, in [0, 1], that is `format_score` in place of the answer's own.
     """
     said = content(text)
     found = find_answer(text) or _unmarked(said) or (find_answer(text, last_number=True) if last_number else None)
@@ -132,17 +123,7 @@ def compute_reward(
         formula = _formula_of(found.answer)
         again = grade_answer(formula, reference)
         grade = again if again["score"] else grade
-    graded: GradedText = {
-        "score": grade["score"],
-        "match_type": grade["match_type"],
-        "predicted_answer": grade["predicted_answer"],
-        "extraction": found.rule if found else None,
-    }
-    if format_weight:
-        form = sum(weight for tag, weight in FORMAT_WEIGHTS.items() if f"<{tag}>" in said and f"</{tag}>" in said)
-        graded["format_score"] = form
-        graded["score"] = (1 - format_weight) * grade["score"] + format_weight * form
-    return graded
+    return {**grade, "extraction": found.rule if found else None}
 
 
 def _formula_of(answer: str) -> str | None:

@@ -47,7 +47,7 @@ def test_nothing_in_a_thought_is_read(thought: str) -> None:
     assert (parsed.answer, parsed.solution, parsed.skill_ops.generate, parsed.text) == (None, None, (), "")
     assert parsed.skill_ops.retrieve == ("q",)  # it was answered while the model thought
     assert extract(inside) is None and extract_json(inside) is None
-    assert compute_reward(inside, "5", last_number=True, format_weight=0.5)["score"] == 0
+    assert compute_reward(inside, "5", last_number=True)["score"] == 0
     assert projection("action")(inside, ["look"]).action == projection("none")(inside, ()).action == ""
 
 

@@ -140,9 +140,7 @@ def test_math_grader() -> None:
         == "numeric"
     )
     graded = names["compute_reward"](r"The answer is \boxed{42}.", ground_truth="42")
-    assert graded["score"] == 1.0 and graded["predicted_answer"] == "42" and "format_score" not in graded
-    formed = names["compute_reward"]("<solution>6*7</solution><answer>41</answer>", "42", format_weight=0.5)
-    assert formed["format_score"] == pytest.approx(0.67) and formed["score"] == pytest.approx(0.335)
+    assert graded["score"] == 1.0 and graded["predicted_answer"] == "42"
 
 
 def test_configuration_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
