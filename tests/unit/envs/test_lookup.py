@@ -127,17 +127,6 @@ def test_what_an_environment_prepares_is_told_before_it_is_made(own_module: Path
         prepare_env("lookup_slow:LookupSlow-v0", {"digits": 9}, lambda done, total: None)
 
 
-def test_what_an_environment_raises_while_it_is_made_is_one_error(own_module: Path) -> None:
-    (own_module / "lookup_torn.py").write_text(
-        PLAIN.replace("LookupGuess", "LookupTorn").replace("self.digits = digits", "self.digits = 1 // digits")
-        + 'gymnasium.register("LookupGone-v0", entry_point="lookup_torn:Gone")\n'
-    )
-    with pytest.raises(EnvError, match=r"Cannot make .*LookupTorn-v0 with {'digits': 0}: ZeroDivisionError: "):
-        make_env("lookup_torn:LookupTorn-v0", digits=0)
-    with pytest.raises(EnvError, match="LookupGone-v0 cannot be loaded from lookup_torn:Gone: "):
-        env_tasks("lookup_torn:LookupGone-v0", {})
-
-
 def test_seeds_are_the_tasks_of_a_plain_environment(own_module: Path) -> None:
     (own_module / "lookup_plain.py").write_text(PLAIN)
     name = "lookup_plain:LookupGuess-v0"

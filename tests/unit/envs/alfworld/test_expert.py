@@ -30,35 +30,6 @@ def test_each_kind_of_task_is_played_as_one_would_in_the_games_own_words(name: s
         assert player.act(text, info) == re.sub("move (.+) to (.+)", put, expected), (number, text)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_nothing_but_the_sentence_and_the_commands_is_looked_at(name: str) -> None:
-    class Only(dict[str, Any]):
-        """An `info` in which anything but the commands is out of bounds."""
-
-        def _allow(self, key: object) -> None:
-            assert key in ("admissible_commands", "rule")
-
-        def get(self, key: object, default: Any = None) -> Any:
-            self._allow(key)
-            return super().get(str(key), default)
-
-        def __getitem__(self, key: str) -> Any:
-            self._allow(key)
-            return super().__getitem__(key)
-
-        def __iter__(self) -> Any:
-            raise AssertionError("all of info is read")
-
-        keys = values = items = __iter__
-
-    player = ALFWorldExpert()
-    for number, (text, listed, expected) in enumerate(SCRIPTS[name]):
-        info = Only(admissible_commands=commands(listed), gamefile="/nowhere", walkthrough=["look"], task_type="none")
-        if number == 0:
-            player.start(text, info, seed=7)
-        assert player.act("Something is said here that is of no use.", info) == expected
-
-
 @pytest.mark.parametrize(("sentence", "goal"), CASES["goals"])
 def test_the_sentences_of_the_games_are_understood(sentence: str, goal: list[str]) -> None:
     intro = "-= Welcome to TextWorld, ALFRED! =-\n\nLooking quickly around you, you see a desk 1.\n\nYour task is to: "

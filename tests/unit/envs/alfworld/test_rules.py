@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,27 +122,6 @@ def test_advice_has_the_words_that_counting_writes() -> None:
         assert draft.text in {form["text"] for form in forms}
         assert draft.when_to_apply in {form["when_to_apply"] for form in forms}
         assert draft.when_to_apply.count("X") == (2 if len(episodes) == 8 else 1), "one of five is chance"
-
-
-def test_advice_and_what_is_counted_speak_the_games_own_grammar(data: str) -> None:
-    for path in Path(data).glob("json_2.1.1/train/*/*/game.tw-pddl"):
-        path.write_text(path.read_text().replace("move {o} to {r}", "put {o} in/on {r}"))
-    forget()
-    tasks = make_env("alfworld", data=data, rules="varied").unwrapped.tasks()  # type: ignore[attr-defined]
-    advised = [task.options["skill"]["text"] for task in tasks if "skill" in task.options]
-    assert advised and all("`put X in/on Y`" in text and "move" not in text for text in advised)
-    cases = [won("mug", "table", "cabinet"), won("apple", "stove", "fridge"), won("egg", "sink", "shelf")]
-    old = [
-        replace(
-            case,
-            steps=tuple(
-                replace(step, action=re.sub("move (.+) to", r"put \1 in/on", step.action)) for step in case.steps
-            ),
-        )
-        for case in cases
-    ]
-    draft = next(each for each in distilled(old, DistillConfig()).drafts if each.tier == "task")
-    assert "`put X in/on Y`" in draft.text
 
 
 def won(thing: str, source: str, place: str) -> Case:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.config import Source
-from skill_ttrl.envs import make_env
 from skill_ttrl.envs.math.env import MathEnv
-from skill_ttrl.errors import DataError, EnvError
+from skill_ttrl.errors import EnvError
 
 
 def play(action: str, reference: str | None = "128") -> tuple[float, dict[str, Any]]:
@@ -72,19 +68,6 @@ def test_the_seed_draws_the_problem_and_the_answer_is_not_shown() -> None:
         reference = own[question].ground_truth
         assert info == {} and reference is not None and reference not in question
         assert env.step(f"<answer>{reference}</answer>")[1] == 1.0
-
-
-def test_problems_of_its_own_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "one.json"
-    path.write_text(json.dumps([{"question": "1+1?", "answer": "2"}]))
-    sources: list[Any] = [str(path), {"path": str(path)}, Source(path=str(path))]
-    for source in sources:
-        env = make_env("math", source=source)
-        assert env.reset(seed=3)[0] == "1+1?"
-        assert env.step("<answer>2</answer>")[1] == 1.0
-    with pytest.raises(DataError, match="No file"):
-        make_env("math", source=str(tmp_path / "two.json")).reset()
-    assert make_env("math", family="mod", split="test").reset()[0].endswith(".")
 
 
 def test_a_series_shows_one_problem_after_another_and_grades_the_last() -> None:

@@ -157,27 +157,6 @@ def test_query_codes_are_words_like_others_and_counted(data: str) -> None:
     assert shown == [set(), set(), set(), {"b0sofa0003"}]
 
 
-BAD_OPTIONS: list[tuple[Any, str]] = [
-    ({"goal": 7}, "There is no goal 7: they are numbered from 0 to 6"),
-    ({"goal": True}, "The option goal is a number, found bool: True"),
-    ({"task": 1}, "The option task is a goal's id, a text, found int: 1"),
-    ({"task": "B0LAMP0001-9"}, "B0LAMP0001 has 6 synthetic goals"),
-    ({"task": "B0NOWHERE9-0"}, "There is no goal 'B0NOWHERE9-0': the catalogue has no product"),
-    ({"task": LAMP, "goal": 1}, "not both"),
-    ({"gaol": 1}, "has no option 'gaol'. Did you mean 'goal'"),
-    (["goal"], "The options of SkillTTRL/WebShop-v0 are a dict, found list"),
-]
-
-
-@pytest.mark.parametrize(("options", "said"), BAD_OPTIONS, ids=[str(options) for options, _ in BAD_OPTIONS])
-def test_a_wrong_option_is_named_and_the_episode_goes_on(env: WebShopEnv, options: Any, said: str) -> None:
-    play(env, BUY[:2])
-    with pytest.raises(EnvError) as error:
-        env.reset(options=options)
-    assert said in str(error.value)
-    assert env.step("click[buy now]")[2]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.scripted import make_scripted_agent, scripted_agent_names
+from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.envs.webshop import shop as pages
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
@@ -32,7 +32,6 @@ from skill_ttrl.envs.webshop.expert import (
     words,
 )
 from skill_ttrl.envs.webshop.goals import NO_CEILING, Goal
-from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.types import Trajectory
 
@@ -235,23 +234,6 @@ def test_the_careful_rule_chooses_what_is_wanted_and_listed_even_where_it_was_le
                     )
                     page = [each.action for each in found.steps[: found.steps.index(step)]]
                     assert wanted <= set(page)
-
-
-def test_a_player_of_another_environment_is_named_with_those_it_plays() -> None:
-    assert set(scripted_agent_names()) == {
-        "expert",
-        "rule",
-        "careful",
-        "brief",
-        "random",
-        "walkthrough",
-        "first",
-        "constant",
-    }
-    with pytest.raises(EnvError, match="SkillTTRL/Math-v0 has no agent 'rule'; it has: random"):
-        make_scripted_agent("rule", "SkillTTRL/Math-v0")
-    with pytest.raises(ConfigError, match="Did you mean 'rule'"):
-        make_scripted_agent("rul", WEBSHOP_ENV_ID)
 
 
 def test_agents_and_site_have_the_same_slot_and_buttons() -> None:

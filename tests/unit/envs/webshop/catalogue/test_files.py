@@ -110,22 +110,6 @@ def test_a_damaged_file_of_products_is_an_error_that_names_it(
     assert [path.suffix for path in (tmp_path / "cache/skill-ttrl/webshop").iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(json.dumps(LAMPS_ABOUT)[:-9], "is not complete JSON"), ("[]", "must hold a JSON object keyed by ASIN, found list"),
-     ("[" * 100_000, "is not complete JSON"), ("", "is not complete JSON")],
-    ids=["cut off", "a list", "too deep", "empty"],
-)  # fmt: skip
-@pytest.mark.parametrize("name", ["items_ins_v2.json", "items_human_ins.json"])
-def test_a_damaged_file_of_instructions_is_an_error_that_names_it(
-    tmp_path: Path, name: str, content: str, said: str
-) -> None:
-    folder = write_catalogue(tmp_path, LAMPS, LAMPS_ABOUT, {})
-    (folder / name).write_text(content)
-    with pytest.raises(EnvError, match=re.escape(f"{folder / name} {said}")):
-        read_human(folder / name) if "human" in name else read(folder)
-
-
 def test_what_people_wrote_is_read_without_instructions_that_name_no_attribute(tmp_path: Path) -> None:
     human = {"B0LAMP0001": [written("no"), written("yes", "tall", chosen=["red"])], "B0LAMP0002": []}
     found = read_human(write_catalogue(tmp_path, LAMPS, None, human) / "items_human_ins.json")
