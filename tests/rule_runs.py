@@ -10,7 +10,6 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatFn, Journal
 from skill_ttrl.optimize.engines import run_engine
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
-from skill_ttrl.prompts.templates import Templates
 from tests.rule_follower import ScriptedTarget, make_items
 from tests.rule_optimizer import ScriptedOptimizer
 
@@ -71,8 +70,7 @@ class RuleRun:
             reuse_rollouts=self.reuse_rollouts,
             workers=self.workers,
         )
-        templates = Templates(base="optimize")
-        return run_engine(self.task, document, settings, self.calls, templates, seed=self.seed, watch=self.trace)
+        return run_engine(self.task, document, settings, self.calls, seed=self.seed, watch=self.trace)
 
     @property
     def rollouts(self) -> int:

@@ -152,8 +152,6 @@ class OptimizeConfig(Section):
     elimination, in a grammar of yours), or `module:attribute` of your own."""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the optimizer. induce: `grammar` (`module:attribute`)."""
-    prompts: str | None = None
-    """Folder with your own prompts for the optimizer, by name (`analyst_error.md`, `ranking.md`, …); None: the shipped ones."""
     every: int | None = Field(default=None, ge=1)
     """For `skillttrl train`: steps of the rl phase between text edits of the run's skill bank, each one step of this loop; None: no text
     edits."""

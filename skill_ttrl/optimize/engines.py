@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.resources
 import inspect
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import make_induction
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
@@ -22,6 +21,8 @@ from skill_ttrl.registry import Registry, naming
 OPTIMIZERS: Registry[Callable[[Calls, OptimizeConfig, Templates], Optimizer]] = Registry(
     "optimizer", key="optimize.optimizer"
 )
+PROMPTS = Templates(base="optimize")
+"""Prompts of the optimizers."""
 OPTIMIZERS.register("openai")(LLMOptimizer)
 OPTIMIZERS.register("induce")(make_induction)
 EXPECTED = (
@@ -100,17 +101,17 @@ def check_optimizer(name: str) -> Callable[[Calls, OptimizeConfig, Templates], O
     return factory
 
 
-def make_optimizer(name: str, calls: Calls, config: OptimizeConfig, templates: Templates) -> Optimizer:
-    """The optimizer called `name`, or one of the user's own.
+def make_optimizer(calls: Calls, config: OptimizeConfig) -> Optimizer:
+    """The optimizer of the config.
 
     Raises:
         ConfigError: as `check_optimizer`, or what was made lacks a method; ExtensionError: its own code raised.
     """
-    factory = check_optimizer(name)
+    name, factory = config.optimizer, check_optimizer(config.optimizer)
     if name in OPTIMIZERS:
-        return factory(calls, config, templates)
+        return factory(calls, config, PROMPTS)
     with naming(f"The optimizer {name!r}", "when it was made"):
-        made = factory(calls, config, templates)
+        made = factory(calls, config, PROMPTS)
     return OwnOptimizer(name, made)
 
 
@@ -121,32 +122,13 @@ def prompt_texts(templates: Templates) -> dict[str, str]:
     return {name: templates.get(name).template for name in names}
 
 
-def check_prompts(prompts: str | None) -> None:
-    """Check a user's folder of prompts (`optimize.prompts`): every Markdown file in it is one of ours by name, and can be used.
-
-    Raises:
-        ConfigError: there is no such folder, or a file of it has another name or lacks a place.
-    """
-    known = prompt_texts(Templates(prompts, base="optimize"))
-    for file in sorted(Path(prompts or "").glob("*.md") if prompts else ()):
-        if file.stem not in known:
-            raise ConfigError(
-                f"optimize.prompts: {prompts} has no such prompt: {file.stem!r}.{did_you_mean(file.stem, known)}"
-            )
-
-
-def run_engine(
-    task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, templates: Templates, **how: Any
-) -> Optimized:
-    """Train a document with the engine of the config; `how` holds `seed` and `watch`. Raises as `loop.optimize`.
-
-    GEPA's request for a new document is its own: `templates` are not used.
-    """
+def run_engine(task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, **how: Any) -> Optimized:
+    """Train a document with the engine of the config; `how` holds `seed` and `watch`. Raises as `loop.optimize`."""
     if config.engine == "gepa":
         from skill_ttrl.optimize import gepa
 
         return gepa.optimize(task, document, config, calls, **how)
-    return optimize(task, document, config, calls, make_optimizer(config.optimizer, calls, config, templates), **how)
+    return optimize(task, document, config, calls, make_optimizer(calls, config), **how)
 
 
 def sizes_of(config: OptimizeConfig, train: int) -> tuple[int, int]:

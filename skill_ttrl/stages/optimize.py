@@ -26,12 +26,11 @@ from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, 
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, annotate_budget_error, track_usage, when_spent
 from skill_ttrl.optimize.calls import JOURNAL, Calls, ChatFn, EndpointChat, Journal
-from skill_ttrl.optimize.engines import check_optimizer, check_prompts, prompt_texts, run_engine, sizes_of
+from skill_ttrl.optimize.engines import PROMPTS, check_optimizer, prompt_texts, run_engine, sizes_of
 from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.types import content_hash, graded
 from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import import_attribute
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
@@ -86,11 +85,6 @@ class Prepared:
         """The run's folder."""
         return Path("runs") / f"{self.config.name}-optimize" if output is None else Path(output)
 
-    @property
-    def templates(self) -> Templates:
-        """Prompts of the optimizer."""
-        return Templates(self.options.prompts, base="optimize")
-
     def made_with(self) -> dict[str, Any]:
         """Inputs, besides the config, that the results depend on, by digest."""
         facts = {
@@ -101,7 +95,7 @@ class Prepared:
             "policy": self.target.fingerprint(),
             "document": content_hash(self.document),
             "tasks": {role: content_hash(part) for role, part in facts.items()},
-            "prompts": content_hash(prompt_texts(self.templates)),
+            "prompts": content_hash(prompt_texts(PROMPTS)),
         }
 
 
@@ -134,7 +128,6 @@ def prepare(
     asked = config.optimize = config.optimize or OptimizeConfig()
     asked.document, config.agent.document = asked.document or config.agent.document, None
     check_optimizer(asked.optimizer)
-    check_prompts(asked.prompts)
     place_of(config)
     try:
         first = "" if asked.document is None else read_document(asked.document)
@@ -273,7 +266,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
             progress.notice(f"Continuing after {calls.journal.replayed:,} finished calls and rollouts.")
         task = OptimizeTask(items[TRAIN], items[SELECTION], items.get(TEST, ()), config.env.id)
         watch = ProgressWatch(folder.path, progress, ledger, calls.journal)
-        found = run_engine(task, run.document, options, calls, run.templates, seed=config.seed, watch=watch)
+        found = run_engine(task, run.document, options, calls, seed=config.seed, watch=watch)
         progress.finish(PHASE)
         watch.end(found)
         ledger.settle()

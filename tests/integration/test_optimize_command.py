@@ -20,7 +20,7 @@ import pytest
 from skill_ttrl.config import OptimizeConfig, load_config
 from skill_ttrl.data.families import CONVENTIONS, Formats, OperatorGrammar, Operators, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, RunFolderError, SkillTTRLError
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import InductionOptimizer
 from skill_ttrl.optimize.loop import optimize
@@ -70,9 +70,8 @@ def server(answer: Any = format_models.answer) -> FaultyServer:
 def files(folder: Path) -> dict[str, bytes]:
     """What a run leaves but for times: documents, rollouts, edits, summary."""
     names = (
-        "best_skill.md", "current_skill.md", "runtime_state.json", "skills/*.md", "steps/*/[!s]*.json",
-        "test_eval_*/*.json",
-    )  # fmt: skip
+        "best_skill.md current_skill.md runtime_state.json skills/*.md steps/*/[!s]*.json test_eval_*/*.json".split()
+    )
     return {str(file.relative_to(folder)): file.read_bytes() for name in names for file in sorted(folder.glob(name))}
 
 
@@ -82,13 +81,12 @@ def requests_of(found: OptimizeSummary) -> int:
 
 def test_the_loop_finds_rules_and_counts_what_it_cannot_read(tmp_path: Path) -> None:
     (tmp_path / "first.md").write_text("## Conventions\n")
-    first = tmp_path / "first.md"
+    how: Any = {"output": tmp_path / "run", "document": tmp_path / "first.md"}
     with server() as there:
-        found = optimize_run(settings(there.url), output=tmp_path / "run", document=first)
+        found = optimize_run(settings(there.url), **how)
         assert there.delivered["answers"] == requests_of(found)
         asked = len(there.asked)
-        again = optimize_run(settings(there.url), output=tmp_path / "run", document=first)  # finished: nothing is sent
-        assert again == found and len(there.asked) == asked
+        assert optimize_run(settings(there.url), **how) == found and len(there.asked) == asked  # nothing is sent
     assert found.test_first is not None and found.test_best is not None and found.test_change is not None
     assert found.test_first.hard == 0.0 and found.test_best.hard > 0.2
     assert found.test_change[0] == found.test_best.hard and found.test_best.items == 6
@@ -97,25 +95,19 @@ def test_the_loop_finds_rules_and_counts_what_it_cannot_read(tmp_path: Path) -> 
     document = (tmp_path / "run/best_skill.md").read_text()
     assert sum(each.stated(document) for each in CONVENTIONS) >= 2
     (tmp_path / "first.md").unlink()
-    looks_at(tmp_path / "run", found)
-
-
-def looks_at(run: Path, found: OptimizeSummary) -> None:
-    """Every other command knows what the run left."""
-    seen = inspect(run)
+    seen = inspect(tmp_path / "run")  # every other command knows what the run left
     assert seen.kind == "optimization" and len(seen.rows) == found.steps and seen.facts["ended"] == "yes"
-    (listed,) = inspect(run.parent).rows
-    assert found.test_best and listed[2:4] == ("optimize", "yes") and listed[-1] == f"{found.test_best.hard:.3f}"
+    (listed,) = inspect(tmp_path).rows
+    assert listed[2:4] == ("optimize", "yes") and listed[-1] == f"{found.test_best.hard:.3f}"
 
 
 def test_a_document_is_evaluated_as_it_was_tested(tmp_path: Path) -> None:
-    file = tmp_path / "rules.md"
-    file.write_text(Formats().document(["date", "time"]))
+    (tmp_path / "rules.md").write_text(Formats().document(["date", "time"]))
     with server(format_models.clean) as there:
-        shown = [f"agent.document={json.dumps(str(file))}", "eval.samples=1"]
-        config = tmp_path / "forms.json"
-        config.write_text(json.dumps(settings(there.url)))
-        (found,) = measure_policy("openai", "qa", split="test", overrides=shown, config=str(config), limit=8)
+        shown = [f"agent.document={json.dumps(str(tmp_path / 'rules.md'))}", "eval.samples=1"]
+        (tmp_path / "forms.json").write_text(json.dumps(settings(there.url)))
+        how: Any = {"split": "test", "overrides": shown, "config": str(tmp_path / "forms.json"), "limit": 8}
+        (found,) = measure_policy("openai", "qa", **how)
         assert found.accuracy == 0.25
 
 
@@ -136,10 +128,7 @@ def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None
     with server(kill) as there:
         config = tmp_path / "forms.json"
         config.write_text(json.dumps(settings(there.url, **one_by_one)))
-        command = [
-            sys.executable, "-m", "skill_ttrl.cli.main", "optimize", str(config), "--output",
-            str(tmp_path / "run"),
-        ]  # fmt: skip
+        command = [sys.executable, "-m", "skill_ttrl.cli.main", "optimize", str(config), "-o", str(tmp_path / "run")]
         process.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         assert process[0].wait(60) == -signal.SIGKILL
         assert not (tmp_path / "run/summary.json").exists()
@@ -150,8 +139,11 @@ def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None
     assert resumed.work == whole.work and resumed.actions == whole.actions
 
 
-def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_what_cannot_be_done_is_said_and_leaves_nothing_and_a_dry_run_says_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, poor = tmp_path / "run", tmp_path / "poor"
+    monkeypatch.delenv("NO_KEY", raising=False)
     with server(format_models.clean) as there:
         good = settings(there.url)
         with pytest.raises(ConfigError, match="Did you mean 'openai'"):
@@ -161,47 +153,28 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
         assert not list(run.glob("steps")) and not (run / "summary.json").exists()
         there.delivered.clear()
         with pytest.raises(BudgetError, match=r"same command"):
-            optimize_run(good, output=tmp_path / "poor", overrides=["endpoints.max_requests=40"])
-        found = optimize_run(good, output=tmp_path / "poor", overrides=["endpoints.max_requests=4000"])
-        assert requests_of(found) == there.delivered["answers"]
-        with pytest.raises(RunFolderError, match=r"optimize\.batch_size 8 there, 4 here"):
-            optimize_run(good, output=tmp_path / "poor", overrides=["optimize.batch_size=4"])
-        with pytest.raises(RunFolderError, match="already holds a run"):
-            optimize_run(good, output=tmp_path / "poor", resume="never")
-
-
-def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the command refuses before it starts, the dry run refuses in the same words, and the other way round."""
-    run, other = tmp_path / "run", tmp_path / "other"
-    monkeypatch.delenv("NO_KEY", raising=False)
-    (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "rankin.md").write_text("Rank.")
-    with server(format_models.clean) as there:
-        good = settings(there.url)
-        optimize_run(good, output=other, overrides=["optimize.epochs=1", "optimize.test_tasks=0"])
+            optimize_run(good, output=poor, overrides=["endpoints.max_requests=40"])
+        found = optimize_run(good, output=poor, overrides=["endpoints.max_requests=4000"])
         asked = len(there.asked)
+        assert requests_of(found) == there.delivered["answers"]
         for key, changes, output, resume in (
-            ("gepaa", ["optimize.engine=gepaa"], run, "auto"),
-            ("Did you mean 'ranking'", [f"optimize.prompts={tmp_path / 'prompts'}"], run, "auto"),
-            ("also a train", ["optimize.selection.tasks=null", "optimize.selection.split=train"], run, "auto"),
-            ("NO_KEY", ["endpoints.roles.optimizer.api_key_env=NO_KEY"], run, "auto"),
-            ("batch_size", ["optimize.batch_size=4"], other, "auto"),
-            ("--output", [], other, "never"),
+            ("Did you mean 'gepa'", ["optimize.engine=gepaa"], tmp_path / "new", "auto"),
+            ("also a train", ["optimize.selection={split: train}"], tmp_path / "new", "auto"),
+            ("NO_KEY", ["endpoints.roles.optimizer.api_key_env=NO_KEY"], tmp_path / "new", "auto"),
+            ("optimize.batch_size 8 there, 4 here", ["optimize.batch_size=4"], poor, "auto"),
+            ("already holds a run", [], poor, "never"),
         ):
             said = []
             for start in (check_start, optimize_run):
                 with pytest.raises(SkillTTRLError) as refused:
                     start(prepare(good, overrides=changes), output=output, resume=resume)  # type: ignore[arg-type]
                 said.append(str(refused.value))
-            assert said[0] == said[1] and key in said[0] and not run.exists(), (said, changes)
-        found = check_start(prepare(good), output=run)
-        assert found["items"] == {"train": 14, "selection": 6, "test": 6}
-        assert (found["epochs"], found["steps"], found["step_items"]) == (2, 4, 8)
-        assert not run.exists() and len(there.asked) == asked
-        changed = prepare(good, overrides=["optimize.epochs=1", "optimize.test_tasks=0"])
-        assert check_start(changed, output=other)["continues"]
+            assert said[0] == said[1] and key in said[0] and not (tmp_path / "new").exists(), (said, changes)
+        checked = check_start(prepare(good), output=tmp_path / "new")
+        assert checked["items"] == {"train": 14, "selection": 6, "test": 6}
+        assert (checked["epochs"], checked["steps"], checked["step_items"]) == (2, 4, 8)
+        assert not (tmp_path / "new").exists() and len(there.asked) == asked
+        assert check_start(prepare(good), output=poor)["continues"]
 
 
 AGENT = Path(__file__).parents[2] / "examples" / "command_agent.py"
@@ -220,14 +193,7 @@ def program(argv: list[str], **command: Any) -> dict[str, Any]:
         "rollout": {"backend": "command", "max_new_tokens": 40},
         "command": {"argv": argv, **command},
         "eval": {"samples": 1, "greedy": False, "controls": []},
-        "optimize": {
-            "optimizer": "own_optimizer:Forms",
-            "epochs": 1,
-            "batch_size": 4,
-            "selection": {"tasks": 8},
-            "slow_update": False,
-            "meta_skill": False,
-        },
+        "optimize": {"optimizer": "own_optimizer:Forms", "epochs": 1, "batch_size": 4, "selection": {"tasks": 8}},
     }
 
 
@@ -263,11 +229,8 @@ Opened = tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]
 def opened() -> Iterator[Opened]:
     """The policy, and problems of four names that are in none of its demonstrations."""
     target = resolve_target(str(BASE), SHOWN, config="quickstart_skills")
-    splits = {
-        "train": [task for task in TASKS if task.id[-1] in "2357"],
-        "selection": [task for task in TASKS if task.id[-1] in "149"],
-        "test": [task for task in TASKS if task.id[-1] in "068"],
-    }
+    digits = {"train": "2357", "selection": "149", "test": "068"}
+    splits = {role: [task for task in TASKS if task.id[-1] in own] for role, own in digits.items()}
     with open_rollouts(target, splits, as_bank(target.config.skills, read_rules), SilentProgress()) as found:
         yield found
 
@@ -275,12 +238,8 @@ def opened() -> Iterator[Opened]:
 def test_a_policy_rolls_out_a_document_as_its_bank(opened: Opened) -> None:
     roll_out, items = opened
     first = {task.id: task for task in TASKS}[items["train"][0]["id"]]
-    assert items["train"][0] == {
-        "id": first.id,
-        "split": "test",
-        "task_type": "operator",
-        "question": first.options["question"],
-    }
+    described = {"split": "test", "task_type": "operator", "question": first.options["question"]}
+    assert items["train"][0] == {"id": first.id, **described}
     every = [item for part in items.values() for item in part]
     told: list[tuple[int, RolloutResult]] = []
     ruled = roll_out(RULES, every, seed=1, on_result=lambda place, result: told.append((place, result)))

@@ -20,7 +20,6 @@ from skill_ttrl.optimize.documents import apply_patch_outside
 from skill_ttrl.optimize.engines import make_optimizer, unwrapped
 from skill_ttrl.optimize.schedule import budget_of
 from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
-from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.outcome import env_success
 from skill_ttrl.skills.document import document_changes, document_of
 from skill_ttrl.stages.optimizing.rollouts import as_result
@@ -80,11 +79,11 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any]) -> 
     config = components.config.optimize
     if config is None or config.every is None:
         return None
-    endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
+    endpoints = components.config.endpoints
     asks = config.optimizer == "openai" or "optimizer" in endpoints.roles
     chat = EndpointChat(endpoints) if asks else None
     calls = Calls(chat, lambda *_, **__: [], workers=config.workers)  # the run's own rollouts are reflected on
-    optimizer = make_optimizer(config.optimizer, calls, config, templates)
+    optimizer = make_optimizer(calls, config)
     close = (lambda: None) if chat is None else chat.close
     found = BankText(config, optimizer, components.config.rl.steps // config.every, close=close)
     if (saved := state.get(SOURCE)) is not None:

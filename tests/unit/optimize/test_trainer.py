@@ -1,12 +1,13 @@
-"""SkillOptTrainer and skillrl's on one scripted world: the same run, and exact resume where skillrl repeats steps."""
+"""SkillOptTrainer and skillrl's on one scripted world: the same run, and exact resume where skillrl repeats steps; and its published example."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import skillrl
 
 from skill_ttrl import BaseLLMClient, RolloutResult, SkillEnv, SkillOptConfig, SkillOptTrainer
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, EnvError, RunFolderError
+from tests.faulty_server import FaultyServer
 
 RULES = ("red", "green", "blue", "cyan", "pink", "gold", "mute", "prose", "garble")
 """An analyst answers prose where `prose` is needed, a merger where `garble` is merged, a ranking where `mute` is ranked."""
+SIZES = {"num_epochs": 2, "batch_size": 6, "minibatch_size": 2, "merge_batch_size": 2, "workers": 2, "verbose": False}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -28,15 +31,8 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
 
 def items(split: str, count: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": f"{split}{n}",
-            "question": f"What of {split} {n}?",
-            "rule": RULES[n % len(RULES)],
-            "task_type": f"t{n % 2}",
-        }
-        for n in range(count)
-    ]
+    rules = [{"rule": RULES[n % len(RULES)], "task_type": f"t{n % 2}"} for n in range(count)]
+    return [{"id": f"{split}{n}", "question": f"What of {split} {n}?", **rule} for n, rule in enumerate(rules)]
 
 
 class Colours(SkillEnv):
@@ -105,30 +101,23 @@ class Scripted(BaseLLMClient):
         return "Hm." if "prose" in needs else json.dumps({"reasoning": "r", "edits": edits})
 
 
-def config_of(kind: Callable[..., Any], root: Path, **changes: Any) -> Any:
-    sizes = {"num_epochs": 2, "batch_size": 6, "minibatch_size": 2, "merge_batch_size": 2, "workers": 2}
-    return kind(**{**sizes, "out_root": str(root), "verbose": False, **changes})
-
-
 def ours(root: Path, *clients: Scripted, env: SkillEnv | None = None, **changes: Any) -> dict[str, Any]:
-    target, optimizer = clients if len(clients) == 2 else (*clients, *clients)
     how = {name: changes.pop(name) for name in ("initial_skill", "prompt_overrides") if name in changes}
     return SkillOptTrainer(
-        config=config_of(SkillOptConfig, root, **changes),
+        config=SkillOptConfig(**{**SIZES, "out_root": str(root), **changes}),
         env=env or Colours(),
-        optimizer_client=optimizer,
-        target_client=target,
+        optimizer_client=clients[-1],
+        target_client=clients[0],
         **{"initial_skill": "# Skill\nstart\n", **how},
     ).train()
 
 
 def theirs(root: Path, *clients: Scripted, **changes: Any) -> Any:
-    target, optimizer = clients if len(clients) == 2 else (*clients, *clients)
     return skillrl.SkillOptTrainer(
-        config=config_of(skillrl.SkillOptConfig, root, **changes),
+        config=skillrl.SkillOptConfig(**{**SIZES, "out_root": str(root), **changes}),
         env=TheirColours(),
-        optimizer_client=optimizer,
-        target_client=target,
+        optimizer_client=clients[-1],
+        target_client=clients[0],
         initial_skill="# Skill\nstart\n",
     ).train()
 
@@ -139,9 +128,6 @@ def read(root: Path, name: str) -> Any:
 
 def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-
-
-# --- the same run ---
 
 
 @pytest.mark.parametrize(
@@ -179,9 +165,6 @@ def test_a_whole_run_makes_the_same_edits_and_decisions(tmp_path: Path, changes:
     assert {"accept_new_best"} < {row["action"] for row in read(mine, "history.json")}
 
 
-# --- resume ---
-
-
 def timeless(root: Path) -> dict[str, Any]:
     """Everything in a run's folder but times, and the journal, whose lines stand in the order in which work was finished."""
     found: dict[str, Any] = {}
@@ -199,7 +182,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Scripted]:
     return root, client
 
 
-@pytest.mark.parametrize("dies_at", [0, 12, 19, 119])
+@pytest.mark.parametrize("dies_at", [0, 12, 119])
 def test_ours_goes_on_where_it_was(tmp_path: Path, whole: tuple[Path, Scripted], dies_at: int) -> None:
     expected, client = whole
     dying, rest, again = Scripted(dies_at), Scripted(), Scripted()
@@ -207,8 +190,7 @@ def test_ours_goes_on_where_it_was(tmp_path: Path, whole: tuple[Path, Scripted],
         ours(tmp_path, dying, workers=1)
     (tmp_path / ".history.json.tmp-1").write_text("[")  # a kill in the middle of a file leaves this
     ours(tmp_path, rest, workers=1)
-    assert timeless(tmp_path) == timeless(expected)
-    assert dying.calls + rest.calls == client.calls
+    assert timeless(tmp_path) == timeless(expected) and dying.calls + rest.calls == client.calls
     ours(tmp_path, again, workers=3, verbose=True)  # a finished run, started again
     assert again.calls == [] and timeless(tmp_path) == timeless(expected)
 
@@ -229,9 +211,6 @@ def test_a_folder_is_continued_only_by_its_own_run(tmp_path: Path, whole: tuple[
     theirs(tmp_path, Scripted(), num_epochs=1)
     with pytest.raises(RunFolderError, match="holds a run of skillrl"):
         ours(tmp_path, Scripted())
-
-
-# --- settings of ours, and bad input ---
 
 
 def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
@@ -277,9 +256,87 @@ def raises(error: Exception, where: str = "") -> Callable[[dict[str, Any]], Any]
         (Breaks(raises(EndpointError("bad key", "unauthorized"), "val3")), EndpointError, "bad key"),
         (Breaks(lambda item: "solved"), EnvError, "rollout_one .*item 'val-.*RolloutResult"),
         (Breaks(lambda item: {"id": "1", "hard": 0.5}), EnvError, "hard = 0.5"),
-        (Breaks(lambda item: RolloutResult("1", extras={"x": object()})), EnvError, "not JSON serializable"),
     ],
 )
 def test_what_cannot_be_optimized_is_said(tmp_path: Path, env: SkillEnv, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         ours(tmp_path, Scripted(), env=env)
+
+
+# --- section 4 of skillrl's README, run by skillrl and by us against a started server of the protocol ---
+
+THEIR_IMPORTS = """\
+from skillrl import SkillOptConfig, SkillOptTrainer
+from skillrl.envs.qa import SimpleQAEnv
+from skillrl.llm.openai_client import OpenAIChatClient
+"""
+OUR_IMPORTS = "from skill_ttrl import OpenAIChatClient, SimpleQAEnv, SkillOptConfig, SkillOptTrainer\n"
+EXAMPLE = """
+train = [
+    {"id": "1", "question": "Capital of France?", "answers": ["Paris"]},
+    {"id": "2", "question": "Largest ocean on Earth?", "answers": ["Pacific Ocean", "Pacific"]},
+]
+val = [{"id": "v1", "question": "Capital of Japan?", "answers": ["Tokyo"]}]
+test = [{"id": "t1", "question": "Capital of Italy?", "answers": ["Rome"]}]
+
+env = SimpleQAEnv(train_items=train, val_items=val, test_items=test)
+
+optimizer = OpenAIChatClient(model="gpt-4o")
+target = OpenAIChatClient(model="gpt-4o-mini")
+
+cfg = SkillOptConfig(
+    num_epochs=2,
+    batch_size=8,
+    minibatch_size=4,
+    edit_budget=4,
+    lr_scheduler="cosine",
+    gate_metric="hard",
+    out_root="outputs/qa_demo",
+)
+
+trainer = SkillOptTrainer(
+    config=cfg, env=env,
+    optimizer_client=optimizer, target_client=target,
+    initial_skill="You are a concise QA assistant. Answer in one short phrase.",
+)
+summary = trainer.train()
+print(summary["best_selection_score"], summary["test_hard"])
+"""
+FACTS = {"France": "Paris", "ocean": "The Pacific", "Japan": "Tokyo", "Italy": "Rome"}
+
+
+def answer(body: Mapping[str, Any], draw: random.Random) -> str:
+    """The target knows the facts once its instructions tell it to name them; the optimizer tells it so."""
+    system, user = (each["content"] for each in body["messages"])
+    if body["model"] == "gpt-4o":
+        return '```json\n{"reasoning": "it dodges", "edits": [{"op": "append", "content": "Name the fact."}]}\n```'
+    known = [fact for topic, fact in FACTS.items() if topic in user]
+    return known[0] if "Name the fact." in system else "It depends."
+
+
+def test_the_published_example_runs_with_its_import_lines_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    printed, found = [], []
+    for name, imports in (("theirs", THEIR_IMPORTS), ("ours", OUR_IMPORTS)):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        with FaultyServer(["429"] if name == "ours" else [], rate=0.3, answer=answer) as server:
+            monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+            exec(imports + EXAMPLE, {})
+        printed.append(capsys.readouterr().out.strip().splitlines()[-1])
+        root = Path("outputs/qa_demo")
+        history = json.loads((root / "history.json").read_text())
+        found.append([(row["action"], row["edit_budget"], row["candidate_hash"]) for row in history])
+        assert json.loads((root / "summary.json").read_text())["best_selection_score"] == 1.0
+        assert "Name the fact." in (root / "best_skill.md").read_text()
+        assert {path.name for path in root.iterdir()} >= {
+            "config.json",
+            "runtime_state.json",
+            "skills",
+            "test_eval_best",
+        }
+    assert printed == ["1.0 1.0"] * 2
+    for theirs, ours in zip(*found, strict=True):  # theirs rolls out a document with a line twice, and rejects it
+        assert ours == theirs or (ours[0], theirs[0]) == ("skip_no_change", "reject")

@@ -1,4 +1,4 @@
-"""The features beyond the six stages in whole runs: each changes the run in the way that it promises, and a killed run goes on exactly."""
+"""The loop in whole runs: each feature changes the run in the way that it promises, and a killed run goes on exactly; and the document as text."""
 
 from __future__ import annotations
 
@@ -9,21 +9,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.config import OptimizeConfig, OptimizeGateConfig
 from skill_ttrl.optimize.calls import Calls, Item, Journal, Reply
-from skill_ttrl.optimize.documents import split
-from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
+from skill_ttrl.optimize.documents import (
+    END,
+    MODES,
+    START,
+    Proposal,
+    apply_patch_outside,
+    apply_patch_with_report,
+    read_text,
+    split,
+    strip_markers,
+    unescape_tags,
+    with_body,
+    with_guidance,
+)
+from skill_ttrl.optimize.gate import Selection, decide
+from skill_ttrl.optimize.lessons import show_rollout
+from skill_ttrl.optimize.llm_optimizer import LLMOptimizer, read_budget
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
-from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.optimize.types import Edit, Patch, RolloutResult
 from skill_ttrl.prompts.templates import Templates
 
 RULES = ("red", "green", "blue", "grey")
 OFF: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": False}
-ALL: dict[str, Any] = {
-    "epochs": 3, "accumulation": 2, "batch_size": 3, "lr_scheduler": "autonomous",
-}  # fmt: skip
+ALL: dict[str, Any] = {"epochs": 3, "accumulation": 2, "batch_size": 3, "lr_scheduler": "autonomous"}
 
 
 def some(split: str, count: int) -> list[Item]:
@@ -63,9 +78,8 @@ class World:
             self.work()
             self.rollouts.append((document, str(item["id"])))
             right = str(item["rule"]) in document
-            results.append(
-                RolloutResult(str(item["id"]), int(right), float(right), fail_reason="" if right else item["rule"])
-            )
+            why = "" if right else item["rule"]
+            results.append(RolloutResult(str(item["id"]), int(right), float(right), fail_reason=why))
             on_result(place, results[-1])
         return results
 
@@ -103,11 +117,9 @@ class Watching(Watch):
     def __init__(self) -> None:
         self.steps: list[StepRecord] = []
         self.epochs: list[EpochRecord] = []
-        self.states: list[OptimizeState] = []
 
     def step(self, record: StepRecord, state: OptimizeState) -> None:
         self.steps.append(record)
-        self.states.append(state)
 
     def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
         self.epochs.append(record)
@@ -117,12 +129,9 @@ def run(
     world: World, document: str = "", journal: Path | None = None, **settings: Any
 ) -> tuple[Optimized, Watching, Calls]:
     config = OptimizeConfig.model_validate({"epochs": 2, "batch_size": 6, "minibatch_size": 2, **settings})
-    calls = Calls(world.chat, world, Journal(journal), seed=1, workers=1)
-    watch = Watching()
-    found = optimize(
-        TASK, document, config, calls, LLMOptimizer(calls, config, Templates(base="optimize")), seed=1, watch=watch
-    )
-    return found, watch, calls
+    calls, watch = Calls(world.chat, world, Journal(journal), seed=1, workers=1), Watching()
+    optimizer = LLMOptimizer(calls, config, Templates(base="optimize"))
+    return optimize(TASK, document, config, calls, optimizer, seed=1, watch=watch), watch, calls
 
 
 def useless(user: str) -> dict[str, Any]:
@@ -134,8 +143,7 @@ def test_accumulated_batches_make_one_update() -> None:
     _, watch, calls = run(world, **OFF, epochs=1, batch_size=3, accumulation=2)
     assert len(watch.steps) == 2 and calls.counts["rollout"].done == 12
     first = [user for user in world.of("analyst_error") if "train" in user][:4]
-    named = [len(re.findall("<rollout", user)) for user in first]
-    assert named == [2, 1, 2, 1]  # minibatches do not cross batches
+    assert [len(re.findall("<rollout", user)) for user in first] == [2, 1, 2, 1]  # minibatches do not cross batches
     assert len(watch.steps[0].rollouts) == 6 and len(watch.steps[0].raw_patches) == 4
 
 
@@ -154,8 +162,8 @@ def test_lessons_of_an_epoch_are_shown_to_the_optimizer_and_never_to_the_agent()
     _, _, calls = run(world, **{**OFF, "meta_skill": True, "epochs": 4})
     assert calls.counts["meta_skill"].done == 2  # not after the first epoch, not after the last
     assert len([user for user in world.of("meta_skill") if "lesson" in user]) == 1
-    lessons = [stage for stage, _, user in world.requests if "What earlier epochs taught" in user]
-    assert {"analyst_success"} <= set(lessons) and not any("lesson" in document for document, _ in world.rollouts)
+    lessons = {stage for stage, _, user in world.requests if "What earlier epochs taught" in user}
+    assert {"analyst_success"} <= lessons and not any("lesson" in document for document, _ in world.rollouts)
 
 
 def test_guidance_has_to_pass_the_gate() -> None:
@@ -188,16 +196,14 @@ def test_the_edits_of_steps_cannot_touch_the_guidance() -> None:
     [({"learning_rate": 2}, 2, 0), ({"learning_rate": 99}, 4, 0), ("All of them!", 0, 2)],
 )
 def test_the_model_sets_the_edit_budget(answer: Any, applied: int, fallbacks: int) -> None:
-    world = World(
-        lr_autonomous=answer, merge_failure=lambda _: {"edits": [{"op": "append", "content": c} for c in RULES]}
-    )
+    merged = {"edits": [{"op": "append", "content": rule} for rule in RULES]}
+    world = World(lr_autonomous=answer, merge_failure=merged)
     found, watch, _ = run(world, **OFF, lr_scheduler="autonomous", epochs=1)
     assert len(watch.steps[0].report) == watch.steps[0].edit_budget == applied
     assert sum(row["fallbacks"].get("lr_autonomous", 0) for row in found.rows) == fallbacks
     assert found.rows[0]["lr_decision"]["learning_rate"] == applied
     if not applied:
-        assert found.state.best == "" and watch.steps[0].action == "skip_no_budget"
-        assert not world.of("ranking")
+        assert found.state.best == "" and watch.steps[0].action == "skip_no_budget" and not world.of("ranking")
 
 
 def test_suggestions_are_carried_out_by_one_call() -> None:
@@ -208,15 +214,14 @@ def test_suggestions_are_carried_out_by_one_call() -> None:
     def write(user: str) -> dict[str, Any]:
         return {"new_skill": "# Rules\n" + " ".join(re.findall(r'"name (\w+)"', user))}
 
-    world = World(
-        analyst_error=suggest, merge_failure=suggest, merge_final=suggest, analyst_success=suggest, rewrite_skill=write
-    )
+    stages = dict.fromkeys(("analyst_error", "analyst_success", "merge_failure", "merge_final"), suggest)
+    world = World(**stages, rewrite_skill=write)
     found, watch, calls = run(world, **OFF, update_mode="rewrite_from_suggestions")
     assert found.state.best.startswith("# Rules\n") and found.state.best_score == 1.0
     assert calls.counts["rewrite_skill"].done == sum(record.candidate is not None for record in watch.steps)
     assert any("revise_suggestions" in system for stage, system, _ in world.requests if stage == "analyst_error")
     assert watch.steps[0].merged is not None and "revise_suggestions" in watch.steps[0].merged.to_dict()
-    world = World(analyst_error=suggest, merge_failure=suggest, rewrite_skill="A new document, as prose.")
+    world = World(**stages, rewrite_skill="A new document, as prose.")
     found, watch, _ = run(world, **OFF, update_mode="rewrite_from_suggestions", epochs=1)
     assert {record.action for record in watch.steps} == {"skip_no_rewrite"}
     assert found.rows[0]["fallbacks"]["rewrite_skill"] == 1
@@ -226,46 +231,149 @@ def test_whole_documents_are_merged_into_one() -> None:
     def write(user: str) -> dict[str, Any]:
         return {"skill_candidates": [{"title": "t", "new_skill": " ".join(rule for rule in RULES if rule in user)}]}
 
-    world = World(analyst_error=write, analyst_success=write, merge_failure=write, merge_final=write)
-    found, watch, _ = run(
-        world, "<!-- SLOW_UPDATE_START -->\nnote\n<!-- SLOW_UPDATE_END -->", **OFF, update_mode="full_rewrite_minibatch"
-    )
+    world = World(**dict.fromkeys(("analyst_error", "analyst_success", "merge_failure", "merge_final"), write))
+    found, watch, _ = run(world, f"{START}\nnote\n{END}", **OFF, update_mode="full_rewrite_minibatch")
     assert found.state.best_score == 1.0 and split(found.state.best).guidance == "note"
     assert split(found.state.best).body.split() == list(RULES)
     assert not world.of("ranking") and watch.steps[0].edit_budget is None
+
+
+def test_a_document_that_says_the_same_is_no_candidate() -> None:
+    stated = {"edits": [{"op": "append", "content": "-  mind the COLOUR"}], "selected_indices": [0]}
+    found, watch, _ = run(World(analyst_error=stated, merge_failure=stated), "- Mind the colour.\n", **OFF)
+    assert {record.action for record in watch.steps} == {"skip_no_change"}
+    assert found.state.best == "- Mind the colour.\n"
 
 
 @pytest.mark.parametrize("settings", [ALL, {**ALL, "update_mode": "full_rewrite_minibatch", "lr_scheduler": "none"}])
 def test_killed_anywhere_with_all_features_on_a_run_goes_on_exactly(tmp_path: Path, settings: dict[str, Any]) -> None:
     whole = World()
     expected, _, _ = run(whole, journal=tmp_path / "whole", **settings)
-    lines = (tmp_path / "whole").read_bytes()
     total = len(whole.requests) + len(whole.rollouts)
-    stages = {stage for stage, _, _ in whole.requests}
     if "update_mode" not in settings:
-        assert stages >= {
-            "slow_update",
-            "meta_skill",
-            "lr_autonomous",
-            "ranking",
-            "merge_failure",
-        }
+        stages = {stage for stage, _, _ in whole.requests}
+        assert stages >= {"slow_update", "meta_skill", "lr_autonomous", "ranking", "merge_failure"}
     for limit in range(3, total, max(1, total // 6)):
-        path = tmp_path / str(limit)
-        dying = World(limit)
+        path, dying = tmp_path / str(limit), World(limit)
         with pytest.raises(Killed):
             run(dying, journal=path, **settings)
         rest = World(first=len(dying.requests))
         found, _, _ = run(rest, journal=path, **settings)
-        assert path.read_bytes() == lines  # the same calls, the same answers, none twice
+        assert path.read_bytes() == (tmp_path / "whole").read_bytes()  # the same calls and answers, none twice
         assert (found.state, found.test_best) == (expected.state, expected.test_best)
         assert dying.requests + rest.requests == whole.requests and dying.rollouts + rest.rollouts == whole.rollouts
 
 
-def test_a_document_that_says_the_same_is_no_candidate() -> None:
-    stated = {"edits": [{"op": "append", "content": "-  mind the COLOUR"}], "selected_indices": [0]}
-    world = World(analyst_error=stated, merge_failure=stated)
-    found, watch, _ = run(world, "- Mind the colour.\n", **OFF)
-    assert {record.action for record in watch.steps} == {
-        "skip_no_change"
-    } and found.state.best == "- Mind the colour.\n"
+PAIRS = st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 2), min_size=1, max_size=40)
+
+
+@pytest.mark.parametrize("rule", ["strict", "better", "none"])
+@given(PAIRS)
+def test_an_evaluation_that_ends_early_decides_as_a_whole_one(rule: Any, pairs: list[tuple[float, float]]) -> None:
+    gate = OptimizeGateConfig(rule=rule, metric="soft")
+    rolled: list[int] = []
+
+    def roll_out(document: str, items: Sequence[Item], **_: Any) -> list[RolloutResult]:
+        rolled.extend(item["id"] for item in items)
+        return [RolloutResult(str(item["id"]), soft=pairs[item["id"]][document == "new"]) for item in items]
+
+    decisions, items = [], [{"id": place} for place in range(len(pairs))]
+    for early_stop in (False, True):
+        selection = Selection(items, Calls(None, roll_out, early_stop=early_stop), gate)
+        before = selection.evaluate("old")
+        rolled.clear()
+        candidate = selection.evaluate("new", against=before)
+        decisions.append(decide(gate, before, candidate)[0])
+        assert candidate.whole == (len(rolled) == len(pairs)) and (candidate.whole or early_stop)
+    assert decisions[0] == decisions[1]
+
+
+# --- the document as text: the protected block, what is read from answers, what a model is shown ---
+
+PIECES = [START, END, "<!-- SLOW_UPDATE_", "START -->", "<!-- ", "rule", "\n", "\n\n", " ", "- note"]
+texts = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
+plain = st.lists(st.sampled_from(["rule a", "rule b", "\n", "\n\n\n", "  ", "- x"]), max_size=6).map("".join)
+
+
+@st.composite
+def edits(draw: st.DrawFn, document: str) -> Edit:
+    start = draw(st.integers(0, len(document)))
+    target = draw(st.one_of(texts, st.just(document[start : start + draw(st.integers(0, 40))])))
+    return Edit(draw(st.sampled_from(["append", "insert_after", "replace", "delete", "?"])), draw(texts), target)
+
+
+def block_of(document: str) -> str | None:
+    assert document.count(START) == document.count(END) <= 1
+    return document[document.index(START) : document.index(END) + len(END)] if START in document else None
+
+
+@given(texts, texts, st.data())
+def test_no_patch_changes_the_block(body: str, guidance: str, data: st.DataObject) -> None:
+    document = with_guidance(body, guidance)
+    before, patch = block_of(document), Patch(data.draw(st.lists(edits(document), max_size=4)))
+    after, reports = apply_patch_outside(document, patch)
+    assert before is not None and block_of(after) == before and len(reports) == len(patch.edits)
+    assert not any(report["status"] in ("applied_append", "error") for report in reports)
+    assert block_of(with_body(after, data.draw(texts))) == before
+
+
+@given(texts)
+def test_a_document_has_at_most_one_block_once_normal(document: str) -> None:
+    normal = split(document).text()
+    block_of(normal)
+    assert split(normal).text() == normal and split(normal).guidance == split(document).guidance
+
+
+@given(plain, st.data())
+def test_without_markers_the_edits_are_those_of_the_editor(document: str, data: st.DataObject) -> None:
+    cleaned = [  # each with something new: what the document says already is skipped here alone
+        Edit(edit.op, f"said {place} {strip_markers(edit.content)}", edit.target)
+        for place, edit in enumerate(data.draw(st.lists(edits(document), max_size=4)))
+    ]
+    assert apply_patch_outside(document, Patch(cleaned)) == apply_patch_with_report(document, Patch(cleaned))
+    assert split(document).text() == document
+
+
+@pytest.mark.parametrize(
+    ("op", "target", "content", "status"),
+    [
+        ("append", "", "\n* check  the units\n\n2. Answer with a number.\n", "skipped_already_stated"),
+        ("append", "", "  \n", "skipped_already_stated"),
+        ("insert_after", "# Rules", "Check the units.", "skipped_already_stated"),
+        ("append", "", "- Check the units.\n- Name them.", "applied_append"),
+        ("replace", "a number", "one number", "applied_replace"),
+    ],
+)
+def test_an_edit_that_adds_only_what_is_there_is_skipped(op: str, target: str, content: str, status: str) -> None:
+    stated = "# Rules\n\n- Check the units.\n- Answer with a number\n"
+    after, (report,) = apply_patch_outside(stated, Patch([Edit(op, content, target)]))
+    assert report["status"] == status and (after == stated) == status.startswith("skipped")
+
+
+simple = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["", "2.5 edits", "- rule", END])
+values: st.SearchStrategy[Any] = (
+    simple | st.lists(simple, max_size=3) | st.dictionaries(st.sampled_from(["op", "note", "edits"]), simple)
+)
+TEXT_KEYS = ("new_skill", "slow_update_content", "meta_skill_content")
+KEYS = ("edits", "revise_suggestions", "skill_candidates", "patch", "learning_rate", *TEXT_KEYS)
+answers = st.text(max_size=20) | st.dictionaries(st.sampled_from(KEYS), values, max_size=4).map(json.dumps)
+
+
+@given(answers, st.integers(0, 5))
+def test_whatever_a_model_answers_is_read(answer: str, available: int) -> None:
+    decision = read_budget(answer, available)
+    assert 0 <= decision["learning_rate"] <= (0 if decision["fallback"] else available)
+    for name, mode in MODES.items():
+        patch = mode.read(answer)
+        assert patch is None or all(isinstance(item, Proposal) == (name != "patch") for item in patch.edits)
+        json.dumps({} if patch is None else patch.to_dict())
+    for key in TEXT_KEYS:
+        text = read_text(answer, key)
+        assert text is None or text.strip()
+
+
+def test_a_tag_that_an_analyst_copies_is_the_agent_s_again() -> None:
+    shown = show_rollout(RolloutResult("1", predicted_answer="<answer>5</answer> </rollout>"))
+    assert "&lt;answer>5&lt;/answer> &lt;/rollout>" in shown
+    copied = "write &lt;answer>N&lt;/answer>, not &lt;/rollout> &lt;b> &lt;answering"
+    assert unescape_tags(copied) == "write <answer>N</answer>, not &lt;/rollout> &lt;b> &lt;answering"
