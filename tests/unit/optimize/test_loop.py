@@ -214,7 +214,7 @@ def test_suggestions_are_carried_out_by_one_call() -> None:
     def write(user: str) -> dict[str, Any]:
         return {"new_skill": "# Rules\n" + " ".join(re.findall(r'"name (\w+)"', user))}
 
-    stages = dict.fromkeys(("analyst_error", "analyst_success", "merge_failure", "merge_final"), suggest)
+    stages: Any = dict.fromkeys(("analyst_error", "analyst_success", "merge_failure", "merge_final"), suggest)
     world = World(**stages, rewrite_skill=write)
     found, watch, calls = run(world, **OFF, update_mode="rewrite_from_suggestions")
     assert found.state.best.startswith("# Rules\n") and found.state.best_score == 1.0
@@ -231,7 +231,8 @@ def test_whole_documents_are_merged_into_one() -> None:
     def write(user: str) -> dict[str, Any]:
         return {"skill_candidates": [{"title": "t", "new_skill": " ".join(rule for rule in RULES if rule in user)}]}
 
-    world = World(**dict.fromkeys(("analyst_error", "analyst_success", "merge_failure", "merge_final"), write))
+    stages: Any = dict.fromkeys(("analyst_error", "analyst_success", "merge_failure", "merge_final"), write)
+    world = World(**stages)
     found, watch, _ = run(world, f"{START}\nnote\n{END}", **OFF, update_mode="full_rewrite_minibatch")
     assert found.state.best_score == 1.0 and split(found.state.best).guidance == "note"
     assert split(found.state.best).body.split() == list(RULES)
