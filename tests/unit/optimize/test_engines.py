@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.data.operators import RULES, OperatorGrammar, question, read_rules
+from skill_ttrl.data.families import RULES, OperatorGrammar, question, read_rules
 from skill_ttrl.errors import (
     BudgetError,
     ConfigError,
@@ -210,8 +210,8 @@ def test_what_is_proposed_explains_every_failure_so_far(
     [
         ({}, "needs a grammar"),
         ({"grammer": "a:b"}, "needs a grammar.*found .*grammer"),
-        ({"grammar": "skill_ttrl.data.operators:Rule"}, "operators:Rule' failed when it was made"),
-        ({"grammar": "skill_ttrl.data.operators:RULES"}, "no method subject, lines, predict"),
+        ({"grammar": "skill_ttrl.data.families:Rule"}, "families:Rule' failed when it was made"),
+        ({"grammar": "skill_ttrl.data.families:RULES"}, "no method subject, lines, predict"),
     ],
 )
 def test_options_without_a_usable_grammar_are_refused(options: dict[str, Any], why: str) -> None:
