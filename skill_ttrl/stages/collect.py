@@ -102,16 +102,6 @@ class Collection:
     explore: Exploration = field(default_factory=Exploration)
 
 
-def _check_array(path: Path) -> None:
-    """Refuse a `FILE.json` that was not begun here: it would be replaced at the end."""
-    lines = lines_of(path)
-    if lines != path and path.exists() and not lines.exists():
-        raise RunFolderError(
-            f"{path} exists without the {lines.name} that this command writes, so another program created it. Choose another --output, "
-            "or remove it."
-        )
-
-
 class EpisodeWriter:
     """Takes episodes in their order: counts them, reports progress, and appends them to the log now and then.
 
@@ -246,27 +236,13 @@ def run(
         raise ConfigError(
             f"--num-workers={jobs} sets processes on this machine. With scale.address={scale.address} set scale.workers instead."
         )
-    collection = Collection(
-        selection.made(selection.kwargs),
-        agent,
-        seed,
-        output,
-        progress or SilentProgress(),
-        Exploration.of(explore),
-    )
+    made, progress = selection.made(selection.kwargs), progress or SilentProgress()
+    collection = Collection(made, agent, seed, output, progress, Exploration.of(explore))
     return _collect_scripted(collection, prompts, jobs, scale, timeout_s)
 
 
 def run_as_configured(
-    config: SkillTTRLConfig,
-    *,
-    agent: str,
-    split: str | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    jobs: int | None = None,
-    output: str | Path | None = None,
-    progress: Progress | None = None,
+    config: SkillTTRLConfig, *, agent: str, split: str | None = None, limit: int | None = None, **how: Any
 ) -> Collected:
     """Have a scripted agent play what a run of `config` is measured on, so that both can be compared: same tasks, same turns.
 
@@ -277,10 +253,7 @@ def run_as_configured(
         agent: see `run`.
         split: another split.
         limit: another number of tasks.
-        seed: see `run`.
-        jobs: see `run`.
-        output: see `run`.
-        progress: see `run`.
+        how: seed, jobs, output and progress, see `run`.
 
     Raises:
         ConfigError: the config is measured on tasks of files or families, which an agent does not play; or the order of the actions
@@ -299,22 +272,10 @@ def run_as_configured(
             "With agent.action_order=words the bank's skills decide which action is listed first. Evaluate the policy instead: its "
             "table includes this agent. Or add: --set skills.enabled=false."
         )
-    return run(
-        TaskSelection(
-            env.id,
-            env.eval_split if split is None else split,
-            env.kwargs,
-            episodes=env.eval_tasks if limit is None else limit,
-        ),
-        agent=agent,
-        prompts=config.agent,
-        seed=seed,
-        jobs=jobs,
-        scale=config.scale,
-        output=output,
-        progress=progress,
-        timeout_s=config.rollout.rollout_timeout_s,
-    )
+    split, limit = env.eval_split if split is None else split, env.eval_tasks if limit is None else limit
+    how |= {"agent": agent, "prompts": config.agent, "scale": config.scale}
+    selection = TaskSelection(env.id, split, env.kwargs, episodes=limit)
+    return run(selection, timeout_s=config.rollout.rollout_timeout_s, **how)
 
 
 def run_policy(
@@ -356,7 +317,7 @@ def run_policy(
     env_id = resolve_env(selection.env)
     refuse_split({**env_kwargs(overrides, env_id), **selection.kwargs})
     found = resolve_target(source, overrides, config=config, use_bank=use_bank)
-    selection = selection.made({**env_kwargs(overrides, env_id, found.config), **selection.kwargs})
+    selection = selection.made({**env_kwargs(overrides, env_id, found.config.env), **selection.kwargs})
     usage = None if output is None else Path(f"{lines_of(Path(output))}.{USAGE}")
     with track_usage(usage, found.config.endpoints) as ledger, ledger.phase("collect"):
         own = found.config.seed if seed is None else seed
@@ -487,8 +448,15 @@ def _collect(
     with ExitStack() as stack:
         if output is not None:
             made_with = {**selection.made_with(units, collection.agent, collection.seed), **depends_on}
-            _check_array(Path(output))
-            log = stack.enter_context(TrajectoryFile(lines_of(Path(output)), made_with))
+            lines = lines_of(Path(output))
+            if (
+                lines != Path(output) and Path(output).exists() and not lines.exists()
+            ):  # it would be replaced at the end
+                raise RunFolderError(
+                    f"{output} exists without the {lines.name} that this command writes, so another program created it. Choose another "
+                    "--output, or remove it."
+                )
+            log = stack.enter_context(TrajectoryFile(lines, made_with))
         writer = EpisodeWriter(units, log, progress)
         there = writer.read_existing()
         if there < len(units):

@@ -65,8 +65,11 @@ def gather(config: SkillTTRLConfig, bank: RunBank | NoBank, ledger: Ledger, prog
         assert files is not None  # see `with_collected`
         began = time.perf_counter()
         with ledger.phase("collect"):
-            for path, of_its_data in zip(paths_of(files), _each_data(config), strict=True):
-                _collect(path, of_its_data, progress)
+            each = [{"data": data} for data in config.collect.data or ()] or [{}]
+            for path, own in zip(paths_of(files), each, strict=True):
+                kwargs = {**config.env.kwargs, **own}
+                env = config.env.model_copy(update={"kwargs": kwargs})
+                _collect(path, config.model_copy(update={"env": env}), progress)
         spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases:
         assert files is not None  # a rule
@@ -76,14 +79,6 @@ def gather(config: SkillTTRLConfig, bank: RunBank | NoBank, ledger: Ledger, prog
             _distill(files, config, bank, progress)
         spent["distill"] = time.perf_counter() - began
     return spent
-
-
-def _each_data(config: SkillTTRLConfig) -> list[SkillTTRLConfig]:
-    """The run with each of `collect.data` in the place of its own data."""
-    if config.collect.data is None:
-        return [config]
-    kwargs = [{**config.env.kwargs, "data": data} for data in config.collect.data]
-    return [config.model_copy(update={"env": config.env.model_copy(update={"kwargs": each})}) for each in kwargs]
 
 
 def _distill(files: Files, config: SkillTTRLConfig, bank: RunBank, progress: Progress) -> None:

@@ -159,7 +159,7 @@ def measure_policy(
     found = resolve_target(source, overrides, config=config, use_bank=use_bank)
     env_id = resolve_env(env)
     refuse_split({**env_kwargs(overrides, env_id), **(kwargs or {})})
-    arguments = {**env_kwargs(overrides, env_id, found.config), **(kwargs or {}), **split_argument(env, split)}
+    arguments = {**env_kwargs(overrides, env_id, found.config.env), **(kwargs or {}), **split_argument(env, split)}
     found = in_env(found, env, arguments, overrides)
     progress = progress or SilentProgress()
     with telling_warnings(progress):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.agents.action_parser import ActionList, projection
 from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
 from skill_ttrl.agents.observations import find_observations
-from skill_ttrl.agents.prompt import PromptFormatter, document_of, read_document
+from skill_ttrl.agents.prompt import PromptFormatter, document_of
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
@@ -195,26 +195,18 @@ def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set
         DataError: the demonstrations cannot be read.
         ConfigError, DocumentError: a template or the document cannot.
     """
-    found = set(_around(config.agent, bool(skills)))
-    form = find_observations(config.agent.observations)
+    agent = config.agent
+    templates, form = Templates(agent.prompts), find_observations(agent.observations)
+    shown = [templates.get(agent.template, of_a_turn=agent.windowed)]
+    shown += [templates.get(name) for name in _OF_SKILLS if skills]
+    found = {_PLACE.sub(" ", each.template) for each in shown} | {agent.system or "", document_of(agent)}
     found |= set(() if form is None else form.vocabulary)
     found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}
     if config.demonstration_source is not None:
         found.update(tokenizer_corpus(config.demonstration_source, seed=derive_seed(config.seed, "demonstrations")))
     elif config.demonstrations.trajectories is not None:
-        found.update(_of_episodes(config.demonstrations.trajectories, config.agent))
+        found.update(_of_episodes(config.demonstrations.trajectories, agent))
     return found
-
-
-def _around(agent: AgentConfig, skills: bool) -> Iterator[str]:
-    """Texts of the templates, of the system message and the document."""
-    templates = Templates(agent.prompts)
-    yield _PLACE.sub(" ", templates.get(agent.template, of_a_turn=agent.windowed).template)
-    for name in _OF_SKILLS if skills else ():
-        yield _PLACE.sub(" ", templates.get(name).template)
-    yield agent.system or ""
-    if agent.document is not None:
-        yield read_document(agent.document)
 
 
 def _of_episodes(files: Files, agent: AgentConfig) -> Iterator[str]:

@@ -177,7 +177,7 @@ def find_policy(
         ConfigError, RunFolderError, ModelError: see `resolve_target`.
     """
     found = resolve_target(name, overrides, config=config, use_bank=use_bank)
-    return in_env(found, env, env_kwargs(overrides, resolve_env(env), found.config), overrides)
+    return in_env(found, env, env_kwargs(overrides, resolve_env(env), found.config.env), overrides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import ModelConfig, SkillTTRLConfig, Source, load_config, recipe_names, split_command
+from skill_ttrl.config import EnvConfig, ModelConfig, SkillTTRLConfig, Source, load_config, recipe_names, split_command
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, ModelError, RunFolderError, TrustError
@@ -337,17 +338,14 @@ def in_env(found: EvalTarget, env_id: str, kwargs: Mapping[str, Any], overrides:
     return replace(found, config=with_env_defaults(settings, playing=overrides))
 
 
-def env_kwargs(overrides: Sequence[str], env_id: str, trained: SkillTTRLConfig | None = None) -> dict[str, Any]:
+def env_kwargs(overrides: Sequence[str], env_id: str, trained: EnvConfig | None = None) -> dict[str, Any]:
     """Arguments of the environment: those that a run was trained with, where it was in the same one, then `env.kwargs`."""
     asked = load_config({}, [each for each in overrides if each.startswith("env.kwargs")]).env.kwargs
-    return {**(trained.env.kwargs if trained is not None and _plays(trained, env_id) else {}), **asked}
-
-
-def _plays(config: SkillTTRLConfig, env_id: str) -> bool:
-    try:
-        return resolve_env(config.env.id) == env_id
-    except EnvError:  # what it was trained in is not here: something else, then
-        return False
+    own: dict[str, Any] = {}
+    with suppress(EnvError):  # what it was trained in is not here: something else, then
+        if trained is not None and resolve_env(trained.id) == env_id:
+            own = trained.kwargs
+    return {**own, **asked}
 
 
 def decisive(config: SkillTTRLConfig) -> dict[str, Any]:

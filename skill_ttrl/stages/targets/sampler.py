@@ -438,7 +438,8 @@ def draw_samples(
             setup = PolicySetup(subject, tasks, use_bank)
             with open_sampler(setup, config.scale, progress, chunks=len(most)) as sampler:
                 plan = plan_samples(sampler.fitting, draws, size, config.rollout.max_batch_size)
-                rows = run_sampling_plan(plan, sampler.sample, folder, progress, _facts(known))
+                facts = {"trained_on": known and [list(problem) for problem, seen in known.items() if seen]}
+                rows = run_sampling_plan(plan, sampler.sample, folder, progress, facts)
                 if played is None:
                     played = sampler.controls()
                     if folder is not None:
@@ -508,7 +509,11 @@ def run_sampling_plan(
     unanswered: list[Group] = []
 
     def take(chunk: Chunk, there: int, groups: list[Group]) -> None:
-        waiting.extend(_graded(drawn(group, source=chunk.source, draw=chunk.draw.name)) for group in groups[there:])
+        for group in groups[there:]:
+            row = drawn(group, source=chunk.source, draw=chunk.draw.name)
+            # `is_correct` is for those who read the file; figures are made from answers.
+            graded = zip(row.samples, correctness(row), strict=True)
+            waiting.append(replace(row, samples=tuple(replace(each, is_correct=right) for each, right in graded)))
         if not rows and all_unanswered(groups):
             unanswered.extend(groups)
             if chunk is plan[-1] or sum(len(group.trajectories) for group in unanswered) >= ABORT_AFTER_FAILURES:
@@ -521,21 +526,14 @@ def run_sampling_plan(
         waiting.clear()
         progress.advance("sample", len(rows), {})
 
-    sample_chunks(
-        plan,
-        len(rows),
-        lambda left: sample([chunk for chunk, _ in left]),
-        take,
-        lambda _: _leaving(folder, len(rows), len(expected)),
-    )
+    def leaving(_: int) -> str:
+        if folder is None:
+            return "Stopped; nothing is saved. With --output DIR samples are saved as they are drawn."
+        return f"Stopped; {len(rows)} of {len(expected)} lines of samples are saved in {folder.path}. {SAME}"
+
+    sample_chunks(plan, len(rows), lambda left: sample([chunk for chunk, _ in left]), take, leaving)
     progress.finish("sample")
     return rows
-
-
-def _graded(row: TaskSamples) -> TaskSamples:
-    """The row with `is_correct` of each sample, for those who read the file; figures are made from answers."""
-    samples = zip(row.samples, correctness(row), strict=True)
-    return replace(row, samples=tuple(replace(sample, is_correct=right) for sample, right in samples))
 
 
 def _made_with(
@@ -571,20 +569,9 @@ def _known(subject: EvalTarget, tasks: Mapping[str, Sequence[Task]]) -> tuple[di
         return {(name, task.id): seen.holds(task, first) for name, own in tasks.items() for task in own}, ""
 
 
-def _facts(known: Mapping[tuple[str, str], bool] | None) -> dict[str, Any]:
-    """Which problems were trained on, for those who read the samples later."""
-    return {"trained_on": None if known is None else [list(problem) for problem, seen in known.items() if seen]}
-
-
 def _read(folder: SampleFolder, expected: Sequence[str] | None = None) -> list[TaskSamples]:
     return list(folder.read(TaskSamples, expected, lambda row: _name_of(row.source, row.draw, row.task)))
 
 
 def _name_of(source: str, draw: str, task: Task) -> str:
     return f"{task.id!r}{f' of {source}' if source else ''} ({draw})"
-
-
-def _leaving(folder: SampleFolder | None, done: int, total: int) -> str:
-    if folder is None:
-        return "Stopped; nothing is saved. With --output DIR samples are saved as they are drawn."
-    return f"Stopped; {done} of {total} lines of samples are saved in {folder.path}. {SAME}"
