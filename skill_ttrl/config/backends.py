@@ -193,7 +193,7 @@ class VLLMConfig(Section):
     """Share of the GPU's memory for the engine; the learner needs the rest."""
     tensor_parallel_size: int = Field(default=1, ge=1)
     weight_sync: Literal["full", "lora"] = "full"
-    """Weights sent to the engine after each step: all of them (adapters merged), or only the adapters."""
+    """Weights sent to a colocated engine after each step: all of them (adapters merged), or only the adapters. Servers get all of them."""
     enable_sleep_mode: bool = False
     """If engine and learner share a GPU: the engine releases its memory while the learner computes."""
     weight_transfer_dir: str | None = None

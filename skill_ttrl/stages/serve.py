@@ -86,10 +86,9 @@ def _options(config: SkillTTRLConfig, *, planned_lengths: bool) -> dict[str, Any
     from skill_ttrl.llm.vllm.checks import engine_length
     from skill_ttrl.llm.vllm.servers import weight_transfer_dir
 
-    vllm, lora = config.vllm, config.model.lora if config.vllm.weight_sync == "lora" else None
+    vllm = config.vllm
     options = vllm.model_dump() | {"dtype": DTYPES.get(config.runtime.precision, "auto")}
     options["weight_transfer_dir"] = str(weight_transfer_dir(vllm.weight_transfer_dir))
-    options["lora"] = None if lora is None else lora.r
     if planned_lengths:
         positions = getattr(load_model_config(config.model), "max_position_embeddings", None)
         options["max_model_len"] = engine_length(config, positions)
@@ -158,8 +157,7 @@ def find_model(path: str) -> str:
     found = find_checkpoint(folder)[1] if run else folder
     if (found / "adapter_config.json").is_file():
         raise ModelError(
-            f"{found} holds adapters without their base model. Serve the base model with --set vllm.weight_sync=lora --set "
-            "model.lora.r=RANK, or merge them first: skillttrl export RUN --merge-lora --output MODEL."
+            f"{found} holds adapters without their base model. Merge them first: skillttrl export RUN --merge-lora --output MODEL."
         )
     if not (found / "config.json").is_file():
         raise ModelError(f"{found} has no config.json, so it is neither a Hugging Face model nor a run.")

@@ -19,11 +19,15 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import decode_texts, end_ids
 from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.load import load_model_config, load_tokenizer
-from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS, CPU_CACHE_GB, LORA_RANKS
+from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS, CPU_CACHE_GB
 from skill_ttrl.types import Completion, FinishReason, derive_seed
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.backend import BackendContext
+
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Most ranks that vLLM makes room for; it takes none but these."""
 
 
 def check_fits(context: BackendContext) -> None:
@@ -48,7 +52,7 @@ def check_learnable(context: BackendContext) -> None:
             f"rollout.top_p={rollout.top_p:g}, rollout.top_k={rollout.top_k}: vLLM reports log-probs of the truncated distribution, "
             "but training needs the whole one. Set rollout.top_p=1 and rollout.top_k=0, or rollout.backend=hf."
         )
-    if settings.vllm.weight_sync != "lora":
+    if settings.vllm.weight_sync != "lora" or settings.vllm.mode == "server":
         return
     if lora is None and (trains or is_adapter(context.weights)):
         raise ConfigError(

@@ -31,7 +31,7 @@ import httpx
 from skill_ttrl.errors import ConfigError, EndpointError, WeightSyncError
 from skill_ttrl.llm.backend import BackgroundEventLoop, Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, open_thoughts
-from skill_ttrl.llm.models.weights import full_weights, trained_weights
+from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
 from skill_ttrl.llm.vllm.checks import (
     MAX_LOGPROB_DIFF,
@@ -41,13 +41,11 @@ from skill_ttrl.llm.vllm.checks import (
     check_prompt,
     check_sync,
     completions,
-    hands_adapters,
     learner_logprobs,
     read_policy,
     request_seed,
     sampling_fields,
 )
-from skill_ttrl.llm.vllm.engine import adapted_layers
 from skill_ttrl.types import Completion
 
 if TYPE_CHECKING:
@@ -71,7 +69,7 @@ class Server:
     address: str
     client: httpx.Client = field(repr=False)
     model: str = "policy"
-    """Name of what is sampled from: the model, or the newest adapter."""
+    """Name of the model in requests."""
     process: str | None = None
     """Of the process that has the present weights."""
     holds: bool = False
@@ -252,7 +250,7 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.glob("*-*"):
         owner = path.name.partition("-")[0]
         if owner.isdigit() and not Path("/proc", owner).exists() and time.time() - path.stat().st_mtime > STALE:
-            remove(path)
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -281,13 +279,13 @@ def weights_file(folder: Path, name: str, found: Iterable[tuple[str, Any]]) -> I
 
 
 def send_file(server: Server, version: str, path: Path) -> None:
-    """Have a server take all weights from a file.
+    """Have a server take all weights from a file, and drop what it computed with the old ones.
 
     Raises:
         ServerLost: it died over it.
-        WeightSyncError: it cannot take them, or keeps what it computed with the old ones.
+        WeightSyncError: it is well and refuses them, or keeps what it computed.
     """
-    with update_of(server):
+    try:
         server.post("/pause?mode=wait")
         try:
             server.post("/init_weight_transfer_engine", {"init_info": {}})
@@ -295,27 +293,23 @@ def send_file(server: Server, version: str, path: Path) -> None:
             server.post("/start_weight_update")
             server.post("/update_weights", {"update_info": {"path": str(path)}})
             server.post("/finish_weight_update", {"weight_version": version})
-            _drop_cache(server)
+            if server.post("/reset_prefix_cache").get("success") is not True:
+                raise WeightSyncError(
+                    f"{server.address} did not drop its prefix cache after the weight update, so the cache is from old weights. Does "
+                    "another run use the same server?"
+                )
         except BaseException:
             with contextlib.suppress(EndpointError, ServerLost):  # what went wrong before says more
                 server.post("/resume")
             raise
         server.post("/resume")
-
-
-def send_adapters(server: Server, version: str, path: Path) -> None:
-    """Have a server take the adapters of a folder; its requests name them from then on, and the older ones go. Raises as `send_file`."""
-    name = path.name
-    with update_of(server):
-        older = [each["id"] for each in server.get("/v1/models")["data"] if each.get("parent") is not None]
-        if name not in older:
-            server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
-        server.model = name
-        server.post("/update_weight_version", {"new_version": version})
-        for each in older:
-            if each != name:
-                server.post("/v1/unload_lora_adapter", {"lora_name": each})
-        _drop_cache(server)
+    except (EndpointError, ServerLost) as error:
+        if isinstance(error, ServerLost) and not server.is_well():
+            raise
+        raise WeightSyncError(
+            f"The weights could not be handed to {server.address}: {error} Servers that can take them are started by `skillttrl serve` "
+            "with the same model and vllm.weight_transfer_dir. See its log."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -330,35 +324,6 @@ def awake(server: Server, *, sleeps: bool) -> Iterator[None]:
         server.post("/resume")
 
 
-def _drop_cache(server: Server) -> None:
-    if server.post("/reset_prefix_cache").get("success") is not True:
-        raise WeightSyncError(
-            f"{server.address} did not drop its prefix cache after the weight update, so the cache is from old weights. Does another run use the same server?"
-        )
-
-
-@contextlib.contextmanager
-def update_of(server: Server) -> Iterator[None]:
-    """Turn a refusal by a server that is well into `WeightSyncError`."""
-    try:
-        yield
-    except (EndpointError, ServerLost) as error:
-        if isinstance(error, ServerLost) and not server.is_well():
-            raise
-        raise WeightSyncError(
-            f"The weights could not be handed to {server.address}: {error} Servers that can take them are started by `skillttrl serve` "
-            "with the same model, vllm.weight_sync and vllm.weight_transfer_dir. See its log."
-        ) from error
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder, where it is there."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 ORIGINAL = "default"
 """How vLLM calls the weights that it started with."""
 POLL = 1.0
@@ -366,7 +331,6 @@ POLL = 1.0
 T = TypeVar("T")
 MOST_ATTEMPTS = 3
 """Times that a request is sent; one that ends every server that takes it must not go round for ever."""
-Scores = list[list[float]]
 
 
 class ServerPool:
@@ -384,34 +348,23 @@ class ServerPool:
         self._names = (f"{os.getpid()}-{self._nonce}-{number}" for number in itertools.count())
         self._folder: Path | None = None
         """Where files pass; None before the first hand-over."""
-        self._adapters: Path | None = None
-        """The learner's adapters; they must stay as long as a server has them."""
 
     def broadcast_weights(self, policy_version: int) -> None:
         """Give every server the learner's weights.
 
         Raises:
-            ConfigError: adapters are to be handed over, and there are none, or on the output layer.
             WeightSyncError: a server does not take them, or differs from the learner afterwards.
             EndpointError: a server does not answer within `vllm.start_timeout`.
         """
-        model = self._context.loaded.model
         if self._folder is None:
             self._folder = weight_transfer_dir(self._config.weight_transfer_dir)
             remove_leftovers(self._folder)
-        older = self._adapters
         self.present = f"{self._nonce}:{policy_version}"
         for server in self.servers:
             server.holds = False
-        if hands_adapters(self._context):
-            adapted_layers(model)  # refuses those that no engine can follow
-            self._adapters = self._folder / next(self._names)
-            model.save_pretrained(self._adapters, state_dict=self._context.on_learner(trained_weights))
         with self._hand_over() as update, ThreadPoolExecutor(len(self.servers)) as threads:
             gaps = list(threads.map(lambda server: self.wait_for(server, partial(update, server)), self.servers))
         self.last_logprob_diff = max(gaps, key=lambda gap: gap.mean)
-        if older is not None:
-            remove(older)
 
     def wait_for(self, server: Server, work: Callable[[], T]) -> T:
         """Do `work` with a server as soon as it answers.
@@ -476,14 +429,7 @@ class ServerPool:
         if self._config.enable_sleep_mode and self._folder is not None:
             for server in self.servers:
                 with contextlib.suppress(ServerLost):  # its memory is free
-                    # 1 keeps the weights in main memory, 2 drops them.
-                    server.post(f"/sleep?level={1 if hands_adapters(self._context) else 2}&mode=wait")
-
-    def close(self) -> None:
-        """Remove the files written to the folder; the servers keep running."""
-        if self._adapters is not None:
-            remove(self._adapters)
-            self._adapters = None
+                    server.post("/sleep?level=2&mode=wait")  # which drops the weights: they will be sent again
 
     @contextlib.contextmanager
     def _hand_over(self) -> Iterator[Callable[[Server], LogprobDiff]]:
@@ -491,23 +437,18 @@ class ServerPool:
         assert self._folder is not None
         sequences = self._probe.sequences
         ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
-        with contextlib.ExitStack() as stack:
-            if self._adapters is not None:
-                send = partial(send_adapters, path=self._adapters)
-            else:
-                weights = weights_file(self._folder, next(self._names), self._context.on_learner(full_weights))
-                send = partial(send_file, path=stack.enter_context(weights))
-            yield lambda server: self._update(server, send, sequences, ours)
+        with weights_file(self._folder, next(self._names), self._context.on_learner(full_weights)) as path:
+            yield lambda server: self._update(server, path, sequences, ours)
 
     def _update(
-        self, server: Server, send: Callable[[Server, str], None], sequences: Sequence[Sequence[int]], ours: Scores
+        self, server: Server, path: Path, sequences: Sequence[Sequence[int]], ours: list[list[float]]
     ) -> LogprobDiff:
         assert self.present is not None
         with awake(server, sleeps=self._config.enable_sleep_mode):
-            send(server, self.present)
+            send_file(server, self.present, path)
         dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")
         theirs, most = prompt_logprobs(server, sequences), MAX_LOGPROB_DIFF[dtype]
-        gap = check_sync(ours, theirs, most, f"vllm.weight_sync={self._config.weight_sync} at {server.address}")
+        gap = check_sync(ours, theirs, most, f"at {server.address}")
         version, server.process = server.weight_version()
         if version != self.present:
             raise ServerLost(f"{server.address} has weights of version {version} right after their update")
@@ -671,9 +612,8 @@ class VLLMServerBackend(TokenizerMixin):
         self._pool.sleep()
 
     def close(self) -> None:
-        """Remove the files written to the folder; the servers keep running."""
+        """End the connections; the servers keep running."""
         self._asking.close()
-        self._pool.close()
         self._client.close()
 
     def _served(self, server: Server) -> tuple[str, str, int]:

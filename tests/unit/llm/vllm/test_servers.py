@@ -342,7 +342,5 @@ def test_only_what_the_dead_have_left_long_ago_is_removed(tmp_path: Path) -> Non
         (tmp_path / name).write_text("")
         if name.endswith("old"):
             os.utime(tmp_path / name, (old, old))
-    (tmp_path / f"{gone}-folder").mkdir()
-    os.utime(tmp_path / f"{gone}-folder", (old, old))
     remove_leftovers(tmp_path)
     assert {each.name for each in tmp_path.iterdir()} == {f"{gone}-new", f"{os.getpid()}-old", "mine-old"}
