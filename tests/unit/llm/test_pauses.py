@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend
@@ -117,17 +115,6 @@ def test_sampled_tokens_count_against_the_length_and_inserted_ones_do_not() -> N
     backend.generate = watched  # type: ignore[method-assign]
     run(backend, lambda pauses: ["x" * 100] * len(pauses))
     assert seen == [None, 40 - len("123456</ask>")]
-
-
-@given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), max_size=4), st.text(max_size=8))
-def test_what_was_written_is_the_text_without_what_was_inserted(pairs: list[tuple[str, str]], last: str) -> None:
-    text, spans = "", []
-    for own, told in pairs:
-        text += own
-        spans.append((len(text), len(text) + len(told)))
-        text += told
-    done = Completion(text + last, (), (), "stop", inserted_spans=tuple(spans))
-    assert done.model_text == "".join(own for own, _ in pairs) + last
 
 
 @pytest.fixture(scope="module")

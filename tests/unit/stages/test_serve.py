@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,15 +90,6 @@ def test_a_port_in_use_is_said_before_anything_is_started(tmp_path: Path) -> Non
             plan(**serving(tmp_path, port=port))
     with pytest.raises(ConfigError, match="/no/such/python"):
         plan(**serving(tmp_path, python="/no/such/python"))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="this environment has vLLM")
-def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
-    words = ["serve", str(model_folder(tmp_path / "model")), "--port", str(free_port())]
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 5 and "has no vLLM. Install it there" in done.stderr and "--python" in done.stderr
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.hf import HFBackend, sample_seeds, sample_token, truncate
+from skill_ttrl.llm.hf import HFBackend, HFCopyBackend, sample_seeds, sample_token, truncate
 from skill_ttrl.rl.batch import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, Message, Step, Task, Trajectory
@@ -198,3 +198,17 @@ def test_prompts_that_cannot_be_continued(backend: HFBackend) -> None:
         sample(backend, ["x" * 300])
     with pytest.raises(ModelError, match="is empty"):
         wait_for(backend.generate([Request(token_ids=())], Sampling(), seed=0))
+
+
+def test_a_copy_samples_with_the_weights_of_the_last_hand_over(tiny_model: tuple[Any, Any]) -> None:
+    learner = deepcopy(tiny_model[0]), tiny_model[1]
+    own, copied = HFBackend(*learner), HFCopyBackend(*learner)
+    first = sample(own, RAGGED)
+    assert sample(copied, RAGGED) == first
+    with torch.no_grad():
+        for each in learner[0].parameters():
+            each += 0.05 * torch.sin(torch.arange(each.numel(), dtype=each.dtype)).view_as(each)
+    assert sample(copied, RAGGED) == first, "the learner has moved on, the copy has not"
+    copied.update_weights(1)
+    own.update_weights(1)
+    assert sample(copied, RAGGED) == sample(own, RAGGED) != first

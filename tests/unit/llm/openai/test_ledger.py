@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
+from skill_ttrl.config import EndpointConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError
-from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import CHAT, EMBEDDINGS, Client
 from skill_ttrl.llm.openai.ledger import (
     CountedRequest,
@@ -25,8 +24,6 @@ from skill_ttrl.llm.openai.ledger import (
     annotate_budget_error,
     cost_of,
     counted_request,
-    current_ledger,
-    track_usage,
 )
 
 
@@ -42,19 +39,6 @@ def test_a_spent_budget_says_so(bound: dict[str, float]) -> None:
     ledger.record(entry())
     with pytest.raises(BudgetError, match=r"30 tokens in 2 requests, cost 1, with endpoints\.max"):
         ledger.check()
-
-
-def test_the_ledger_belongs_to_the_context_that_opened_it() -> None:
-    async def now() -> Ledger:
-        return current_ledger()
-
-    async def in_a_notebook() -> Ledger:
-        return wait_for(now())  # a loop is running: the work goes to a thread
-
-    with track_usage(None, EndpointsConfig()) as ledger:
-        assert wait_for(now()) is ledger and asyncio.run(in_a_notebook()) is ledger
-        with ThreadPoolExecutor() as pool:
-            assert pool.submit(current_ledger).result() is not ledger
 
 
 def test_prices_are_per_million_tokens() -> None:

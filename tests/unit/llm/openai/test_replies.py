@@ -93,17 +93,6 @@ def test_tokens_are_taken_as_the_server_counts_them_and_nonsense_is_nothing() ->
     assert read_reply(body).usage == Usage()
 
 
-def test_log_probs_are_whole_or_none() -> None:
-    entries = [{"logprob": -0.5}, {"logprob": -1}]
-    assert read_reply(chat(logprobs={"content": entries})).choices[0].logprobs == (-0.5, -1.0)
-    assert read_reply(chat(logprobs={"content": [*entries, {"logprob": None}]})).choices[0].logprobs is None
-
-
-def test_vectors_are_put_in_order() -> None:
-    rows = [{"index": 1, "embedding": [2, 2]}, {"index": 0, "embedding": [1, 1]}]
-    assert read_embeddings({"data": rows}, 2) == [[1.0, 1.0], [2.0, 2.0]]
-
-
 @pytest.mark.parametrize(
     "text",
     [
