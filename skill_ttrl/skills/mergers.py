@@ -215,8 +215,6 @@ RARE = 0.25
 MIN_WORDS = 3
 """Words (not numbers or signs) that it has at least."""
 MAX_SENTENCES = 2
-RUN_LENGTHS = range(4, 13)
-"""Words of a run."""
 MAX_SOLUTIONS = 64
 MAX_CHARS = 6000
 """Only so many solutions, and so much of each, is read: the work is bounded."""
@@ -231,7 +229,7 @@ _SET_PHRASES = re.compile(
 
 
 def technique(problem: str, winners: Sequence[str], losers: Sequence[str]) -> str | None:
-    """Extract the sentences, or else the longest run of words, that the winners' solutions share; None if there are none.
+    """Extract the sentences that the winners' solutions share; None if there are none.
 
     Args:
         problem: text of the task; sentences that only repeat it are no technique.
@@ -240,42 +238,24 @@ def technique(problem: str, winners: Sequence[str], losers: Sequence[str]) -> st
     """
     if len(winners) < MIN_WINNERS:
         return None
+    given = set(normalized_tokens(_NUMBER.sub("n", problem)))
     won, lost = (
-        [_readable(text) for text in winners[:MAX_SOLUTIONS]],
-        [_readable(text) for text in losers[:MAX_SOLUTIONS]],
+        [{normalized_tokens(part): part for part in sentences(_readable(text))} for text in texts[:MAX_SOLUTIONS]]
+        for texts in (winners, losers)
     )
-    given = set(normalized_tokens(_abstract(problem)))
-    parts = [{normalized_tokens(part): part for part in sentences(text)} for text in won]
-    shared = _shared(
-        [set(each) for each in parts], [{normalized_tokens(part) for part in sentences(text)} for text in lost]
-    )
-    good = {key: score for key, score in shared.items() if _says_something(key, given)}
+    inside, outside = (Counter(key for parts in solutions for key in parts) for solutions in (won, lost))
+    good: dict[tuple[str, ...], float] = {}
+    for key, count in inside.items():
+        high, low = count / len(won), outside[key] / max(len(lost), 1)
+        if count >= MIN_WINNERS and high > MOST and low <= RARE and _says_something(key, given):
+            good[key] = high - low
     best = sorted(good, key=lambda key: (-good[key], -len(key), key))[:MAX_SENTENCES]
-    if best:
-        wordings = {key: min(each[key] for each in parts if key in each) for key in best}
-        speaker = next(each for each in parts if best[0] in each)
-        order = sorted(best, key=lambda key: list(speaker).index(key) if key in speaker else len(speaker))
-        return " ".join(wordings[key].rstrip(":,;") for key in order)
-    return _run(won, lost, given)
-
-
-def _run(won: Sequence[str], lost: Sequence[str], given: set[str]) -> str | None:
-    """The longest run of words that is shared as a sentence should be."""
-    shared = _shared([_runs(text) for text in won], [_runs(text) for text in lost])
-    good = [run for run in shared if _says_something(run, given)]
-    best = sorted(good, key=lambda run: (-len(run), -shared[run], run))
-    return " ".join(best[0]) if best else None
-
-
-def _shared(won: Sequence[set[tuple[str, ...]]], lost: Sequence[set[tuple[str, ...]]]) -> dict[tuple[str, ...], float]:
-    """Return the keys that most of `won` and few of `lost` contain, each with the difference of the two shares."""
-    inside, outside = Counter(key for keys in won for key in keys), Counter(key for keys in lost for key in keys)
-    shares = {key: (count / len(won), outside[key] / max(len(lost), 1)) for key, count in inside.items()}
-    return {
-        key: high - low
-        for key, (high, low) in shares.items()
-        if inside[key] >= MIN_WINNERS and high > MOST and low <= RARE
-    }
+    if not best:
+        return None
+    wordings = {key: min(parts[key] for parts in won if key in parts) for key in best}
+    speaker = next(list(parts) for parts in won if best[0] in parts)
+    order = sorted(best, key=lambda key: speaker.index(key) if key in speaker else len(speaker))
+    return " ".join(wordings[key].rstrip(":,;") for key in order)
 
 
 def _says_something(key: tuple[str, ...], given: set[str]) -> bool:
@@ -285,23 +265,9 @@ def _says_something(key: tuple[str, ...], given: set[str]) -> bool:
     return len(words) >= MIN_WORDS and 2 * len(new) >= len(words) and not _SET_PHRASES.search(" ".join(key))
 
 
-def _runs(text: str) -> set[tuple[str, ...]]:
-    """Runs of words, each within a sentence without set phrases."""
-    found: set[tuple[str, ...]] = set()
-    for part in (part for part in sentences(text) if not _SET_PHRASES.search(part)):
-        words = part.split()
-        for length in RUN_LENGTHS:
-            found |= {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
-    return found
-
-
 def _readable(text: str) -> str:
     """A solution without answers and tags, numbers as `n`."""
-    return _abstract(_ANSWERS.sub(" ", text[:MAX_CHARS]))
-
-
-def _abstract(text: str) -> str:
-    return _NUMBER.sub("n", text)
+    return _NUMBER.sub("n", _ANSWERS.sub(" ", text[:MAX_CHARS]))
 
 
 REQUEST_CHARS = 48_000

@@ -23,7 +23,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,6 @@ from skill_ttrl.skills.embedders import EMBED_CHARS, Embedder, Vectors, make_emb
 from skill_ttrl.skills.log import BankSettings, Fallback, Mode, Searched
 from skill_ttrl.skills.types import round_robin
 from skill_ttrl.types import Skill, Tier
-
-if TYPE_CHECKING:
-    from skill_ttrl.skills.chroma import ChromaIndex
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
@@ -360,7 +357,9 @@ class BankView:
         found = by_type(self.retriever, self.snapshot, queries, None, k)
         if any(query.notes for query in queries):
             own = self.retriever.rank([query.text for query in queries], [query.notes for query in queries], k)
-            found = [_together(*pair, k) for pair in zip(found, own, strict=True)]
+            for place, notes in enumerate(own):  # a note that is in the bank by now counts once
+                by_id = {hit.skill.id: hit for hit in (*notes, *found[place])}
+                found[place] = sorted(by_id.values(), key=lambda hit: (-hit.score, hit.skill.id))[:k]
         return [tuple(hit.skill for hit in hits) for hits in found]
 
     def select_for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
@@ -374,20 +373,24 @@ class BankView:
             kinds = {query.task_type: by_template(self.snapshot, query.task_type, k) for query in queries}
             return [tuple(round_robin(kinds[query.task_type])) for query in queries]
         tiers = [by_type(self.retriever, self.snapshot, queries, tier, POOL * k) for tier in TIERS]
-        success = mean_success(self.snapshot)
-        columns = ([_by_record(hits[place], success) for hits in tiers] for place in range(len(queries)))
+        uses = sum(skill.stats.uses for skill in self.snapshot)
+        successes = sum(skill.stats.successes for skill in self.snapshot)
+        success = successes / uses if successes else None
+
+        def worth(hit: Hit) -> float:
+            """A score below 0 stays as it is: a good record must not make it worse."""
+            return hit.score * lift(hit.skill, success) if hit.score > 0 else hit.score
+
+        columns = (
+            [[hit.skill for hit in sorted(hits[place], key=worth, reverse=True)] for hits in tiers]
+            for place in range(len(queries))
+        )
         return [tuple(round_robin(each)[:k]) for each in columns]
 
 
-def mean_success(snapshot: Snapshot) -> float | None:
-    """Success per use over all skills, in [0, 1]; None where nothing was used yet, or never with success."""
-    uses = sum(skill.stats.uses for skill in snapshot)
-    successes = sum(skill.stats.successes for skill in snapshot)
-    return successes / uses if successes else None
-
-
 def lift(skill: Skill, success: float | None) -> float:
-    """How much better than the mean `success` of its bank a skill serves, with `PRIOR_USES` uses of that mean added; 1 if unused.
+    """How much better than its bank's mean success per use (None: none yet) a skill serves, with `PRIOR_USES` uses of that mean added; 1 if
+    unused.
 
     Scores of general skills hardly differ in what they say of a task: without the record, the one that shares the most words
     fills nearly all prompts, however it serves.
@@ -396,19 +399,6 @@ def lift(skill: Skill, success: float | None) -> float:
         return 1.0
     stats = skill.stats
     return (stats.successes / success + PRIOR_USES) / (stats.uses + PRIOR_USES)
-
-
-def _by_record(hits: Sequence[Hit], success: float | None) -> list[Skill]:
-    """Best first; equal ones stay in their order. A score below 0 stays as it is: a good record must not make it worse."""
-    weighed = [hit.score * lift(hit.skill, success) if hit.score > 0 else hit.score for hit in hits]
-    order = sorted(range(len(hits)), key=lambda place: -weighed[place])
-    return [hits[place].skill for place in order]
-
-
-def _together(found: Sequence[Hit], own: Sequence[Hit], k: int) -> list[Hit]:
-    """Return the best of the bank and of a rollout's own notes; a note that is in the bank by now counts once."""
-    by_id = {hit.skill.id: hit for hit in (*own, *found)}
-    return sorted(by_id.values(), key=lambda hit: (-hit.score, hit.skill.id))[:k]
 
 
 def by_type(

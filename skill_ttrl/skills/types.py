@@ -146,7 +146,6 @@ class CaseCollector:
         self._samples: dict[tuple[str, str], SeededSample[tuple[int, Case]]] = {}
         self._counts: dict[str, Counter[str]] = defaultdict(Counter)
         self._number = 0
-        self._stated = False
         self.envs: set[str] = set()
 
     def add(self, trajectory: Trajectory) -> None:
@@ -158,7 +157,6 @@ class CaseCollector:
         if trajectory.error is not None or not trajectory.steps:
             self._counts[case.task_type]["failed"] += 1
             return
-        self._stated = self._stated or bool(case.task)
         outcome = "won" if case.won else "lost"
         self._counts[case.task_type][outcome] += 1
         sample = self._samples.setdefault((case.task_type, outcome), SeededSample(MOST_CASES))
@@ -189,14 +187,6 @@ class CaseCollector:
         failed = sum(each["failed"] for each in self._counts.values())
         if failed:
             notes.append(f"{failed} of {self._number} episodes failed with an error or have no step; they are ignored.")
-        for (kind, how), sample in sorted(self._samples.items(), key=lambda item: (item[0][0], item[0][1] == "won")):
-            there = self._counts[kind][how]
-            if there > len(sample.items):
-                notes.append(
-                    f"{kind or NO_TYPE}: using {len(sample.items)} of {there:,} {how} episodes, sampled evenly."
-                )
-        if self._number > failed and not self._stated:
-            notes.append("No episode states its task, so skills cannot refer to the objects of a task.")
         return notes
 
 

@@ -7,7 +7,7 @@ an update that does not fit, or a language model that gives no usable answer, le
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,22 +45,14 @@ class Samples:
     """Groups of one step, and which of their rollouts won."""
 
     step: int | None
-    groups: tuple[Group, ...]
-    winners: tuple[tuple[bool, ...], ...]
-    digests: tuple[str, ...]
-    """Of each group (`group_digest`)."""
+    rows: list[tuple[Group, Sequence[bool], str]]
+    """Each group with its winners and its `group_digest`."""
 
     @classmethod
-    def of(cls, step: int | None, groups: Sequence[Group], winners: Sequence[Sequence[bool]]) -> Samples:
+    def of(cls, step: int | None, groups: Sequence[Group], winners: Iterable[Sequence[bool]]) -> Samples:
         """The groups of a step."""
-        digests = tuple(group_digest(group, step) for group in groups)
-        return cls(step, tuple(groups), tuple(map(tuple, winners)), digests)
-
-    def without(self, known: Collection[str]) -> Samples:
-        """The unknown ones."""
-        rows = zip(self.groups, self.winners, self.digests, strict=True)
-        new = [row for row in rows if row[2] not in known]
-        return Samples(self.step, *(tuple(column) for column in (zip(*new, strict=True) if new else ((), (), ()))))
+        pairs = zip(groups, winners, strict=True)
+        return cls(step, [(group, wins, group_digest(group, step)) for group, wins in pairs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +97,7 @@ def _from_records(path: Path) -> list[Samples]:
             raise DataError(f"{place}: 'responses' must be a list of at least one text.")
         task = Task(id=name, env_id="", task_type=task_type)
         groups.append(Group(task, tuple(_answered(task, problem, text) for text in responses)))
-    winners = tuple(majority_vote(group.answers).matches for group in groups)
-    return [Samples.of(None, groups, winners)]
+    return [Samples.of(None, groups, [majority_vote(group.answers).matches for group in groups])]
 
 
 def _answered(task: Task, problem: str, text: str) -> Trajectory:
@@ -128,7 +119,7 @@ def _from_trajectories(path: Path, notes: list[str]) -> list[Samples]:
     found = []
     for (_, step), tasks in rollouts.items():
         groups = [Group(rows[0].task, tuple(rows)) for rows in tasks.values()]
-        found.append(Samples.of(step, groups, list(map(_winners, groups))))
+        found.append(Samples.of(step, groups, map(_winners, groups)))
     return found
 
 
@@ -207,7 +198,7 @@ def run(
     ):
         before, known = opened.snapshot(), merged_samples(opened.history())
         notes += _merged_before(samples, known, bank)
-        samples = [part.without(known) for part in samples]
+        samples = [replace(part, rows=[row for row in part.rows if row[2] not in known]) for part in samples]
         with ledger.phase("merge"):
             updates, after, report = _plan(samples, before, rules, opened.settings.max_skills)
         tested = gate(before, after) if gate is not None and content_changes(before, after) else None
@@ -220,13 +211,13 @@ def run(
     trouble = report.trouble()
     notes += [trouble] if trouble else []
     notes += [] if tested is None else [verdict(tested)]
-    if tested is None and not updates and any(part.groups for part in samples):
+    if tested is None and not updates and any(part.rows for part in samples):
         notes.append("Nothing to merge: no winner changed or used a skill of the bank.")
     return MergeResult(
         source=str(source),
         bank=str(bank),
         dry_run=dry_run,
-        groups=sum(len(part.groups) for part in samples),
+        groups=sum(len(part.rows) for part in samples),
         skills_before=len(before),
         skills_after=len(after),
         version=after.version,
@@ -243,7 +234,7 @@ def _refuse_foreign(samples: Sequence[Samples], source: Path, config: SkillTTRLC
     splits = config.training_splits
     if source.is_dir():  # the run's own config states what the run trains on
         splits |= load_config(source / "config.yaml").training_splits
-    rollouts = (each for part in samples for group in part.groups for each in group.trajectories)
+    rollouts = (each for part in samples for group, *_ in part.rows for each in group.trajectories)
     refuse_leak(foreign_splits(rollouts, splits, str(source)))
 
 
@@ -253,17 +244,20 @@ def _plan(
     """Merge step by step into a copy in memory: the updates, the bank after them, and the counts over all."""
     copy, report = SkillBank.from_snapshot(bank, max_skills=max_skills), MergeReport()
     for part in samples:
-        changes, counts = merge_groups(part.groups, part.winners, copy.snapshot(), rules, round=part.step)
+        groups = [group for group, _, _ in part.rows]
+        changes, counts = merge_groups(
+            groups, [wins for _, wins, _ in part.rows], copy.snapshot(), rules, round=part.step
+        )
         report += counts
         if changes:
-            tasks = dict.fromkeys(group.task.id for group in part.groups)
-            copy.apply(changes, reason="merge", evidence=tasks, round=part.step, samples=part.digests)
+            tasks = dict.fromkeys(group.task.id for group in groups)
+            copy.apply(changes, reason="merge", evidence=tasks, round=part.step, samples=[row[2] for row in part.rows])
     return tuple(copy.history()), copy.snapshot(), report
 
 
 def _merged_before(samples: Sequence[Samples], known: Mapping[str, int], bank: str | Path) -> list[str]:
     """A sentence on the groups that are in the bank already; none where all are new."""
-    digests = [digest for part in samples for digest in part.digests]
+    digests = [row[2] for part in samples for row in part.rows]
     versions = sorted({known[digest] for digest in digests if digest in known})
     if not versions:
         return []
