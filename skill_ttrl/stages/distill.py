@@ -92,14 +92,31 @@ def distill_into(
     progress = progress or SilentProgress()
     name = config.distill.teacher
     teacher = make_teacher(name, models=models)
-    collector, notes = _collected(trajectories, config)
-    cases = collector.cases()
+    skills = config.skills or SkillsConfig()
+    collector, foreign = CaseCollector(skills.type_names, config.seed), ForeignSplits(config.training_splits)
+    for trajectory in trajectories:
+        foreign.take(trajectory)
+        collector.add(trajectory)
+    refuse_leak(foreign.found("The distilled bank"))
+    cases, notes = collector.cases(), collector.notes()
     result = teacher.distill(cases, config.distill)
     if not isinstance(result, TeacherResult):
         raise ConfigError(
             f"The teacher {name!r} must return a TeacherResult, not {type(result).__name__} (distill.teacher)."
         )
-    admitted = admit(result.drafts, bank.snapshot(), _rules(bank, config), step=round)
+    # Distilling adds skills and changes none. What is counted is worded alike: only a model's texts are compared by similarity.
+    compares = skills.dedup_threshold is not None and name != "heuristic"
+    embedder = bank.retriever.embedder if compares else None
+    rules = AdmissionRules(
+        SOURCE,
+        max_text_chars=TEXT_CHARS,
+        rewrites=False,
+        room=bank.settings.max_skills,
+        room_settings=f"skills.max_skills={bank.settings.max_skills}",
+        similarity=None if embedder is None else embedding_similarity(embedder.embed),
+        threshold=skills.dedup_threshold or 1.0,
+    )
+    admitted = admit(result.drafts, bank.snapshot(), rules, step=round)
     notes += [*result.notes, *admitted.fusions]
     notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]
     new = [change.after for change in admitted.changes if change.after is not None]
@@ -206,33 +223,6 @@ def _cause(cases: Sequence[Case], result: TeacherResult, admitted: Admitted, con
     return (
         f"the {len(cases)} episodes, won and lost, differ in no action that can be counted. Collect more of both "
         "(skillttrl collect), or ask a language model: --teacher openai."
-    )
-
-
-def _collected(trajectories: Iterable[Trajectory], config: SkillTTRLConfig) -> tuple[CaseCollector, list[str]]:
-    """A sample of the episodes, and notes on them; raises `DataError` where one is of a task that is not for training."""
-    collector = CaseCollector((config.skills or SkillsConfig()).type_names, config.seed)
-    foreign = ForeignSplits(config.training_splits)
-    for trajectory in trajectories:
-        foreign.take(trajectory)
-        collector.add(trajectory)
-    refuse_leak(foreign.found("The distilled bank"))
-    return collector, collector.notes()
-
-
-def _rules(bank: SkillBank, config: SkillTTRLConfig) -> AdmissionRules:
-    """Distilling adds skills and changes none. What is counted is worded alike: only a model's texts are compared by similarity."""
-    threshold = (config.skills or SkillsConfig()).dedup_threshold
-    compares = threshold is not None and config.distill.teacher != "heuristic"
-    embedder = bank.retriever.embedder if compares else None
-    return AdmissionRules(
-        SOURCE,
-        max_text_chars=TEXT_CHARS,
-        rewrites=False,
-        room=bank.settings.max_skills,
-        room_settings=f"skills.max_skills={bank.settings.max_skills}",
-        similarity=None if embedder is None else embedding_similarity(embedder.embed),
-        threshold=threshold or 1.0,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from skill_ttrl.config import GateConfig
@@ -38,16 +38,14 @@ TestChange = Callable[[Snapshot, Snapshot], GateOutcome]
 
 @dataclass
 class BankGate:
-    """The gate of a run in progress: scores versions of a bank on tasks with the policy as it is. Scores are cached until `clear`."""
+    """The gate of a run in progress: scores versions of a bank on tasks with the policy as it is."""
 
     config: GateConfig
     tasks: Sequence[Task]
     worker: RolloutWorker
     """Its environments are the gate's own."""
     rollouts: int = 0
-    """Rollouts since `clear`."""
-    _known: dict[tuple[int, int, str], tuple[Snapshot, list[float | None]]] = field(default_factory=dict)
-    """Scores by the identity of the version, the seed and the first task; each holds its version, so that no other gets its identity."""
+    """Rollouts so far."""
 
     def score(self, version: BankView, tasks: Sequence[Task], *, seed: int) -> list[float | None]:
         """Mean success of each task with a version of the bank, in [0, 1]; None where no rollout could be scored.
@@ -55,24 +53,15 @@ class BankGate:
         Raises:
             EndpointError, EnvError: all rollouts failed.
         """
-        key = (id(version.snapshot), seed, tasks[0].id)
-        if key not in self._known:
-            count, sampling = self.config.rollouts_per_task, self.worker.sampling
-            sampling = replace(sampling, temperature=self.config.temperature or sampling.temperature)
-            groups = self.worker.with_bank(version).generate_rollouts(tasks, count, sampling, seed)
-            refuse_failure(groups)
-            self.rollouts += count * len(tasks)
-            self._known[key] = version.snapshot, [self._task_score(group) for group in groups]
-        return self._known[key][1]
-
-    def _task_score(self, group: Group) -> float | None:
-        """Success of a task's rollouts, in [0, 1]; failed ones are left out. None where none is left."""
-        return mean_score([float(env_success(each) or 0.0) for each in group.trajectories if each.error is None])
-
-    def clear(self) -> None:
-        """Forget the scores: the policy has changed."""
-        self.rollouts = 0
-        self._known.clear()
+        count, sampling = self.config.rollouts_per_task, self.worker.sampling
+        sampling = replace(sampling, temperature=self.config.temperature or sampling.temperature)
+        groups = self.worker.with_bank(version).generate_rollouts(tasks, count, sampling, seed)
+        refuse_failure(groups)
+        self.rollouts += count * len(tasks)
+        return [
+            mean_score([float(env_success(each) or 0.0) for each in group.trajectories if each.error is None])
+            for group in groups
+        ]
 
     def test(self, bank: RunBank, before: Snapshot, after: Snapshot, seed: int) -> GateOutcome:
         """Compare two versions of the bank on the gate's tasks."""
@@ -117,7 +106,7 @@ def decide_changes(run: Run, gate: BankGate | None, evolver: Evolver | None, ste
     if step + 1 == run.config.rl.steps or (step + 1) % gate.config.every == 0:
         now, wanted = bank.bank.snapshot(), bank.target.snapshot()
         if changes := content_changes(now, wanted):
-            gate.clear()
+            gate.rollouts = 0
             outcome = gate.test(bank, now, wanted, derive_seed(run.config.seed, "gate", step))
             metrics = _record(run, step, (now.version, wanted.version), changes, outcome)
             metrics["gate/rollouts"] = float(gate.rollouts)

@@ -126,7 +126,11 @@ class RunBank:
 
     def _merge(self, groups: Sequence[Group], step: int, warn: Warn) -> dict[str, float]:
         report = MergeReport()
-        named = [replace(group, task=self._named(group.task)) for group in groups]
+        names = self.config.type_names  # new skills are found again under the bank's name of their type
+        tasks = [
+            replace(group.task, task_type=names.get(group.task.task_type, group.task.task_type)) for group in groups
+        ]
+        named = [replace(group, task=task) for group, task in zip(groups, tasks, strict=True)]
         try:
             with bank_unchanged(UNCHANGED):
                 changes, report = merge_groups(
@@ -162,7 +166,7 @@ class RunBank:
         A bank by others names types in its own words: without `skills.type_names` its skills for types are left out.
         """
         kinds = {task.task_type for task in tasks}
-        here = {self._named_type(kind) for kind in kinds}
+        here = {self.config.type_names.get(kind, kind) for kind in kinds}
         lost = [each for each in self.bank if each.tier != "general" and each.task_type not in {"", *here}]
         if not lost or "" in kinds:
             return ""
@@ -171,13 +175,6 @@ class RunBank:
             f"{len(lost)} of {len(self.bank)} skills in the bank are for task types that this run does not have ({theirs}), so no "
             f"prompt shows them. Its types: {', '.join(sorted(kinds))}. skills.type_names maps the bank's names."
         )
-
-    def _named_type(self, kind: str) -> str:
-        return self.config.type_names.get(kind, kind)
-
-    def _named(self, task: Task) -> Task:
-        """The task with its type as the bank calls it: new skills are found again under that name."""
-        return replace(task, task_type=self._named_type(task.task_type))
 
     def _count_uses(self, groups: Sequence[Group], step: int) -> None:
         """Count for each skill the rollouts that got it, and those of them that succeeded; evolution evicts by these counts."""
@@ -194,10 +191,10 @@ class RunBank:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the bank for a checkpoint, JSON-able."""
-        pending = (
-            {} if self.draft is None else {"bank_pending": [json.loads(to_json(each)) for each in self.undecided()]}
-        )
-        return {"bank_version": self.bank.version, **pending}
+        state: dict[str, Any] = {"bank_version": self.bank.version}
+        if self.draft is not None:
+            state["bank_pending"] = [json.loads(to_json(each)) for each in self.draft.history()]
+        return state
 
     def start_draft(self, pending: Iterable[BankUpdate] = ()) -> None:
         """Collect changes from here on for a gate, beginning with those that a checkpoint holds."""
@@ -207,7 +204,7 @@ class RunBank:
 
     def accept_draft(self) -> None:
         """Apply the draft's updates as they are, and start the next draft."""
-        for update in self.undecided():
+        for update in () if self.draft is None else self.draft.history():
             self.bank.apply(update)
         self.start_draft()
 
@@ -216,10 +213,6 @@ class RunBank:
         if counted := usage_changes(self.bank.snapshot(), self.target.snapshot()):
             self.bank.apply(counted, reason="use", round=step)
         self.start_draft()
-
-    def undecided(self) -> list[BankUpdate]:
-        """Updates of the draft, in order."""
-        return [] if self.draft is None else self.draft.history()
 
     def summary(self) -> dict[str, Any]:
         """Fields of the run's summary."""
