@@ -147,30 +147,6 @@ def format_of(path: str | Path, format: str | None = None) -> str:
     return name
 
 
-def holds_records(path: Path) -> bool:
-    """True if a path contains skills in one of the formats: judged by its name, JSON by its content.
-
-    A bank's folder contains none in this sense.
-    """
-    if path.is_dir() or path.name == SKILL_FILE:
-        return holds_skills(path if path.is_dir() else path.parent)
-    name = SUFFIXES.get(path.suffix.lower())
-    if name != "json":
-        return name is not None
-    try:
-        content = parse_json(path.read_bytes())
-    except (OSError, ValueError):
-        return False  # whoever reads it reports the problem
-    if isinstance(content, dict):
-        return is_skillrl(content) or isinstance(content.get("skills"), list)
-    if not isinstance(content, list):
-        return False
-    first = content[0] if content else {"text": "", "title": ""}
-    if not isinstance(first, dict) or first.keys() & {"task", "steps", "task_id", "problem"}:
-        return False
-    return bool(first.keys() & {*SPELLINGS["text"]} and first.keys() & {"skill_id", "mistake_id", "title", "tier"})
-
-
 # --- records ---
 
 

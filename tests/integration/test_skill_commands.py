@@ -188,20 +188,6 @@ def published_bank(tmp_path: Path, published: Path) -> Path:
     return tmp_path / "bank"
 
 
-@pytest.mark.parametrize(
-    ("form", "name"), [("json", "bank.json"), ("document", "x.md"), ("skillrl", "x.json"), ("agentskills", "folder")]
-)
-def test_inspect_shows_every_format_that_import_reads(
-    form: str, name: str, published_bank: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / name
-    assert skillttrl("skills", "export", published_bank, "-o", path, "--format", form).code == 0
-    found = skillttrl("inspect", path, "--json").json
-    assert (found["kind"], found["path"]) == ("skills", str(path))
-    assert {skill["text"] for skill in found["skills"]} == {"Use it.", "Look once."}
-    assert found["facts"]["skills"].startswith("2 (") and "Look once." in skillttrl("inspect", path).out
-
-
 def test_an_import_says_what_it_does_not_take(published_bank: Path, published: Path, tmp_path: Path) -> None:
     folder = tmp_path / "skills" / "pdf"
     (folder / "scripts").mkdir(parents=True)

@@ -55,40 +55,24 @@ def inspect_bank(path: str | Path, *, limit: int = 10) -> Inspection:
     """
     with look(path) as bank:
         now, folder = bank.snapshot(), bank_folder(path)
-        facts = {"version": now.version, "capacity": bank.settings.max_skills, "retrieval": _retrieval(bank)}
-        facts |= {"log": f"{(folder / LOG_FILE).stat().st_size:,} bytes"}
-        return _listed("bank", folder, facts, list(now), limit, bank.notices)
-
-
-def inspect_skill_file(path: Path, *, limit: int = 10) -> Inspection:
-    """The skills of a file or folder in any format that an import reads.
-
-    Raises:
-        SkillBankError: it cannot be read, or a record of it is no skill.
-    """
-    found = read_file(path)
-    twice = [name for name, count in Counter(skill.id for skill in found.skills).items() if count > 1]
-    notes = [f"ids that are given twice: {_cell(', '.join(twice))}"] if twice else []
-    return _listed("skills", path, {}, found.skills, limit, [*found.notices, *notes])
-
-
-def _listed(
-    kind: str, path: Path, facts: dict[str, Any], skills: Sequence[Skill], limit: int, notices: Sequence[str]
-) -> Inspection:
-    """The first skills in rows, all of them whole."""
+    skills, stats = list(now), [skill.stats for skill in now]
     tiers: Counter[str] = Counter(skill.tier for skill in skills)
-    uses, successes = sum(skill.stats.uses for skill in skills), sum(skill.stats.successes for skill in skills)
-    facts |= {
+    uses, successes = sum(each.uses for each in stats), sum(each.successes for each in stats)
+    facts = {
+        "version": now.version,
+        "capacity": bank.settings.max_skills,
+        "retrieval": _retrieval(bank),
+        "log": f"{(folder / LOG_FILE).stat().st_size:,} bytes",
         "skills": f"{len(skills)} ({', '.join(f'{tier} {tiers[tier]}' for tier in TIERS)})",
         "task types": ", ".join(sorted({_cell(skill.task_type) for skill in skills if skill.task_type})) or "none",
         "uses": f"{uses}, successful {successes}" + (f" ({successes / uses:.2f})" if uses else ""),
         "size": f"{sum(map(_size, skills)):,} characters",
         "flagged": sum(bool(skill.flags) for skill in skills),
     }
-    rows, notes = [_bank_row(skill) for skill in skills[:limit]], [*notices]
+    rows, notes = [_bank_row(skill) for skill in skills[:limit]], [*bank.notices]
     if len(rows) < len(skills):
         notes.append(f"showing {len(rows)} of {len(skills)} skills; --rows {len(skills)} shows all")
-    return Inspection(kind, str(path), facts, BANK_COLUMNS, rows, notes, skills)
+    return Inspection("bank", str(folder), facts, BANK_COLUMNS, rows, notes, skills)
 
 
 def run_bank(run: Path) -> str | None:

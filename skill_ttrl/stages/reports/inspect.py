@@ -18,11 +18,10 @@ from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, read_identity
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.skills.files import holds_records
 from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
 from skill_ttrl.stages.optimizing.summary import is_optimization, read_summary, summary_lines
-from skill_ttrl.stages.reports.bank import inspect_bank, inspect_skill_file, run_bank
+from skill_ttrl.stages.reports.bank import inspect_bank, run_bank
 from skill_ttrl.stages.reports.compare import OverSeeds, Seeds, is_seeds, read_evaluations, read_seeds, runs_in
 from skill_ttrl.stages.reports.summary_text import (
     Inspection,
@@ -65,15 +64,13 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
             return inspect_bank(path, limit=limit)
     if path.name == EVALUATION:
         return evaluation_inspection("evaluation", path, read_evaluations(path))
-    if holds_records(path):
-        return inspect_skill_file(path, limit=limit)
     if path.is_dir() and runs_in(path):
         return runs_inspection(path)
     if path.suffix == ".jsonl":
         return records_inspection(path, limit)
     raise RunFolderError(
         f"inspect does not know {path}. It reads a run folder (with run.json), a checkpoint (with {MANIFEST}), samples (with "
-        f"{IDENTITY}), a skill bank (with {BANK_FILE}), skills in a format of `skills import`, or a .jsonl "
+        f"{IDENTITY}), a skill bank (with {BANK_FILE}), or a .jsonl "
         "file. A config: skillttrl configs FILE --full."
     )
 
