@@ -15,7 +15,7 @@ import pytest
 
 from skill_ttrl.config import DistillConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError
+from skill_ttrl.errors import ConfigError, DataError, EndpointError, SkillBankError
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
@@ -66,17 +66,6 @@ def test_real_episodes_become_skills_that_are_true_of_them(played: Path, tmp_pat
         )
         assert set(update.evidence) == {task for skill in found.skills for task in skill.evidence}
         assert bank.retrieve("examine the pen with the desklamp")
-
-
-def test_a_file_that_is_cut_off_is_used_as_far_as_it_is_whole_and_it_is_said(played: Path, tmp_path: Path) -> None:
-    lines = played.read_bytes().splitlines(keepends=True)
-    torn = tmp_path / "torn.jsonl"
-    torn.write_bytes(b"".join(lines[:-1]) + lines[-1][:100])
-    whole = tmp_path / "whole.jsonl"
-    whole.write_bytes(b"".join(lines[:-1]))
-    found = run(torn, tmp_path / "bank")
-    assert any(f"({len(lines)}, 100 bytes)" in note for note in found.notes)
-    assert found.skills == run(whole, tmp_path / "other").skills
 
 
 @pytest.mark.parametrize(
@@ -328,14 +317,6 @@ def test_what_was_answered_is_not_asked_again(episodes: Path, tmp_path: Path) ->
         server._answer = speaks
         found, skills = learnt(episodes, tmp_path / "bank", config(server))
         assert len(skills) == 4 and found.usage["cached"] >= 3 and len(server.asked) - before == 1
-
-
-def test_where_the_budget_ends_nothing_is_written(episodes: Path, tmp_path: Path) -> None:
-    with serving() as server:
-        alone = ["endpoints.max_total_tokens=1", "endpoints.roles.teacher.max_concurrency=1", "skills.on_failure=skip"]
-        with pytest.raises(BudgetError, match=r"budget is spent.*The bank was not changed"):
-            run(episodes, tmp_path / "bank", teacher="openai", config=config(server, *alone))
-    assert not (tmp_path / "bank").exists()
 
 
 def test_hostile_skills_are_flagged_and_entries_beyond_the_number_asked_for_are_refused(

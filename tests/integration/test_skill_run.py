@@ -14,7 +14,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages import evaluate, merge, train
+from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.stages.targets.play import Reply
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -107,14 +107,6 @@ def test_changes_by_hand_are_copied_before_a_run_goes_back_and_it_is_said(
     assert not [
         text for text in again.texts if "other than the run changed" in text
     ]  # what the run itself did needs no copy
-
-
-def test_the_samples_of_a_run_are_in_its_bank_already(trained: Path, tmp_path: Path) -> None:
-    shutil.copytree(trained, tmp_path / "run")
-    records = read_jsonl(tmp_path / "run" / "metrics.jsonl")
-    assert all(row["skills_rejected"] >= 0 for row in records if row["phase"] == "rl")
-    found = merge.run(tmp_path / "run", tmp_path / "run" / "bank")
-    assert not found.updates and "groups of samples are in this bank already" in found.notes[0]
 
 
 def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

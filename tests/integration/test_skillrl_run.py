@@ -136,18 +136,6 @@ def test_coverage_is_of_the_episodes_that_are_imitated(whole: Path) -> None:
     assert sum(found["skills_shown"].values()) > 0
 
 
-def test_figures_and_summary_say_what_an_environment_says(whole: Path) -> None:
-    learnt = [row for row in rows(whole, "metrics.jsonl") if row["phase"] == "rl"]
-    assert len(learnt) == 2 and all({"success", "invalid_actions", "bank_skills"} <= row.keys() for row in learnt)
-    assert all(0 <= row["invalid_actions"] <= 1 for row in learnt)
-    found = summary_of(whole)
-    assert found["steps"] == {"sft": 2, "rl": 2}
-    assert found["by_type_before"].keys() == found["by_type_after"].keys() and len(found["by_type_after"]) == 2
-    assert {"accuracy_change", "skill_gain"} <= found["intervals"].keys() and found["accuracy_no_skills"] is not None
-    assert found["bank_skills"] > 0 and found["majority_after"] is None and not found["transductive"]
-    assert {"collect", "distill", "sft", "rl", "evaluate"} <= found["seconds"].keys()
-
-
 def test_demonstrations_are_chats_that_other_trainers_read(whole: Path) -> None:
     found = rows(whole, "demonstrations.jsonl")
     assert len(found) == 60

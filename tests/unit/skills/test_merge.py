@@ -12,16 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import ConfigError, EndpointError, SkillBankError
+from skill_ttrl.errors import EndpointError, SkillBankError
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
-from skill_ttrl.skills import mergers
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.merge import MergeRules, merge_groups, merged_samples
 from skill_ttrl.skills.mergers import (
-    MERGERS,
     Draft,
-    HeuristicMerger,
     LLMMerger,
     Merged,
     MergeReport,
@@ -96,14 +93,6 @@ def test_the_merger_gives_what_the_documentation_says() -> None:
     ]
     assert merged.useful_retrieval_ids == ("b",)
     assert merged.evolved_skills == (Draft("For composites use Euler.", "", (0,), "12"),)
-
-
-def test_mergers_are_found_by_name() -> None:
-    assert isinstance(make_merger("heuristic"), HeuristicMerger) and isinstance(
-        MERGERS.get("heuristic")(), HeuristicMerger
-    )
-    with pytest.raises(ConfigError, match="without merge"):
-        make_merger("builtins:dict")
 
 
 # --- competing evolutions ---
@@ -349,18 +338,6 @@ def test_proposals_become_what_the_model_makes_of_them() -> None:
     assert found.skipped == () and (found.asked.requests, found.asked.failed) == (1, 0)
 
 
-def test_the_order_of_the_winners_changes_neither_the_question_nor_the_update() -> None:
-    outputs = [written(new(f"Rule {number}."), better("sk-old", f"Better {number}.")) for number in "abcde"]
-    outputs += outputs[:2]
-    with scripted(answer([skill("One rule.", 1, 2, 3)], [rewrite("sk-old", "Best.", 6, 7)])) as server:
-        updates = []
-        for seed in range(3):
-            mixed = random.Random(seed).sample(outputs, len(outputs))
-            found = merged(server, mixed)
-            updates.append((found.new_skills[0].text, len(found.new_skills[0].support), found.evolved_skills[0].text))
-    assert len(set(asked(server))) == 1 and len(set(updates)) == 1
-
-
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -381,19 +358,6 @@ def test_an_entry_that_does_not_fit_is_refused_as_a_whole_and_the_others_stand(s
 
 
 # --- the merger: what it shows ---
-
-
-def test_a_bounded_part_is_shown_and_what_is_cut_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mergers, "REQUEST_CHARS", 16_500)
-    long = [written(new(f"{name} {name * 5000}")) for name in "abcdef"]
-    many = [written(better("sk-old", f"Better {name}.")) for name in "abcdefghij"]
-    with scripted(NOTHING) as server:
-        found = merged(server, [*long, *many])
-    ((_, prompt),) = asked(server)
-    assert len(prompt) < 24_000 and prompt.count("[… 1002 more characters are left out]") == 4
-    reasons = [each.rpartition(": ")[2] for each in found.skipped]
-    assert reasons.count("the language model was shown 4000 of its 5002 characters") == 4
-    assert reasons.count("it did not fit into the request") == 2
 
 
 INJECTIONS = (
