@@ -220,12 +220,13 @@ class Agent:
         readable = [(query, text) for query, text in zip(queries, texts, strict=True) if text is not None]
         asked = [Query(text, self._type_of(query.task), query.notes) for query, text in readable]
         found = iter(self.bank.find(asked, self.skills.retrieval_top_k))
-        return [None if text is None else self._retrieved(next(found), budget) for text in texts]
 
-    def _retrieved(self, found: Sequence[Skill], tokens: int) -> RetrievedSkills:
-        fitting = self.formatter.fit(found, tokens)
-        best_first = tuple(skill for skill in found if skill in fitting)
-        return RetrievedSkills(self.formatter.render_retrieved(best_first), best_first)
+        def answer(skills: Sequence[Skill]) -> RetrievedSkills:
+            fitting = self.formatter.fit(skills, budget)
+            best_first = tuple(skill for skill in skills if skill in fitting)
+            return RetrievedSkills(self.formatter.render_retrieved(best_first), best_first)
+
+        return [None if text is None else answer(next(found)) for text in texts]
 
     def _type_of(self, task: Task) -> str:
         """Return the bank's name for the task's type (`skills.type_names`); by default the type itself."""

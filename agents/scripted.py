@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Protocol
 from skill_ttrl.agents.action_parser import AS_LISTED, ActionList, Project, fill_slot, has_slot, projection, whole
 from skill_ttrl.config import BUILTIN, AgentConfig
 from skill_ttrl.envs.webshop.expert import SEARCH_SLOT, read_task, search
-from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
+from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 from skill_ttrl.llm.backends import REMOTE, is_command
 from skill_ttrl.llm.models.gguf import is_gguf
-from skill_ttrl.registry import Registry
+from skill_ttrl.registry import Registry, naming
 from skill_ttrl.types import Skill
 
 
@@ -89,14 +89,8 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
             f"{env_id} has no agent {name!r}; it has: {', '.join([*own, *SCRIPTED_AGENTS, FIRST, CONSTANT])}."
         )
     made = SCRIPTED_AGENTS.get(name if there is None else there[env_id])
-    try:
+    with naming(f"The agent {name!r}", "when it was made without arguments"):
         scripted = made()
-    except SkillTTRLError:
-        raise
-    except Exception as error:  # it is foreign code
-        raise ConfigError(
-            f"Cannot make the agent {name!r} (it is called without arguments): {type(error).__name__}: {error}"
-        ) from error
     for method in ("start", "act"):
         if not callable(getattr(scripted, method, None)):
             raise ConfigError(

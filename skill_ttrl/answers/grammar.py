@@ -16,7 +16,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 MAX_DEPTH = 40
 """Most brackets, functions and exponents inside of one another."""
@@ -50,8 +50,11 @@ def parse(text: str) -> Tree:
     return tree
 
 
-class _Cursor:
-    """Looks at the next token, takes it, and counts how deep the reader is."""
+class _Parser:
+    """Recursive descent over tokens, one method a level of precedence: alternatives, unions, relations, sums, products, powers, atoms.
+
+    The first methods look at the next token, take it, and count how deep the reader is.
+    """
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
@@ -112,20 +115,12 @@ class _Cursor:
     def _link(self) -> None:
         self._chain += 1
         if self._chain > MAX_CHAIN:
-            _too_deep()
+            raise Refused("nested too deep")
 
     def _enter(self) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            _too_deep()
-
-
-def _too_deep() -> NoReturn:
-    raise Refused("nested too deep")
-
-
-class _Parser(_Cursor):
-    """Recursive descent over tokens, one method a level of precedence: alternatives, unions, relations, sums, products, powers, atoms."""
+            raise Refused("nested too deep")
 
     def answer(self) -> Tree:
         """`a`, or several things separated by commas, "or" and "and"."""
@@ -372,7 +367,9 @@ class _Parser(_Cursor):
         if kind == "num":
             return ("num", value)
         if kind == "sym":
-            return self._symbol(value)
+            if value in ("e", "i"):
+                return ("const", value)
+            return ("sym", f"{value}_{self._index()}" if self.skip("_") else value)
         if kind == "const":
             return ("const", value)
         if kind == "fn":
@@ -383,7 +380,11 @@ class _Parser(_Cursor):
         if kind == "based":
             return ("based", *value.split())
         if kind == "frac":
-            return self._fraction()
+            begin, above, below = self._place, self.argument(), self._place
+            tree = ("div", above, self.argument())
+            if self._differential(begin) and self._differential(below):
+                raise Refused("a derivative")
+            return tree
         if kind in ("emptyset", "varnothing"):
             return ("set",)
         if kind == "reals":
@@ -391,7 +392,11 @@ class _Parser(_Cursor):
         if kind in ("(", "[", "{", "\\{", "<<"):
             return self.brackets(kind)
         if kind == "|":
-            return self._absolute()
+            self._bars += 1
+            inside = self.sum()
+            self.expect("|")
+            self._bars -= 1
+            return ("fn", "abs", inside)
         if kind in ("floor(", "ceil("):
             inside = self.sum()
             self.expect(")" + kind[:-1])
@@ -401,15 +406,6 @@ class _Parser(_Cursor):
         raise Refused(f"{kind} in place of a value")
 
     # Parts of an atom.
-
-    def _fraction(self) -> Tree:
-        begin = self._place
-        above = self.argument()
-        below = self._place
-        tree = ("div", above, self.argument())
-        if self._differential(begin) and self._differential(below):
-            raise Refused("a derivative")
-        return tree
 
     def _differential(self, place: int) -> bool:
         """True if `d` or `{d` stands there."""
@@ -431,14 +427,6 @@ class _Parser(_Cursor):
         tree = self.atom()
         self._depth -= 1
         return tree
-
-    def _symbol(self, name: str) -> Tree:
-        if name in ("e", "i"):
-            return ("const", name)
-        if self.at("_"):
-            self.take()
-            return ("sym", f"{name}_{self._index()}")
-        return ("sym", name)
 
     def _sum(self, name: str) -> Tree:
         r"""Read `\sum_{k=0}^{n} …`; the summand ends at the next sign."""
@@ -505,13 +493,6 @@ class _Parser(_Cursor):
         tree = self.sum()
         self.expect(close)
         return tree
-
-    def _absolute(self) -> Tree:
-        self._bars += 1
-        inside = self.sum()
-        self.expect("|")
-        self._bars -= 1
-        return ("fn", "abs", inside)
 
     def _degrees(self) -> bool:
         if self.skip("circ"):

@@ -196,7 +196,7 @@ class ProblemFamily(Protocol):
 
 FAMILIES: Registry[ProblemFamily] = Registry("family")
 
-FAMILIES.register("add")(
+for _family in (
     Family(
         name="add",
         description="Sum of two two-digit numbers: ones, tens with carry, answer. 8,100 ordered pairs.",
@@ -206,9 +206,7 @@ FAMILIES.register("add")(
         sizes={"demos": 4000, "train": 256, "test": 128},
         question="Compute {a}+{b}.",
         solve=_add,
-    )
-)
-FAMILIES.register("next")(
+    ),
     Family(
         name="next",
         description="The number after a four-digit one, for pretrained models. 9,000 numbers.",
@@ -217,9 +215,7 @@ FAMILIES.register("next")(
         sizes={"demos": 512, "train": 512, "test": 256},
         question="Which number comes after {a}{b:02}?",
         solve=_next,
-    )
-)
-FAMILIES.register("plus_one")(
+    ),
     Family(
         name="plus_one",
         description="The number before another, stated as an equation with a check; for pretrained models. 990 numbers.",
@@ -229,9 +225,7 @@ FAMILIES.register("plus_one")(
         question="Which number plus 1 is {a}?",
         solve=lambda a, b, slip: ([], slip(a - 1)),
         check="x + 1 = {a}",
-    )
-)
-FAMILIES.register("multiply")(
+    ),
     Family(
         name="multiply",
         description="A two-digit times a one-digit number: ones, tens with carry, answer. 720 pairs.",
@@ -240,9 +234,7 @@ FAMILIES.register("multiply")(
         sizes={"demos": 480, "train": 128, "test": 64},
         question="Compute {a}*{b}.",
         solve=_multiply,
-    )
-)
-FAMILIES.register("mod")(
+    ),
     Family(
         name="mod",
         description="Remainder of a number below 1,000 by a one-digit one: largest multiple, answer. 7,200 pairs.",
@@ -251,9 +243,9 @@ FAMILIES.register("mod")(
         sizes={"demos": 4000, "train": 256, "test": 128},
         question="Compute {a} mod {b}.",
         solve=_mod,
-    )
-)
-
+    ),
+):
+    FAMILIES.register(_family.name)(_family)
 
 # Operators: the rules stand in no problem and in no weights, only in a skill bank.
 #
