@@ -11,8 +11,7 @@ burners, a toaster, holders for towels) is added from a table, and objects lie w
 how they spread is set so that the official games' averages come out.
 
 The same seed gives the same games on every machine, and the first games of a series do not depend on its length. They are written in
-the layout of the official release, so the official engine reads them as well; next to each lies the `traj_data.json` that the package's
-`AlfredTWEnv` requires.
+the layout of the official release, so the official engine reads them as well.
 """
 
 from __future__ import annotations
@@ -490,20 +489,8 @@ GENERATOR = 1
 """Changes whenever the same seed gives other games."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """One game, not written yet."""
-
-    goal: Goal
-    trial: str
-    game: Mapping[str, Any]
-    """Content of `game.tw-pddl`."""
-    trajectory: Mapping[str, Any]
-    """Content of `traj_data.json`."""
-
-
-def generated(split: str, seed: int, task_types: Sequence[str] = TASK_TYPES) -> Iterator[Generated]:
-    """Games of one split without end, the types in turn. Each was solved, and played until it was won."""
+def generated(split: str, seed: int, task_types: Sequence[str] = TASK_TYPES) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Games of one split without end, the types in turn: folder, content of its `game.tw-pddl`. Each was solved, and played until it was won."""
     ontology = read_ontology()
     series = [_of_type(ontology, split, task_type, seed) for task_type in task_types]
     while True:
@@ -511,54 +498,31 @@ def generated(split: str, seed: int, task_types: Sequence[str] = TASK_TYPES) -> 
             yield next(games)
 
 
-def _of_type(ontology: Ontology, split: str, task_type: str, seed: int) -> Iterator[Generated]:
+def _of_type(ontology: Ontology, split: str, task_type: str, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
     for goal, before in goal_series(split, task_type, seed):
-        rng = random.Random(f"game {seed} {split} {goal.folder} {before}")
+        rng, trial = random.Random(f"game {seed} {split} {goal.folder} {before}"), f"trial_G{seed}_{before + 1:04d}"
         state = furnish(ontology, read_floor_plan(goal.scene), goal, rng)
         if state is None:  # six goals of 16,400: all places that take the thing are of the kind it is to go to
             continue
-        yield _make(ontology, state, goal, f"trial_G{seed}_{before + 1:04d}", rng)
-
-
-def _make(ontology: Ontology, state: WorldState, goal: Goal, trial: str, rng: random.Random) -> Generated:
-    problem = write_problem(ontology, state, goal, trial)
-    words = rng.choice(ontology.sentences[goal.task_type]).format(
-        obj=goal.object.lower(), recep=goal.target.lower(), toggle=goal.target.lower()
-    )
-    grammar = ontology.grammar.replace("UNKNOWN GOAL", words)
-    texts, task = read_grammar(grammar)
-    world = build_world(read_problem(problem), texts, task)
-    walkthrough = solve(world)
-    engine = FastEngine(world)
-    won = [engine.reset().won, *(engine.step(command).won for command in walkthrough)]
-    if any(won[:-1]) or not won[-1]:
-        raise AssertionError(f"{goal.folder} is not won by its walkthrough, or before its end")
-    game = {
-        "pddl_domain": ontology.domain,
-        "grammar": grammar,
-        "pddl_problem": problem,
-        "solvable": True,
-        "walkthrough": list(walkthrough),
-    }
-    return Generated(goal, trial, game, _trajectory(goal, trial, words))
-
-
-def _trajectory(goal: Goal, trial: str, words: str) -> dict[str, Any]:
-    """Return the `traj_data.json` of a game, as ALFRED has it: only the fields that the package's experts and its game collector read."""
-    light = goal.task_type == "look_at_obj_in_light"
-    return {
-        "task_id": trial,
-        "task_type": goal.task_type,
-        "pddl_params": {
-            "mrecep_target": "",
-            "object_sliced": False,
-            "object_target": goal.object,
-            "parent_target": "" if light else goal.target,
-            "toggle_target": goal.target if light else "",
-        },
-        "scene": {"floor_plan": f"FloorPlan{goal.scene}", "scene_num": goal.scene},
-        "turk_annotations": {"anns": [{"high_descs": [], "task_desc": f"{words}."}]},
-    }
+        problem = write_problem(ontology, state, goal, trial)
+        words = rng.choice(ontology.sentences[goal.task_type]).format(
+            obj=goal.object.lower(), recep=goal.target.lower(), toggle=goal.target.lower()
+        )
+        grammar = ontology.grammar.replace("UNKNOWN GOAL", words)
+        texts, task = read_grammar(grammar)
+        world = build_world(read_problem(problem), texts, task)
+        walkthrough, engine = solve(world), FastEngine(world)
+        won = [engine.reset().won, *(engine.step(command).won for command in walkthrough)]
+        if any(won[:-1]) or not won[-1]:
+            raise AssertionError(f"{goal.folder} is not won by its walkthrough, or before its end")
+        game = {
+            "pddl_domain": ontology.domain,
+            "grammar": grammar,
+            "pddl_problem": problem,
+            "solvable": True,
+            "walkthrough": list(walkthrough),
+        }
+        yield f"{goal.folder}/{trial}", game
 
 
 _TREATMENTS = {"clean": "CleanObject", "heat": "HeatObject", "cool": "CoolObject"}
@@ -766,10 +730,9 @@ def write_games(
     about = {"generator": GENERATOR, "alfworld": read_ontology().version}
     root.mkdir(parents=True, exist_ok=True)
     (root / GENERATED_FILE).write_text(json.dumps(about) + "\n", encoding="utf-8")
-    for number, made in enumerate(itertools.islice(generated(split, seed, task_types), count), 1):
-        folder = root / JSON_FOLDER / split / made.goal.folder / made.trial
+    for number, (name, game) in enumerate(itertools.islice(generated(split, seed, task_types), count), 1):
+        folder = root / JSON_FOLDER / split / name
         folder.mkdir(parents=True)
-        for name, content in ((GAME_FILE, made.game), ("traj_data.json", made.trajectory)):
-            (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (folder / GAME_FILE).write_text(json.dumps(game, indent=1) + "\n", encoding="utf-8")
         if progress is not None:
             progress(number, count)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -77,51 +74,3 @@ def test_both_engines_show_the_same_of_generated_games(games: Path, task_type: s
 @pytest.mark.parametrize("task_type", TASK_TYPES)
 def test_both_engines_show_the_same_on_all_walks_to_their_ends(games: Path, task_type: str) -> None:
     assert differences(game_of(games, task_type), [(name, 99) for name in WALKS]) == []
-
-
-AGENT = """
-import json, sys
-from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
-
-root, mode, wanted = sys.argv[1:]
-config = {
-    "env": {"goal_desc_human_anns_prob": 0, "task_types": [1, 2, 3, 4, 5, 6], "domain_randomization": False,
-            "expert_type": "handcoded"},
-    "dataset": {"data_path": f"{root}/train", "eval_ood_data_path": f"{root}/valid_unseen", "num_train_games": -1,
-                "num_eval_games": -1},
-    "general": {"training_method": "dagger"},
-    "dagger": {"training": {"max_nb_steps_per_episode": 50}},
-}
-environment = AlfredTWEnv(config, train_eval=mode)
-found = len(environment.game_files)
-environment.game_files = [path for path in environment.game_files if wanted in path]
-env = environment.init_env(batch_size=1)
-observations, infos = env.reset()
-plan = json.load(open(infos["extra.gamefile"][0]))["walkthrough"]
-expert = "extra.expert_plan" in infos
-dones, steps = [False], 0
-while not dones[0]:
-    command = infos["extra.expert_plan"][0][0] if expert else plan[steps]
-    observations, scores, dones, infos = env.step([command])
-    steps += 1
-print(json.dumps({"found": found, "expert": expert, "won": infos["won"][0], "steps": steps, "walkthrough": len(plan)}))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mode", "wanted"),
-    [("eval_out_of_distribution", "look_at"), pytest.param("train", "pick_and_place", marks=pytest.mark.alfworld)],
-)
-def test_the_packages_own_environment_finds_and_plays_them(games: Path, tmp_path: Path, mode: str, wanted: str) -> None:
-    """With the walkthrough, and in training with its own handcoded expert, which reads `traj_data.json`."""
-    done = subprocess.run(
-        [sys.executable, "-c", AGENT, games / "json_2.1.1", mode, wanted],
-        env={**os.environ, "HOME": str(tmp_path), "ALFWORLD_DATA": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["found"] == len(TASK_TYPES) and said["won"] and said["expert"] == (mode == "train")
-    assert said["expert"] or said["steps"] == said["walkthrough"]
