@@ -19,7 +19,6 @@ from skill_ttrl.errors import DataError, EnvError
 from skill_ttrl.types import Task
 
 OPTIONS = ("question", "answers", "context", "ground_truth")
-MATCHES = ("contains", "exact")
 MARKED = ("tag", "boxed")
 """Rules of `find_answer` by which an answer is set apart from the text around it."""
 
@@ -40,7 +39,6 @@ class QAEnv(TextEnv):
         split: which part of them `reset` draws from.
         data: questions of its own from elsewhere, in place of `family`: a `Source`, its fields as a mapping, its path, a mapping of
             these by split (`{"train": "train.jsonl", "val": ..., "test": ...}`), or a folder with a file for each split.
-        match: `contains`, or `exact`: the prediction is an accepted phrasing and nothing more.
 
     Raises:
         ConfigError, DataError: the questions cannot be had; at the first reset without a question, or at `tasks`.
@@ -54,11 +52,9 @@ class QAEnv(TextEnv):
         family: str = "formats",
         split: str = "train",
         data: GivenSource | Mapping[str, GivenSource] | None = None,
-        match: str = "contains",
     ) -> None:
         super().__init__()
-        check_choice("match", match, MATCHES)
-        self._split, self._whole = split, match == "exact"
+        self._split = split
         self._sources = _by_split(f"synthetic:{family}" if data is None else data)
         self.splits = tuple(name for name in self._sources if name)
         self._tasks: Sequence[Task] = ()
@@ -99,7 +95,7 @@ class QAEnv(TextEnv):
         if self._accepted is None:
             return "", 0.0, True, False, info
         prediction = answer or ""
-        right = matches(prediction, self._accepted, whole=self._whole)
+        right = matches(prediction, self._accepted)
         score = 1.0 if right else round(token_f1(prediction, self._accepted), 4)
         return "", float(right), True, False, {**info, "won": right, "score": score}
 

@@ -358,11 +358,11 @@ def _decimals(text: str) -> dict[Fraction, int]:
 # Short answers against accepted phrasings, as text in lower case with single spaces: no mathematics, no LaTeX.
 
 
-def matches(prediction: str, accepted: Iterable[str], *, whole: bool = False) -> bool:
-    """True if the prediction contains one of the accepted phrasings, or, with `whole`, is one of them."""
+def matches(prediction: str, accepted: Iterable[str]) -> bool:
+    """True if the prediction contains one of the accepted phrasings."""
     said = _normalized(prediction)
     wanted = [text for text in map(_normalized, accepted) if text]
-    return bool(said) and any(text == said or (not whole and text in said) for text in wanted)
+    return bool(said) and any(text in said for text in wanted)
 
 
 def token_f1(prediction: str, accepted: Iterable[str]) -> float:
