@@ -94,7 +94,7 @@ class FastEngine:
             yield command("examineReceptacle", r=receptacle)
             if receptacle in world.openable:
                 yield command("CloseObject" if receptacle in self._marks["opened"] else "OpenObject", r=receptacle)
-            if self._within_reach(receptacle):
+            if receptacle not in world.openable or receptacle in self._marks["opened"]:
                 if not held:
                     yield from (command("PickupObject", o=o, r=receptacle) for o in contents if o in able["pickupable"])
                 yield from (command("PutObject", o=o, r=receptacle) for o in held if world.takes(receptacle, o))
@@ -110,9 +110,6 @@ class FastEngine:
             if world.kinds[thing] & KNIVES:
                 near = (other for other in able["sliceable"] if (other, self._here) in self._lying)
                 yield from (command("SliceObject", co=other, ko=thing) for other in near)
-
-    def _within_reach(self, receptacle: str) -> bool:
-        return receptacle not in self.world.openable or receptacle in self._marks["opened"]
 
     def _apply(self, action: str, *objects: str) -> str:
         """The effect of an action, and what is said of it."""

@@ -187,7 +187,11 @@ class WebShopEnv(TextEnv):
         self._steps = self._coded = 0
         info = self._info()
         if asked.get("walkthrough"):
-            info["walkthrough"] = self._walkthrough(number)
+            if self.shop is None or not isinstance(self.goals, GoalList):
+                raise EnvError("A running server does not reveal its goals, so there is no walkthrough.")
+            from skill_ttrl.envs.webshop.solve import solve
+
+            info["walkthrough"] = list(solve(self.shop, self.goals[number], self.max_steps))
         return self._view.observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -232,13 +236,6 @@ class WebShopEnv(TextEnv):
                 raise EnvError(f"There is no goal {number}: they are numbered from 0 to {len(self.goals) - 1:,}.")
             return int(number)
         return self.goals.draw(float(self.np_random.random()), self.split, self.split_by)
-
-    def _walkthrough(self, number: int) -> list[str]:
-        if self.shop is None or not isinstance(self.goals, GoalList):
-            raise EnvError("A running server does not reveal its goals, so there is no walkthrough.")
-        from skill_ttrl.envs.webshop.solve import solve
-
-        return list(solve(self.shop, self.goals[number], self.max_steps))
 
     def _info(self) -> dict[str, Any]:
         assert self._view is not None

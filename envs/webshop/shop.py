@@ -463,18 +463,16 @@ class ShopVisit:
         return self._view()
 
     def _view(self) -> View:
-        bought = self.state.bought
+        bought, url = self.state.bought, page_url(self._session, self.state)
+        if self.mode == "text":
+            shown = as_text(self._page)
+        else:
+            shown = url if self.mode == "url" else as_rich_text(self._page, url, self.state.seen)
         return View(
-            self._observation(),
+            shown,
             tuple(clickables(self._page)),
             has_search_bar(self._page),
             digest(self.state, self.mode),
             None if bought is None else bought.total,
             {} if bought is None else asdict(bought),
         )
-
-    def _observation(self) -> str:
-        if self.mode == "text":
-            return as_text(self._page)
-        url = page_url(self._session, self.state)
-        return url if self.mode == "url" else as_rich_text(self._page, url, self.state.seen)

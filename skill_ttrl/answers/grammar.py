@@ -169,7 +169,11 @@ class _Parser:
         if quantity:
             return _evaluated(quantity) or ("name", quantity)
         tree = self.sum()
-        return ((self.at(*_RELATIONS) or self._tokens[begin - 1][0] in _RELATIONS) and self._segment(begin)) or tree
+        names = [value for kind, value in self._tokens[begin : self._place] if kind == "sym"]
+        segment = len(names) == self._place - begin > 1 and all(len(name) == 1 and name.isupper() for name in names)
+        if segment and (self.at(*_RELATIONS) or self._tokens[begin - 1][0] in _RELATIONS):
+            return ("sym", "".join(names))  # `AB` next to a relation is one name, of a segment or an area
+        return tree
 
     def _quantity(self) -> str | None:
         r"""Pass a side that only names the value behind its equals sign, and give it as a text: `\det A`, `P(A \mid B)`, `1+2+\dots+5`."""
@@ -185,12 +189,6 @@ class _Parser:
             return None
         self._place = end
         return " ".join(value or kind for kind, value in side)
-
-    def _segment(self, begin: int) -> Tree | None:
-        """Read `AB` next to a relation as one name, of a segment or an area."""
-        names = [value for kind, value in self._tokens[begin : self._place] if kind == "sym"]
-        whole = len(names) == self._place - begin > 1
-        return ("sym", "".join(names)) if whole and all(len(name) == 1 and name.isupper() for name in names) else None
 
     def _refuse_words(self, begin: int) -> None:
         """Letters side by side, `(no)` and `f(x)`, are no product; `(x)(x)` is one."""
@@ -460,7 +458,10 @@ class _Parser:
         if self.at("(", "{"):
             tree = self._called(name)
         elif name in _TRIGONOMETRIC:
-            tree = ("fn", name, self._run_on())
+            inside = self.factor()  # without parentheses: adjacent factors, up to the next sign or function
+            while self._begins_factor() and not self.at("fn", "("):
+                inside = self._beside(inside)
+            tree = ("fn", name, inside)
         else:
             raise Refused(f"{name} without an argument")
         if base is not None:
@@ -480,13 +481,6 @@ class _Parser:
         if len(arguments) > 2:
             raise Refused("too many arguments")
         return ("fn", name, *arguments)
-
-    def _run_on(self) -> Tree:
-        """Read the argument of a function without parentheses: adjacent factors, up to the next sign or function."""
-        tree = self.factor()
-        while self._begins_factor() and not self.at("fn", "("):
-            tree = self._beside(tree)
-        return tree
 
     def _group(self) -> Tree:
         close = {"(": ")", "{": "}"}[self.expect("(", "{")]

@@ -298,7 +298,11 @@ def _function(name: str, arguments: Sequence[Tree]) -> Any:
             raise Undecided("an inverse cotangent, which has two conventions")
         return _FUNCTIONS[name](values[0])
     if name == "root" and len(values) == 2:
-        return _root(*values)
+        inside, index = values
+        power = _divide(sympy.Integer(1), index)
+        if index.is_Integer and index.is_odd and inside.is_number and inside.is_negative:
+            return -_power(-inside, power)  # the real root: an odd root of a negative number is negative
+        return _power(inside, power)
     if name == "log" and len(values) in (1, 2):
         if len(values) == 2 and values[1].is_number and not (values[1].is_positive and values[1] != 1):
             raise Undecided("a logarithm to an invalid base")
@@ -306,13 +310,6 @@ def _function(name: str, arguments: Sequence[Tree]) -> Any:
     if name in ("factorial", "binom"):
         return _counted(name, values)
     raise Undecided(f"{name} of {len(values)} arguments")
-
-
-def _root(inside: Any, index: Any) -> Any:
-    """The real root where there is one: an odd root of a negative number is negative."""
-    if index.is_Integer and index.is_odd and inside.is_number and inside.is_negative:
-        return -_power(-inside, _divide(sympy.Integer(1), index))
-    return _power(inside, _divide(sympy.Integer(1), index))
 
 
 def _counted(name: str, values: Sequence[Any]) -> Any:

@@ -316,7 +316,9 @@ class SearchIndex:
         self._held_by = _mapped(folder / _DOCUMENTS)
         self._starts = _mapped(folder / _STARTS)
         self._word_ends = _mapped(folder / _WORD_ENDS).data
-        self._words = _bytes_of(folder / _WORDS)
+        with open(folder / _WORDS, "rb") as file:
+            size = (folder / _WORDS).stat().st_size
+            self._words = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         self._ranks = _mapped(folder / _RANKS) if (folder / _RANKS).exists() else None
         self._documents = int(json.loads((folder / _PARAMETERS).read_bytes())["num_docs"])
         self._number = lru_cache(maxsize=REMEMBERED_WORDS)(self._find)
@@ -374,11 +376,6 @@ class SearchIndex:
 def _mapped(path: Path) -> NDArray[Any]:
     # As a plain array: each slice of a `memmap` costs a microsecond more.
     return np.asarray(np.load(path, mmap_mode="r"))
-
-
-def _bytes_of(path: Path) -> mmap.mmap | bytes:
-    with open(path, "rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
 
 KEPT_PRODUCTS = 2048

@@ -22,8 +22,6 @@ from pathlib import Path
 from string import capwords
 from typing import Any, NamedTuple
 
-GENERATOR = 1
-"""Changes whenever the same seed gives other products."""
 SEED = 0
 DEFAULT_PRODUCTS = 1_000
 """Products of the catalogue that is used where none is given."""
@@ -377,7 +375,10 @@ def sentences(name: str, category: str) -> tuple[Sentence, ...]:
     lines = PATTERNS[name].strip().splitlines()
     if name == "plain":
         lines += CATEGORY_PATTERNS[category].strip().splitlines()
-    return tuple(_compile(line, category) for line in lines)
+    return tuple(
+        Sentence(_GAP.sub("%s", line.replace("%", "%%")), tuple(_gap(gap, category) for gap in _GAP.findall(line)))
+        for line in lines
+    )
 
 
 @functools.cache
@@ -387,14 +388,13 @@ def words(name: str, category: str) -> tuple[str, ...]:
     return tuple(" ".join(word.split()) for word in text.split(","))
 
 
-def _compile(pattern: str, category: str) -> Sentence:
-    gaps = tuple(_gap(name, category) for name in _GAP.findall(pattern))
-    return Sentence(_GAP.sub("%s", pattern.replace("%", "%%")), gaps)
-
-
 @functools.cache
 def _gap(name: str, category: str) -> Gap:
-    made = {"coined": _coined, "made": made_up, "code": _code, "small": _small, "measure": _measure}
+    made: dict[str, Callable[[Draw], str]] = {
+        "coined": lambda draw: choose(_FIRST_HALVES, draw) + choose(_SECOND_HALVES, draw),
+        "small": lambda draw: str(2 + int(11 * draw() * draw())),
+        **{"made": made_up, "code": _code, "measure": _measure},
+    }
     if name in made:
         return made[name]
     return name if name in OWN else _spread(words(name, category))
@@ -419,17 +419,9 @@ def made_up(draw: Draw) -> str:
     return beginning + _LATER[number // 1000]
 
 
-def _coined(draw: Draw) -> str:
-    return choose(_FIRST_HALVES, draw) + choose(_SECOND_HALVES, draw)
-
-
 def _code(draw: Draw) -> str:
     first, second = _LETTERS[int(24 * draw())], _LETTERS[int(24 * draw())]
     return f"{first}{second}{int(10 + 990 * draw() * draw())}{_LETTERS[int(24 * draw())] if draw() < 0.4 else ''}"
-
-
-def _small(draw: Draw) -> str:
-    return str(2 + int(11 * draw() * draw()))
 
 
 def _measure(draw: Draw) -> str:

@@ -16,7 +16,7 @@ from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, make_products
 from skill_ttrl.envs.webshop.reward import purchase_reward
 
 FIRST_TWENTY = "e0f6f6feca33c78e"
-"""Hash of the first products of seed 0. Where it changes, `maker.GENERATOR` changes too, and results of before no longer hold."""
+"""Hash of the first products of seed 0. Where it changes, results of before no longer hold."""
 DEFAULT_CATALOGUE = "4f5a8464d17aeb1c"
 
 Made = list[tuple[dict[str, Any], dict[str, Any] | None]]
