@@ -40,11 +40,9 @@ from skill_ttrl.errors import EnvError, did_you_mean
 from skill_ttrl.storage.files import (
     cache_folder,
     digest_of,
-    fsync,
     made_whole,
     remove_unfinished,
     waiting_for,
-    write_atomic,
 )
 
 Progress = Callable[[int, int], None]
@@ -64,8 +62,6 @@ _WRITERS = (
 DAYS_UNUSED = 30
 """A store that was not opened for so long is removed when another is made."""
 
-_SIZES = "sizes.json"
-"""File → bytes of a whole store, written last."""
 _opened: dict[str, Catalogue] = {}
 _lock = threading.RLock()
 
@@ -209,26 +205,28 @@ def _products(files: Files | None, count: int, progress: Progress) -> Iterator[P
 def _open_store(key: str, files: Files | None, states: list[list[Any]], products: Iterator[Product]) -> Store:
     """The store kept under `key`; made first where there is none, by one process while others that want it wait.
 
-    It appears whole or not at all; one of which a file has gone or has another size is made again. What a killed process left
-    is removed by the next that makes one, and so are stores that nobody will open again: those whose files have changed or gone, and
+    It appears whole or not at all. What a killed process left is removed by the next that makes one, and so are stores that nobody will open again: those whose files have changed or gone, and
     those that were not opened for `DAYS_UNUSED`. A process that has one open keeps what it has mapped.
     """
     cache = cache_folder("webshop")
     folder = cache / key
     try:
-        if not _is_whole(folder):
+        if not folder.exists():
             cache.mkdir(parents=True, exist_ok=True)
             with waiting_for(cache / ".stores.lock"):
-                if not _is_whole(folder):
+                if not folder.exists():
                     remove_unfinished(cache)
                     with made_whole(folder) as beside:
                         _make(beside, files, {"files": states}, products)
-        store = Store(folder)
     except OSError as error:
         raise EnvError(
             f"The catalogue cannot be stored in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME to a "
             "folder that can be written."
         ) from error
+    try:
+        store = Store(folder)
+    except (OSError, EOFError, ValueError, LookupError) as error:
+        raise EnvError(f"{folder} is damaged: {error}. Remove it, and it is made again.") from error
     with suppress(OSError):  # a cache that may only be read
         os.utime(folder / META)
     return store
@@ -247,19 +245,6 @@ def _make(folder: Path, files: Files | None, about: dict[str, Any], products: It
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # what is no store of ours stays
             if time.time() - meta.stat().st_mtime > DAYS_UNUSED * 86_400 or _is_replaced(json.loads(meta.read_bytes())):
                 shutil.rmtree(meta.parent, ignore_errors=True)
-    written = [path for path in folder.rglob("*") if path.is_file()]
-    for path in written:  # a machine that stops now leaves no store of the right sizes with nothing in it
-        fsync(path)
-    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in written}
-    write_atomic(folder / _SIZES, json.dumps(sizes).encode())
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        sizes = json.loads((folder / _SIZES).read_bytes())
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 def _is_replaced(about: dict[str, Any]) -> bool:
