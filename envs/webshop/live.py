@@ -22,27 +22,8 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from skill_ttrl.envs.webshop import shop
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, NO_CEILING, TEST_GOALS, Goal, check_split
-from skill_ttrl.envs.webshop.shop import (
-    BACK,
-    BUY,
-    NEXT,
-    PREVIOUS,
-    QUERY_CODES,
-    Page,
-    Place,
-    State,
-    Text,
-    View,
-    as_rich_text,
-    as_text,
-    clickables,
-    digest,
-    done_page,
-    follow,
-    page_url,
-    parse_action,
-)
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.trust import clean_address
 
@@ -108,31 +89,31 @@ class LiveVisit:
     def __init__(self, address: str, mode: str = "text") -> None:
         self.url, self.mode = clean_address(address).rstrip("/"), mode
         self._session, self._number = "", 0
-        self._state, self._page = State(), LivePage("search", (), "", {})
+        self._state, self._page = shop.State(), LivePage("search", (), "", {})
 
-    def start(self, goal: int) -> tuple[str, View]:
+    def start(self, goal: int) -> tuple[str, shop.View]:
         """Begin a session with a goal, given by its number; the instruction, and what is seen.
 
         Raises:
             EnvError: no page came, or another than the search page.
         """
         self._session, self._number = f"fixed_{uuid.uuid4().hex}_{goal}", goal
-        self._page, self._state = self._ask("GET", f"/{self._session}", State()), State()
+        self._page, self._state = self._ask("GET", f"/{self._session}", shop.State()), shop.State()
         return self._page.instruction, self._view()
 
-    def act(self, action: str) -> View:
+    def act(self, action: str) -> shop.View:
         """Execute an action and return the new view. Any text is an action; one without a meaning here is not sent.
 
         Raises:
             EnvError: no page came, or another page than requested. The visit then stays where it was, so that the action can be repeated.
         """
-        state, parsed = follow(self._state, self._page.texts, action), parse_action(action)
+        state, parsed = shop.follow(self._state, self._page.texts, action), shop.parse_action(action)
         if state is self._state or parsed is None:
             return self._view()
         name, argument = parsed
         if name == "search":
             words = argument.replace("/", " ")
-            if words.split(" ")[0] in QUERY_CODES:
+            if words.split(" ")[0] in shop.QUERY_CODES:
                 words = f" {words}"  # with a space before it a query code is a word like others
             page = self._ask("POST", f"/{self._session}", state, {"search_query": words})
         else:
@@ -142,7 +123,7 @@ class LiveVisit:
         self._page, self._state = page, state
         return self._view()
 
-    def _ask(self, method: str, to: str, wanted: State, form: Mapping[str, str] | None = None) -> LivePage:
+    def _ask(self, method: str, to: str, wanted: shop.State, form: Mapping[str, str] | None = None) -> LivePage:
         what, buys = f"the page {wanted.place!r} of session {self._session}", wanted.place == "done"
         for attempt in range(1 if buys else ATTEMPTS):
             time.sleep(PAUSE_S * 2 ** (attempt - 1) if attempt else 0)
@@ -172,22 +153,22 @@ class LiveVisit:
             to, method, form = got.headers["Location"], "GET", None
         raise EnvError(f"{self.url} redirects without end.")
 
-    def _view(self) -> View:
-        page, url = self._page, page_url(str(self._number), self._state)
-        texts = page.texts if page.score is None else done_page(self._state.asin, self._state.options, page.score)
-        rich = as_rich_text(texts, url, self._state.seen)
-        seen = {"url": url, "text": as_text(texts), "text_rich": rich}[self.mode]
-        at = digest(self._state, self.mode)
-        return View(seen, tuple(clickables(page.texts)), page.place == "search", at, page.score, {})
+    def _view(self) -> shop.View:
+        page, url = self._page, shop.page_url(str(self._number), self._state)
+        texts = page.texts if page.score is None else shop.done_page(self._state.asin, self._state.options, page.score)
+        rich = shop.as_rich_text(texts, url, self._state.seen)
+        seen = {"url": url, "text": shop.as_text(texts), "text_rich": rich}[self.mode]
+        at = shop.digest(self._state, self.mode)
+        return shop.View(seen, tuple(shop.clickables(page.texts)), page.place == "search", at, page.score, {})
 
 
 @dataclass(frozen=True, slots=True)
 class LivePage:
     """One page of the official site, read and never run."""
 
-    place: Place | None
+    place: shop.Place | None
     """None: it is no page of that site."""
-    texts: Page
+    texts: shop.Page
     instruction: str
     """Empty on the page after a purchase, which has none."""
     targets: Mapping[str, tuple[str, str]]
@@ -221,16 +202,16 @@ def read_page(html: str) -> LivePage:
         form: Any = button.find_parent("form")
         targets[button.get_text().lower()] = (str(form.get("method", "get")).upper(), str(form["action"]))
     buttons = {text.text for text in texts if text.kind == "button"}
-    place: Place | None = "sub" if {BACK, PREVIOUS} <= buttons else None
-    place = "item" if BUY in buttons else "results" if NEXT in buttons else place
+    place: shop.Place | None = "sub" if {shop.BACK, shop.PREVIOUS} <= buttons else None
+    place = "item" if shop.BUY in buttons else "results" if shop.NEXT in buttons else place
     place = "search" if soup.find(id="search_input") else place
     return LivePage(place, texts, told.removeprefix("Instruction:").strip(), targets)
 
 
-def _text(string: Any, options: Mapping[str, str]) -> Text:
+def _text(string: Any, options: Mapping[str, str]) -> shop.Text:
     parent = string.parent
     if parent.name == "button":
-        return Text(str(string), "button")
+        return shop.Text(str(string), "button")
     if parent.name == "label":
-        return Text(str(string), "option", options.get(str(parent.get("for")), ""))
-    return Text(str(string), "product" if parent.get("class") == ["product-link"] else "text")
+        return shop.Text(str(string), "option", options.get(str(parent.get("for")), ""))
+    return shop.Text(str(string), "product" if parent.get("class") == ["product-link"] else "text")
