@@ -46,6 +46,7 @@ from skill_ttrl.stages.training.state import (
 )
 from skill_ttrl.types import Group, VoteResult
 from skill_ttrl.voting.rewards import RewardSet
+from skill_ttrl.voting.strategies import SEQUENTIAL
 
 
 def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, text: BankText | None = None) -> None:
@@ -130,6 +131,9 @@ def step_metrics(
     metrics = group_metrics(groups) | step_vote_metrics(groups, votes, config, history)
     metrics |= episode_metrics(groups, config, by_type=several_types(run.components.train_tasks))
     metrics |= overlong_metrics(groups)
+    if config.vote.strategy == SEQUENTIAL:
+        drawn = sum(len(group.trajectories) for group in groups)
+        metrics["votes_saved"] = 1.0 - drawn / (len(groups) * config.rollout.n_votes_per_prompt)
     if config.rl.max_staleness:
         metrics |= staleness_metrics(groups, state.step)
     return metrics | run.meter.label_metrics(groups, votes, config) | run.meter.trained_metrics(chosen, config)

@@ -64,6 +64,8 @@ def test_sequential_trains_and_resumes_to_the_same_bytes(cold: str, tiny_yaml: P
     assert len(figures) == 6 and len(votes) == 18
     assert all({"majority_ratio", "label_accuracy", "pass@8"} <= row.keys() for row in figures)
     assert sum(len(vote["matches"]) < 8 for vote in votes) >= 2
+    drawn = sum(len(vote["matches"]) for vote in votes)
+    assert sum(row["votes_saved"] for row in figures) / 6 == pytest.approx(1 - drawn / (18 * 8))
 
 
 @pytest.mark.slow
