@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display.output import say, show
-from skill_ttrl.cli.display.tables import reply_view
+from skill_ttrl.cli.display import reply_view, say, show
 from skill_ttrl.cli.options import (
     POLICIES,
     AsJson,

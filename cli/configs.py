@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from skill_ttrl.cli.display.output import print_json, say, show, text_table, write_text
+from skill_ttrl.cli.display import print_json, say, show, text_table, write_text
 from skill_ttrl.cli.options import CONFIG_HELP, AsJson, Overrides, refuse
 
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skill_ttrl.cli.display.output import say, show
-from skill_ttrl.cli.display.tables import diagnosis_view
+from skill_ttrl.cli.display import diagnosis_view, say, show
 from skill_ttrl.cli.options import AsJson, config_option, set_option
 from skill_ttrl.errors import ConfigError
 

@@ -18,8 +18,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import environment_arguments
-from skill_ttrl.cli.display.output import print_json, prints_aside, say, text_table
-from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.display import RunView, print_json, prints_aside, say, text_table
 from skill_ttrl.cli.options import (
     ENV_RULE,
     POLICIES,

@@ -12,9 +12,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import scripted_settings, show_collected
-from skill_ttrl.cli.display.output import print_json, prints_aside
-from skill_ttrl.cli.display.tables import evaluation_view
-from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.display import RunView, evaluation_view, print_json, prints_aside
 from skill_ttrl.cli.options import (
     ENV_RULE,
     POLICIES,

@@ -10,8 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from skill_ttrl.cli.display.output import show, text_table
-from skill_ttrl.cli.display.tables import inspection_view
+from skill_ttrl.cli.display import inspection_view, show, text_table
 from skill_ttrl.cli.options import AsJson, Full
 from skill_ttrl.sanitize import escape_terminal
 

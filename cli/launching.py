@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display.output import print_json, say, show, text_table
-from skill_ttrl.cli.display.tables import dry_run_view, inspection_view
-from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.display import RunView, dry_run_view, inspection_view, print_json, say, show, text_table
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:

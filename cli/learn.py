@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
-from skill_ttrl.cli.display.output import prints_aside, show, text_table
-from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.display import RunView, prints_aside, show, text_table
 from skill_ttrl.cli.options import POLICIES, AsJson, Overrides, check_model, config_option, policy_option, refuse
 from skill_ttrl.sanitize import one_line
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from skill_ttrl.cli.ask import ask, export
 from skill_ttrl.cli.collect import collect
 from skill_ttrl.cli.configs import configs
-from skill_ttrl.cli.display.output import say
+from skill_ttrl.cli.display import say
 from skill_ttrl.cli.doctor import doctor, init
 from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate

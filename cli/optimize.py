@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from skill_ttrl.cli.display.output import prints_aside, show, text_table
-from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.display import RunView, prints_aside, show, text_table
 from skill_ttrl.cli.options import (
     CONFIG_HELP,
     POLICIES,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from skill_ttrl.cli.display.output import show, write_text
-from skill_ttrl.cli.display.tables import inspection_view, skill_view
+from skill_ttrl.cli.display import inspection_view, show, skill_view, write_text
 from skill_ttrl.cli.options import AsJson, refuse
 from skill_ttrl.errors import ConfigError, SkillBankError, did_you_mean
 from skill_ttrl.sanitize import escape_terminal

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from skill_ttrl.cli.display.output import show, text_table
-from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.display import RunView, show, text_table
 from skill_ttrl.cli.evaluate import BatchSize
 from skill_ttrl.cli.options import (
     POLICIES,

@@ -22,10 +22,9 @@ from skill_ttrl.rl.parallel.driver import current_driver
 from skill_ttrl.rl.parallel.launch import launched
 from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder, config_differences
-from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.runs.metrics import MetricsLog, open_tracker
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.embedders import with_endpoint
 from skill_ttrl.stages.data_phases import gather, with_collected
@@ -33,8 +32,7 @@ from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.imitate import cold_start, imitate_expert, imitate_majority
 from skill_ttrl.stages.optimizing.bank_text import make_bank_text
 from skill_ttrl.stages.reports.compare import SEEDS, Seeds, is_seeds, named_seeds, read_evaluations, read_seeds
-from skill_ttrl.stages.reports.run_page import write_report_html
-from skill_ttrl.stages.reports.summarize import summarise
+from skill_ttrl.stages.reports.summarize import summarise, write_report_html
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build, make_rewards, open_tasks
 from skill_ttrl.stages.setup.defaults import with_defaults

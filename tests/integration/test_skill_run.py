@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from skill_ttrl.cli.display.tables import inspection_view, reply_view
+from skill_ttrl.cli.display import inspection_view, reply_view
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.progress import SilentProgress

@@ -24,7 +24,7 @@ SETTINGS = ["rl.steps=3", "rl.save_steps=2", "sft.steps=4", "sft.save_steps=2", 
 
 HARNESS = '''
 import json, os, signal, sys
-import skill_ttrl.cli.display.views, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
+import skill_ttrl.cli.display, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
 import skill_ttrl.rollout.rollout as rollout, skill_ttrl.stages.distill as distill, skill_ttrl.stages.imitate as imitate
 import skill_ttrl.stages.setup.rules as rules, skill_ttrl.stages.setup.encode as encode, skill_ttrl.stages.data_phases as gather
 import skill_ttrl.runs.checkpoint as checkpoint

@@ -19,8 +19,8 @@ from skill_ttrl.runs.checkpoint import model_card
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.metrics import trajectory_lines, vote_line
 from skill_ttrl.runs.summary import Summary, read_summary
-from skill_ttrl.runs.tracker import open_tracker
-from skill_ttrl.stages.reports.run_page import write_report_html
+from skill_ttrl.runs.metrics import open_tracker
+from skill_ttrl.stages.reports.summarize import write_report_html
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json
 
 SUMMARY = Summary(

@@ -1,14 +1,18 @@
-"""Tables of results: the rows that matter first, no row that repeats another, verdicts, and 80 columns."""
+"""What commands show: results with the rows that matter first, tables at 80 columns, the live view, and JSON that acts on no terminal."""
 
 from __future__ import annotations
 
 import io
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from skill_ttrl.cli.display.output import text_table
-from skill_ttrl.cli.display.tables import evaluation_view
+from skill_ttrl.cli.display import RunView, evaluation_view, print_json, text_table
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult
 from skill_ttrl.stages.reports.summary_text import closing_lines
@@ -74,3 +78,69 @@ def test_an_evaluation_shows_what_matters_and_how_many_rows_more_there_are() -> 
     assert "pass@1" not in cells(full)
     one = replace(found, samples=1, pass_at_k={"1": 0.5})
     assert list(cells(shown(evaluation_view(one)))) == ["avg@1, T = 1", "greedy"], "maj@1 and pass@1 are avg@1"
+
+
+IDS = ["pick_and_place_simple-Mug-None-Desk-308/trial_T20190908_125200_737896", "webshop-goal-000000017"]
+
+
+def fitted(width: int, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(text_table(title, columns, rows))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 60, 200])
+def test_no_id_is_broken_into_lines(width: int) -> None:
+    words = "several words that can wrap wherever there is a space between two of them"
+    out = fitted(width, "", ("task", "outcome", "text", "again"), [(name, "won", words, name) for name in IDS])
+    assert max(map(len, out.splitlines())) <= width
+    lines = [line for line in out.splitlines() if "won" in line]
+    assert len(lines) == 2 and lines[0].count("pick") == 2 and lines[1].count("webshop") == 2
+
+
+def test_what_fits_is_as_it_is() -> None:
+    assert IDS[0] in fitted(200, "title", ("task",), [(IDS[0],)])
+    assert "[bold]" in fitted(80, "[bold]", ("a",), [("[red]x[/red]",)])
+
+
+def _console(out: io.StringIO, terminal: bool) -> Console:
+    return Console(file=out, force_terminal=terminal, width=100)
+
+
+def test_times_are_labelled_and_summed_over_phases() -> None:
+    out = io.StringIO()
+    with RunView(_console(out, terminal=True), "a [b] → runs/a") as view:
+        for phase in ("cold start", "grpo"):
+            view.start(phase, 2, "step")
+            view.advance(phase, 1, {})
+            view.finish(phase)
+    last = out.getvalue().rsplit("cold start", 1)[1]
+    assert last.count("elapsed") == 3 and last.count("left") == 2 and "2 phases, total elapsed 0:00:00" in last
+    plain = io.StringIO()
+    with RunView(_console(plain, terminal=False), "a", opening="a is untested.") as view:
+        assert "untested" not in plain.getvalue()  # an error now would make it moot
+        view.start("grpo", 20, "step")
+        assert plain.getvalue().count("Warning: a is untested.") == 1
+        view.advance("grpo", 10, {"loss": 1.0})
+        view.advance("grpo", 20, {"loss": 1.0})
+    first, last = (line for line in plain.getvalue().splitlines() if "done" in line)
+    assert " left 0:00:0" in first and "left" not in last
+
+
+HOSTILE = "\x1b[2J \x7f \x9b31m \x85 \u2028 \u202e \U000e0041 \ud800 ∑ 中"
+
+
+@pytest.mark.parametrize("value", [HOSTILE, {HOSTILE: [HOSTILE, 1.5, None]}])
+def test_json_holds_no_character_that_acts(value: object, capsys: pytest.CaptureFixture[str]) -> None:
+    print_json(value)
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == value
+    assert all(character.isprintable() for character in printed.replace("\n", ""))
+    assert "∑ 中" in printed
+
+
+@given(st.text())
+def test_any_text_comes_back(text: str) -> None:
+    from skill_ttrl.sanitize import escape_json
+
+    assert json.loads(escape_json(json.dumps([text], ensure_ascii=False, indent=1))) == [text]

@@ -1,0 +1,321 @@
+"""How commands show things: JSON alone on stdout, or views and lines; tables; and the live view of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
+from dataclasses import asdict, is_dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich import progress as bars
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from skill_ttrl.sanitize import escape_json, escape_terminal, one_line
+from skill_ttrl.types.thoughts import split_thought
+
+if TYPE_CHECKING:
+    from skill_ttrl.metrics import UnhealthyMetric
+    from skill_ttrl.stages.doctor.diagnose import Diagnosis
+    from skill_ttrl.stages.doctor.dry_run import DryRun
+    from skill_ttrl.stages.evaluation.results import Evaluation
+    from skill_ttrl.stages.reports.summary_text import Inspection
+    from skill_ttrl.stages.targets.play import Reply
+    from skill_ttrl.types import Skill
+
+T = TypeVar("T")
+
+
+def show(
+    found: T,
+    as_json: bool,
+    view: Callable[[T], RenderableType] | None = None,
+    lines: Iterable[str] | Callable[[T], Iterable[str]] = (),
+    *,
+    soft_wrap: bool = False,
+) -> None:
+    """Print a result: as JSON, or its view (`soft_wrap`: each line whole) and the lines that stand under it."""
+    if as_json:
+        print_json(found)
+        return
+    if view is not None:
+        Console().print(view(found), soft_wrap=soft_wrap)
+    say(*(lines(found) if callable(lines) else lines))
+
+
+def say(*lines: str, screen: Console | None = None, style: str | None = None, soft_wrap: bool = True) -> None:
+    """Print plain texts: nothing in them is markup or acts on the terminal, and with `soft_wrap` no path is broken into lines."""
+    screen = screen or Console()
+    for line in lines:
+        screen.print(escape_terminal(line), style=style, markup=False, highlight=False, soft_wrap=soft_wrap)
+
+
+def print_json(value: Any) -> None:
+    """Print plain data or dataclasses, alone or in a list."""
+
+    def plain(item: Any) -> Any:
+        if is_dataclass(item) and not isinstance(item, type):
+            return asdict(item)
+        return [plain(each) for each in item] if isinstance(item, list | tuple) else item
+
+    print(escape_json(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str)))
+
+
+def write_text(text: str) -> None:
+    """Write a file's text to stdout as it is; to a terminal without characters that act on it."""
+    sys.stdout.write(escape_terminal(text) if sys.stdout.isatty() else text)
+
+
+def prints_aside() -> AbstractContextManager[object]:
+    """Send what an environment or a scripted agent of the user's prints to stderr: stdout is for the result, which may be JSON."""
+    return redirect_stdout(sys.stderr)
+
+
+WHOLE_NAME = 36
+"""Words of the first column up to this width, in cells of the terminal, are never cut: names that people type."""
+
+
+def text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """Texts in columns. They wrap between words, and a longer word is cut; nothing in them is markup or acts on the terminal."""
+    texts = [["-" if cell is None else escape_terminal(str(cell)) for cell in row] for row in rows]
+    made = Table(title=Text(escape_terminal(title), "table.title") if title else None)
+    names = [cell_len(word) for text in texts for word in text[0].split()] if columns else []
+    for place, column in enumerate(columns):
+        whole = max((width for width in names if width <= WHOLE_NAME), default=None) if place == 0 else None
+        made.add_column(Text(escape_terminal(column), "table.header"), overflow="ellipsis", min_width=whole)
+    for text in texts:
+        made.add_row(*map(Text, text))
+    return made
+
+
+STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+MAX_TEXT = 1000
+"""Characters of a skill's text that are shown; `--json` has all."""
+INDENT = (0, 0, 0, 2)
+
+
+def reply_view(reply: Reply) -> RenderableType:
+    """The answers as plain text without control characters, and the vote where there is more than one."""
+    lines: list[RenderableType] = []
+    for number, text in enumerate(reply.texts, start=1):
+        if len(reply.texts) > 1:
+            lines.append(Rule(f"sample {number} of {len(reply.texts)}", align="left", style="dim"))
+        thought, said = split_thought(text)
+        if thought:
+            lines.append(Text(f"thought: {len(thought):,} characters (--json shows it)", "dim"))
+        lines.append(Text(escape_terminal(said).strip() or "(empty)"))
+    if len(reply.texts) > 1:
+        lines.append(Rule(style="dim"))
+    lines += [Text(warning, "yellow") for warning in reply.warnings]
+    retrieved = sorted({skill_id for found in reply.retrieved for skill_id in found})
+    if retrieved:
+        lines.append(Text(f"Retrieved skills: {', '.join(retrieved)}", "dim"))
+    if not any(reply.answers):
+        count = f"{len(reply.texts)} responses" if len(reply.texts) > 1 else "response"
+        lines.append(Text(f"No answer in the {count}: expected \\boxed{{...}} or <answer>...</answer>.", "yellow"))
+    elif len(reply.texts) > 1:
+        vote = reply.vote
+        counts = ", ".join(f"{answer} ×{votes}" for answer, votes in vote.classes)
+        said = f"Vote: {vote.answer} (majority ratio {vote.agreement:.2f}; {counts})"
+        lines.append(Text(escape_terminal(said), "bold"))
+    return Group(*lines)
+
+
+def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
+    """Facts, then the table, notes, and unhealthy metrics; without `full` the rows that matter most."""
+    parts: list[RenderableType] = [Text(escape_terminal(f"{found.kind}: {found.path}"), "bold")]
+    rows = found.rows if full or found.main_rows is None else found.rows[: found.main_rows]
+    parts += [Text(escape_terminal(f"  {name}: {value}")) for name, value in found.facts.items()]
+    if found.skills:
+        scores = [row[0] for row in found.rows] if found.kind == "search" else [None] * len(found.rows)
+        parts += [*map(skill_view, found.skills, scores), Text()]
+    elif rows:
+        parts.append(text_table("", found.columns, rows))
+    parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
+    parts += [Text(escape_terminal(f"  {_sign(each)}"), "yellow") for each in found.unhealthy]
+    if hidden := len(found.rows) - len(rows):
+        parts.append(Text(f"  {hidden} more rows: --full", "dim"))
+    return Group(*parts)
+
+
+def _sign(found: UnhealthyMetric) -> str:
+    """A metric outside of its healthy range: its meaning, the trouble and what to change."""
+    return (
+        f"{found.phase} step {found.step}: {found.name} is {found.value:.4g}, healthy {found.healthy}: {found.meaning}. "
+        f"Trouble: {found.trouble}. Change: {found.change}."
+    ).replace("`", "")
+
+
+def skill_view(skill: Skill, score: object = None) -> RenderableType:
+    """A skill with its metrics, title and text, wrapped to the terminal; control characters are pictures."""
+    stats, rate = skill.stats, skill.stats.success_rate
+    figures = [
+        "fallback" if score == "fallback" else f"score {score}" if score is not None else "",
+        f"{skill.tier}: {skill.task_type}" if skill.task_type else skill.tier,
+        f"successes/uses {stats.successes}/{stats.uses} ({rate:.2f})" if rate is not None else "not used",
+        f"version {skill.version}" if skill.version > 1 else "",
+        f"parents {', '.join(skill.parents)}" if skill.parents else "",
+        f"flags: {', '.join(skill.flags)}" if skill.flags else "",
+    ]
+    head = Text.assemble((escape_terminal(skill.id), "bold"), "  ", (one_line(", ".join(filter(None, figures))), "dim"))
+    parts: list[RenderableType] = [Text(), head]
+    if skill.title.strip():
+        parts.append(Padding(Text(one_line(skill.title), "italic"), INDENT, expand=False))
+    if skill.when_to_apply.strip():
+        parts.append(Padding(Text(f"When: {one_line(skill.when_to_apply)}"), INDENT, expand=False))
+    rest = len(skill.text) - MAX_TEXT
+    more = f" … {rest:,} more characters; --json has all" if rest > 0 else ""
+    return Group(*parts, Padding(Text(escape_terminal(skill.text[:MAX_TEXT]).strip() + more), INDENT, expand=False))
+
+
+def evaluation_view(found: Evaluation, *, full: bool = False) -> RenderableType:
+    """The metrics that matter most, or with `full` all of them, with intervals; the title says if the policy was trained on these
+    problems.
+    """
+    from skill_ttrl.stages.evaluate import exposure
+    from skill_ttrl.stages.reports.summary_text import evaluation_table
+
+    where = f" of {found.source}" if found.source else f" ({found.split})"
+    title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"
+    _, rows, main = evaluation_table([found])
+    notes = [f"Controls: {found.no_controls}."] if found.no_controls else []
+    notes += [] if full or main == len(rows) else [f"{len(rows) - main} more rows: --full"]
+    shown = rows if full else rows[:main]
+    return Group(text_table(title, ("metric", "value"), shown), *(Text(note, "dim") for note in notes))
+
+
+def diagnosis_view(found: Diagnosis) -> RenderableType:
+    """Show a row for each check: its status, its finding and what to do."""
+    table = Table(title="skillttrl doctor")
+    for column in ("", "check", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for check in found.checks:
+        status = Text(check.status, STATUS_STYLES[check.status])
+        table.add_row(status, Text(check.name), Text(check.found), Text(check.advice))
+    return table
+
+
+def dry_run_view(found: DryRun) -> RenderableType:
+    """Show the sizes of a run, a row for each phase, then its memory and notes; of a run that is refused only why."""
+    if found.obstacles:
+        return Group(*(Text(f"Cannot start: {text}.", "red") for text in found.obstacles))
+    rows = [
+        (each.phase, *(None if size is None else f"{size:,}" for size in (each.steps, each.prompts, each.samples)))
+        for each in found.phases
+    ]
+    table = text_table(f"{found.name}: checked, not run", ("phase", "steps", "prompts", "samples"), rows)
+    lines = [f"Tasks: {found.tasks}.", *([f"Model: {found.model}."] if found.model else [])]
+    lines += [f"- {text}" for text in found.notes]
+    return Group(table, Text(), *map(Text, lines), Text("Ready to start."))
+
+
+SHOWN = ("loss", "reward", "success", "score", "invalid_actions", "majority_ratio", "label_accuracy", "retrieve_rate",
+         "generate_rate", "bank_skills", "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl", "current", "best",
+         "tokens/s", "cost")  # fmt: skip
+"""Metrics of the live view, in this order, where there are any; else the first one that comes."""
+PLAIN_LINES = 10
+"""Lines that a phase prints where there is no terminal to draw on."""
+
+
+class RunView:
+    """A `Progress` that draws a run while it goes: its phases, the part at work, speed and the newest metrics.
+
+    If the console is not a terminal, it prints a line now and then instead. With `transient` nothing is drawn before a phase begins,
+    and nothing stays. The first phase prints `opening` as a warning, so that it does not precede an error that makes it moot.
+    """
+
+    def __init__(self, console: Console, title: str, *, transient: bool = False, opening: str = "") -> None:
+        self._console, self._title, self._transient, self._opening = console, title, transient, opening
+        self._began = time.perf_counter()
+        self._bars = bars.Progress(
+            bars.TextColumn("{task.description:<16}"),
+            bars.BarColumn(bar_width=12),
+            bars.MofNCompleteColumn(),
+            bars.TextColumn("{task.fields[speed]}  elapsed"),
+            bars.TimeElapsedColumn(),
+            bars.TextColumn("left"),
+            bars.TimeRemainingColumn(),
+            console=console,
+        )
+        self._at: dict[str, bars.TaskID] = {}
+        self._part = ""
+        self._metrics = ""
+        self._live = Live(self, console=console, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> RunView:
+        if self._console.is_terminal and not self._transient:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+            if not self._transient and self._at:
+                self._console.print(self._bars.get_renderable())
+                self._console.print(self._total(), highlight=False)
+
+    def __rich__(self) -> Panel:
+        lines = [Text(line, "dim") for line in (self._part, self._metrics) if line]
+        total = [Text(self._total())] if len(self._at) > 1 else []
+        return Panel(Group(self._bars, *total, *lines), title=Text(escape_terminal(self._title)))
+
+    def _total(self) -> str:
+        """The time of all phases so far."""
+        return f"{len(self._at)} phases, total elapsed {timedelta(seconds=round(time.perf_counter() - self._began))}"
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Add a bar for the phase, and show it live on a terminal; elsewhere, print one line."""
+        if self._opening and not self._at:
+            self.notice(self._opening, warning=True)
+        self._at[phase] = self._bars.add_task(
+            phase, total=total, completed=done, speed="", unit=unit, before=done, shown=done
+        )
+        if self._console.is_terminal:
+            self._live.start()  # does nothing where it was
+        else:
+            self._console.print(f"{phase}: {total} {unit}{'s' if total != 1 else ''}", highlight=False)
+
+    def enter(self, phase: str, part: str) -> None:
+        """Show which part of the phase is running."""
+        self._part = f"{phase}: {part}"
+
+    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+        """Update the phase's bar, its speed and the metrics; without a terminal, print a line now and then."""
+        at = self._bars.tasks[self._at[phase]]
+        total, unit = int(at.total or 0), at.fields["unit"]
+        rate = (done - at.fields["before"]) / max(at.elapsed or 0.0, 1e-9)
+        speed = f"{rate:.1f} {unit}s/s" if rate >= 0.5 or not rate else f"{1 / rate:.0f} s/{unit}"
+        self._bars.update(at.id, completed=done, speed=speed)
+        names = [name for name in SHOWN if name in metrics] or [*metrics][:1]
+        self._metrics = escape_terminal("  ".join(f"{name} {live_number(metrics[name])}" for name in names))
+        a_line = max(1, total // PLAIN_LINES)
+        if not self._console.is_terminal and (done // a_line > at.fields["shown"] // a_line or done == total):
+            at.fields["shown"] = done
+            left = f"  left {timedelta(seconds=round((total - done) / rate))}" if rate > 0 and done < total else ""
+            line = f"{phase} {done}/{total} {unit}s done  {speed}{left}  {self._metrics}"
+            self._console.print(line, highlight=False, markup=False)
+
+    def finish(self, phase: str) -> None:
+        """Fill the phase's bar and clear the name of the running part."""
+        self._bars.update(self._at[phase], completed=self._bars.tasks[self._at[phase]].total)
+        self._part = ""
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        """Show a notice to the user (`Progress.notice`)."""
+        shown = Text(escape_terminal(("Warning: " if warning else "") + text), "yellow" if warning else "")
+        self._console.print(shown, soft_wrap=not self._console.is_terminal)  # elsewhere a path stays whole
+
+
+def live_number(value: float) -> str:
+    """Three decimals, or two digits of what these would hide: the KL of a LoRA run."""
+    return f"{value:.2g}" if 1e-9 < abs(value) < 1e-2 else f"{value:z.3f}"

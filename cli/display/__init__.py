@@ -1,1 +1,0 @@
-"""How commands show results: tables, live views, JSON."""
