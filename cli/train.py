@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -111,8 +111,7 @@ def train(
 
     if seeds is not None and seed is not None:
         raise ConfigError("--seed and --seeds each name seeds: give one of them.")
-    settings = _overrides(overrides, env_data, mock)
-    found = launch(config, _options(settings, env, seed, nproc, output, resume))
+    found = launch(config, _options(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc))
     run_or_check(found, as_json=as_json, dry_run=dry_run, full=full, seeds=None if seeds is None else seeds_of(seeds))
 
 
@@ -145,7 +144,7 @@ def sft(
     serve_other_ranks()
     from skill_ttrl.stages.launch import launch_sft
 
-    options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, output, resume)
+    options = _options(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
     found = launch_sft(config, options, model=policy, bank=bank, trajectories=trajectories, examples=examples)
     run_or_check(found, as_json=as_json, dry_run=dry_run, full=full)
 
@@ -177,27 +176,24 @@ def rl(
     serve_other_ranks()
     from skill_ttrl.stages.launch import launch_rl
 
-    options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, output, resume)
+    options = _options(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
     found = launch_rl(config, options, model=policy, bank=bank)
     run_or_check(found, as_json=as_json, dry_run=dry_run, full=full)
 
 
-def _overrides(given: Sequence[str] | None, env_data: str | None, mock: bool) -> list[str]:
-    data = generated_data(env_data, mock)
-    return [*(given or ()), *([] if data is None else [f"env.kwargs.data={json.dumps(data)}"])]
-
-
 def _options(
-    overrides: Sequence[str],
-    env: str | None,
-    seed: int | None,
-    nproc: int | None,
+    overrides: Sequence[str] | None,
+    env_data: str | None,
+    mock: bool,
     output: Path | None,
     resume: str | None,
+    **more: Any,
 ) -> Options:
-    """Return the options of a launch, with the rule of `--resume` applied."""
+    """Return the options of a launch, with the rules of `--mock` and `--resume` applied."""
     from skill_ttrl.stages.launch import Options
 
+    data = generated_data(env_data, mock)
+    settings = [*(overrides or ()), *([] if data is None else [f"env.kwargs.data={json.dumps(data)}"])]
     if resume is None and output is not None:
         resume = "auto"
-    return Options(overrides, env, seed, nproc, output, None if resume == "never" else resume, notice)
+    return Options(settings, output=output, resume=None if resume == "never" else resume, notice=notice, **more)

@@ -309,9 +309,6 @@ def named_seeds(path: Path) -> tuple[str, list[int]]:
     """
     try:
         found = parse_json((path / SEEDS).read_text(encoding="utf-8"))
-        name, seeds = found["name"], found["seeds"]
-        if not isinstance(name, str) or not all(type(seed) is int and seed >= 0 for seed in seeds):
-            raise ValueError(f"name {name!r}, seeds {seeds!r}")
+        return str(found["name"]), [int(seed) for seed in found["seeds"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"Cannot read the seeds in {path / SEEDS}: {error!r}.") from None
-    return name, seeds
