@@ -82,17 +82,16 @@ def prints_aside() -> AbstractContextManager[object]:
 
 
 WHOLE_NAME = 36
-"""Words of the first column up to this width, in cells of the terminal, are never cut: names that people type."""
+"""Texts of the first column up to this width, in cells of the terminal, are cut last: names that people type."""
 
 
 def text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Texts in columns. They wrap between words, and a longer word is cut; nothing in them is markup or acts on the terminal."""
     texts = [["-" if cell is None else escape_terminal(str(cell)) for cell in row] for row in rows]
     made = Table(title=Text(escape_terminal(title), "table.title") if title else None)
-    names = [cell_len(word) for text in texts for word in text[0].split()] if columns else []
     for place, column in enumerate(columns):
-        whole = max((width for width in names if width <= WHOLE_NAME), default=None) if place == 0 else None
-        made.add_column(Text(escape_terminal(column), "table.header"), overflow="ellipsis", min_width=whole)
+        whole = place == 0 and max((cell_len(text[0]) for text in texts), default=0) <= WHOLE_NAME
+        made.add_column(Text(escape_terminal(column), "table.header"), overflow="ellipsis", no_wrap=whole)
     for text in texts:
         made.add_row(*map(Text, text))
     return made

@@ -118,7 +118,7 @@ def _model_size(config: SkillTTRLConfig) -> str:
     size = (4 * parameters + 12 * trainable) / 1e9  # float32; of what learns also the gradient and Adam's two moments
     return (
         f"{config.model.path}, {parameters:,} parameters, {trainable:,} of them trainable: weights, gradients and optimizer take up to "
-        f"{size:.2f} GB; activations and the sampler come on top"
+        f"{size:.2g} GB; activations and the sampler come on top"
     )
 
 

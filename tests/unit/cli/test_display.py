@@ -144,3 +144,9 @@ def test_any_text_comes_back(text: str) -> None:
     from skill_ttrl.sanitize import escape_json
 
     assert json.loads(escape_json(json.dumps([text], ensure_ascii=False, indent=1))) == [text]
+
+
+def test_names_are_cut_last_and_no_table_is_wider_than_the_terminal() -> None:
+    rows = [("pick_clean_then_place_in_recep", "4", "1.000 [0.510, 1.000]", "6.2", "a few words on it", "0")] * 2
+    out = fitted(80, "", ("task type", "episodes", "success", "steps", "why", "failed"), rows)
+    assert max(map(len, out.splitlines())) <= 80 and out.count("pick_clean_then_place_in_recep") == 2
