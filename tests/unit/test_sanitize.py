@@ -16,37 +16,10 @@ from skill_ttrl.types import SkillOps
 PIECES = (
     *(f"<{tag}>" for tag in OUR_TAGS),
     *(f"</{tag.upper()} >" for tag in OUR_TAGS),
-    *(
-        '<retrieve query="q">',
-        "<evolve base='1'>",
-        "< answer",
-        "＜ａnswer＞",
-        "<an\u200bswer>",
-        "<аnswer>",
-        "‹skill›",
-        "<\x00answer>",
-    ),
+    *('<retrieve query="q">', "<evolve base='1'>", "< answer", "＜ａnswer＞", "<an\u200bswer>", "<аnswer>", "‹skill›", "<\x00answer>"),
     *("<|im_start|>", "<｜User｜>", "[INST]", "[/INST]", "<<SYS>>", "<s>", "</s>", "<|", "|>", "<start_of_turn>"),
-    *(
-        "<",
-        ">",
-        "/",
-        " ",
-        "\n",
-        "\r",
-        "\u2028",
-        "\x1b",
-        "\u202e",
-        "\ud800",
-        "&lt;",
-        "\\boxed{1}",
-        "a < b",
-        "ſ",
-        "K",
-        "ans",
-        "wer>",
-    ),
-)
+    *("<", ">", "/", " ", "\n", "\r", "\u2028", "\x1b", "\u202e", "\ud800", "&lt;", "\\boxed{1}", "a < b", "ſ", "K", "ans", "wer>"),
+)  # fmt: skip
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=20).map("".join)
 parse = OutputParser().parse
 
