@@ -51,16 +51,3 @@ def test_samples_of_something_else_are_refused_and_the_difference_is_named(tmp_p
         pass
     assert (tmp_path / "s" / SAMPLES).read_bytes() == before
 
-
-def test_lines_that_do_not_belong_there_are_refused(tmp_path: Path) -> None:
-    filled(tmp_path / "s", 5)
-
-    def read(*expected: str) -> list[dict[str, Any]]:
-        with SampleFolder(tmp_path / "s", MADE) as folder:
-            return list(folder.read(dict[str, Any], expected, lambda found: str(found["line"])))
-
-    assert [found["line"] for found in read("0", "1", "2", "3", "4")] == [0, 1, 2, 3, 4]
-    with pytest.raises(RunFolderError, match="5 is not what was written there"):
-        read("0", "1", "2", "3")
-    with pytest.raises(RunFolderError, match=r"samples\.jsonl:2 is not what was written there: it is of 1"):
-        read("0", "7", "2", "3", "4")
