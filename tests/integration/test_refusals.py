@@ -240,7 +240,7 @@ def test_demonstrations_without_an_answer_are_refused_before_training(tiny_yaml:
     rows = [{"prompt": f"Compute {n}+{n}.", "response": str(2 * n)} for n in range(15)]
     Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     demos = "sft.data={path: data.jsonl}"
-    check_refused(tiny_yaml, [demos], 3, "0 of 15", r"\boxed{0}", "last_number=true")
+    check_refused(tiny_yaml, [demos], 3, "0 of 15", r"\boxed{", "last_number=true")
     given = (demos, "env.kwargs={last_number: true}", "sft.steps=1", "phases=[sft]")
     words = [word for each in given for word in ("--set", each)]
     assert skillttrl("train", tiny_yaml, "-o", "last", *words).code == 0

@@ -27,7 +27,7 @@ from skill_ttrl.stages.inputs.tasks import (
 )
 from skill_ttrl.stages.setup.build import make_envs
 from skill_ttrl.stages.setup.defaults import with_defaults
-from skill_ttrl.stages.setup.encode import answer_note
+from skill_ttrl.stages.setup.encode import refuse_unanswered
 from skill_ttrl.stages.setup.rules import combined, refusals, task_refusals
 from skill_ttrl.types import Task, derive_seed
 
@@ -200,7 +200,7 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
         return notes
     if data is not None:
         shown = load_demonstrations(data, seed=derive_seed(config.seed, "demonstrations"))
-        notes += [note] if (note := answer_note(config, shown)) else []
+        refuse_unanswered(config.env, data, shown)
         seen, what = seen_prompts(each.prompt for each in shown), f"sft.data ({data.path})"
     elif "collect" in config.phases:  # its episodes are of training tasks
         return notes

@@ -72,12 +72,18 @@ def source_tasks(
     """The tasks of a source, or the environment's own where there is none; of these `limit`, spread over all (`envs.lookup.spread`).
 
     Raises:
-        DataError: there are none, or they cannot be read.
+        DataError: there are none, or they cannot be read; or they bring a system message that the config does not mention.
     """
     env_id = resolve_env(config.env.id)
     if source is not None:
         tasks = load_tasks(source, env_id, split=split)
-        _check_system(config, source, progress or SilentProgress())
+        if config.agent.system is None and (system := system_message(source)) is not None:
+            found = f"The conversations of {source.path} begin with a system message"
+            if "system" not in config.agent.model_fields_set:
+                raise DataError(
+                    f"{found}. Set agent.system={json.dumps(system)}, or agent.system=null to leave it out."
+                )
+            (progress or SilentProgress()).notice(f"{found}, which is left out (agent.system=null).", warning=True)
         unknown = sum(task.ground_truth is None for task in tasks)
         if progress is not None and 0 < unknown < len(tasks):
             progress.notice(
@@ -91,20 +97,6 @@ def source_tasks(
     if not tasks:
         raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
     return tasks
-
-
-def _check_system(config: SkillTTRLConfig, source: Source, progress: Progress) -> None:
-    """Say that a system message in the data is not sent.
-
-    Raises:
-        DataError: the config does not say that it is meant.
-    """
-    if config.agent.system is not None or (system := system_message(source)) is None:
-        return
-    found = f"The conversations of {source.path} begin with a system message"
-    if "system" not in config.agent.model_fields_set:
-        raise DataError(f"{found}. Set agent.system={json.dumps(system)}, or agent.system=null to leave it out.")
-    progress.notice(f"{found}, which is left out (agent.system=null).", warning=True)
 
 
 def training_tasks(config: SkillTTRLConfig, source: Source | None, progress: Progress | None = None) -> list[Task]:

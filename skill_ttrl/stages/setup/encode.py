@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from skill_ttrl.agents.action_parser import possible, project
 from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
-from skill_ttrl.config import BUILTIN, DemonstrationsConfig, SkillTTRLConfig
+from skill_ttrl.config import BUILTIN, DemonstrationsConfig, EnvConfig, Source
 from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import MATH_ENV_ID, load_demonstrations
@@ -294,8 +294,7 @@ def encode_demonstrations(
     demonstrations = load_demonstrations(source, seed=seed)
     if not demonstrations:
         raise DataError(f"{source.name} holds no demonstrations.")
-    if note := answer_note(parts.config, demonstrations):
-        warnings.append(note)
+    refuse_unanswered(parts.config.env, source, demonstrations)
     prompts = seen_prompts(shown.prompt for shown in demonstrations)
     if not resumed:
         warnings += meter.demonstration_leaks(parts.config, prompts, f"sft.data ({source.name})")
@@ -456,10 +455,6 @@ def _skill(text: str) -> Skill:
     return Skill("demonstration", "", text)
 
 
-LONGEST_EXAMPLE = 20
-"""Characters of a demonstration that is shown as an example of an answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class StepShown:
     """One step to imitate."""
@@ -505,28 +500,16 @@ class Coverage:
     """Steps that were left out because the form of actions cannot write what was done there, or before in their episode."""
 
 
-def answer_note(config: SkillTTRLConfig, demonstrations: Sequence[Demonstration]) -> str | None:
-    """A warning where most demonstrations of math problems have no answer that a vote can read; None where they have.
-
-    Raises:
-        DataError: none has one.
-    """
-    source = config.demonstration_source
-    if source is None or source.path.startswith("synthetic:") or resolve_env(config.env.id) != MATH_ENV_ID:
-        return None  # a family knows what it teaches: some parts of `operators` teach words alone
-    parser = OutputParser(last_number=bool(config.env.kwargs.get("last_number")))
-    silent = [shown.response for shown in demonstrations if not parser.parse(shown.response).answer]
-    if 2 * len(silent) < len(demonstrations):
-        return None
-    few = len(demonstrations) - len(silent)
-    short = next((text.strip() for text in silent if 0 < len(text.strip()) <= LONGEST_EXAMPLE), "63")
-    found = (
-        f"{few:,} of {len(demonstrations):,} demonstrations in {source.path} contain{'s' * (few == 1)} an answer; write "
-        f"\\boxed{{{short}}} or <answer>{short}</answer>"
-    )
-    if not few:
-        raise DataError(f"{found}, or set env.kwargs.last_number=true if their last number is the answer.")
-    return f"{found}. Samples without answers cannot be voted on."
+def refuse_unanswered(env: EnvConfig, source: Source, demonstrations: Sequence[Demonstration]) -> None:
+    """Raise `DataError` where no demonstration of a math problem has an answer that a vote can read."""
+    if source.path.startswith("synthetic:") or resolve_env(env.id) != MATH_ENV_ID:
+        return  # a family knows what it teaches: some parts of `operators` teach words alone
+    parser = OutputParser(last_number=bool(env.kwargs.get("last_number")))
+    if not any(parser.parse(shown.response).answer for shown in demonstrations):
+        raise DataError(
+            f"0 of {len(demonstrations):,} demonstrations in {source.path} contain an answer; write \\boxed{{63}} or <answer>63</answer>, or "
+            "set env.kwargs.last_number=true if their last number is the answer."
+        )
 
 
 ChosenStep = tuple[Trajectory, int, str]

@@ -216,28 +216,35 @@ def resolve_target(
         raise RunFolderError("Name a policy: a run folder, a checkpoint, a model's folder or owner/name.")
     if is_gguf(str(source)):
         source = model_folder(str(source))
-    path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
+    path, now, stated = Path(source), [*_measured_on(*data[:1]), *overrides], tuple(overrides)
+    base: str | Path | Mapping[str, Any] = {} if config is None else config
+    name, weights, run = str(source), None, None
     if is_remote(source) or is_command(source):
-        return _not_loaded(str(source), now, config, tuple(overrides), use_bank)
-    if is_trained(path):
+        name, asked, own = _not_loaded(name, now, base)
+        stated += own
+    elif is_trained(path):
         refuse_config(path, config)
-        trained = find_trained(path, now)
-        return replace(trained, config=_with_model_pinned(trained.config, use_bank), overrides=tuple(overrides))
-    base: str | Mapping[str, Any] = {} if config is None else config
-    asked = load_checked(base, now)
-    asked.requires = None  # what a recipe still needs, it needs to train
-    asked.model.lora = None
-    if path.is_dir():
-        if not any((path / name).is_file() for name in MODEL_FILES):
+        found = find_trained(path, now)
+        name, asked, weights, run, base = found.name, found.config, found.weights, found.run, found.origin
+    else:
+        asked = load_checked(base, now)
+        asked.model.lora = None
+        if path.is_dir():
+            if not any((path / file).is_file() for file in MODEL_FILES):
+                raise _nothing_at(path)
+            asked.model.path, asked.model.revision = _base_model(path)
+            name, weights = path.resolve().name, path
+        elif _is_meant_as_path(path):
             raise _nothing_at(path)
-        asked.model.path, asked.model.revision = _base_model(path)
-        return EvalTarget(path.resolve().name, _with_model_pinned(asked, use_bank), path, None, base, tuple(overrides))
-    if _is_meant_as_path(path):
-        raise _nothing_at(path)
-    if not any(override.startswith("model.revision=") for override in overrides):
-        asked.model.revision = None  # a recipe's is of its own model
-    asked.model.path = str(source)
-    return EvalTarget(str(source), _with_model_pinned(asked, use_bank), None, None, base, tuple(overrides))
+        else:
+            if not any(override.startswith("model.revision=") for override in overrides):
+                asked.model.revision = None  # a recipe's is of its own model
+            asked.model.path = name
+    if run is None:
+        asked.requires = None  # what a recipe still needs, it needs to train
+    # Data sets are pinned where they are read.
+    pinned = pin_policy(asked, use_bank=use_bank and asked.skills is not None and asked.skills.enabled)
+    return EvalTarget(name, pinned, weights, run, base, stated)
 
 
 def refuse_config(source: str | Path, config: object) -> None:
@@ -254,36 +261,28 @@ def is_trained(source: str | Path) -> bool:
 
 
 def _not_loaded(
-    source: str,
-    now: Sequence[str],
-    config: str | Mapping[str, Any] | None,
-    overrides: tuple[str, ...],
-    use_bank: bool,
-) -> EvalTarget:
-    """A remote model or a program: what follows the colon takes the place of the config's."""
-    base: str | Mapping[str, Any] = {} if config is None else config
+    source: str, now: Sequence[str], base: str | Path | Mapping[str, Any]
+) -> tuple[str, SkillTTRLConfig, tuple[str, ...]]:
+    """A remote model or a program, its config, and the overrides that name it: what follows the colon takes the place of the config's."""
     kind, _, name = source.partition(":")
     own, name = [f"rollout.backend={kind}"], name.strip()
-    if name:
-        words = (
-            f"command.argv={json.dumps(split_command(name))}"
-            if kind == COMMAND
-            else f"endpoints.roles.policy.model={json.dumps(name)}"
-        )
-        own.insert(0, words)
+    if name and kind == COMMAND:
+        own.insert(0, f"command.argv={json.dumps(split_command(name))}")
+    elif name:
+        own.insert(0, f"endpoints.roles.policy.model={json.dumps(name)}")
     asked = load_checked(base, [*now, *own])
-    asked.requires = None
+    policy, command = asked.endpoints.of("policy"), asked.command
     if kind == COMMAND:
-        said, section = None if asked.command is None else shlex.join(asked.command.argv), "command"
+        section, what = "command", "'command:PROGRAM ARGUMENTS'"
+        said = None if command is None else shlex.join(command.argv)
     else:
-        policy = asked.endpoints.of("policy")
-        said, section = None if policy is None else policy.model, "endpoints.roles.policy"
+        section, what = "endpoints.roles.policy", f"{REMOTE}:MODEL"
+        said = None if policy is None else policy.model
     if said is None:
-        what = "'command:PROGRAM ARGUMENTS'" if kind == COMMAND else f"{REMOTE}:MODEL"
         raise ConfigError(
             f"{source} needs the section {section}, which the config lacks. Write {what}, or give a --config with it."
         )
-    return EvalTarget(said, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own))
+    return said, asked, tuple(own)
 
 
 KEPT = ("seed", "env", "agent", "skills", "runtime")
@@ -418,8 +417,3 @@ def _base_model(folder: Path) -> tuple[str, str | None]:
         return str(described["base_model_name_or_path"]), described.get("revision")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None
-
-
-def _with_model_pinned(config: SkillTTRLConfig, use_bank: bool) -> SkillTTRLConfig:
-    """Data sets are pinned where they are read."""
-    return pin_policy(config, use_bank=use_bank and config.skills is not None and config.skills.enabled)
