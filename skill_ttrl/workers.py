@@ -25,12 +25,10 @@ from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 from skill_ttrl.errors import SkillTTRLError, WorkerError
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 Work = Callable[[Any], Any]
 Setup = Callable[[], tuple[Work, Any]]
 """Makes in a worker the function that works on an item, and facts for the caller. A module's own function, or a `partial` of one."""
@@ -295,35 +293,6 @@ class ProcessCrew:
         process.kill()
         process.join()
         return process.exitcode
-
-
-def work(
-    make: Callable[[], Callable[[Item], Result]], items: Sequence[Item], jobs: int, notice: Notice = lambda text: None
-) -> Generator[Result]:
-    """Yield the result of each item, in the order of the items.
-
-    Args:
-        make: called once in each process; gives the function that works. A module's own, or a `partial` of one.
-        items: inputs.
-        jobs: processes, at least 1; 1 works in this one. More: see `ProcessCrew`.
-        notice: called where a process has died.
-
-    Raises:
-        WorkerError: processes die again and again.
-        Exception: whatever `make` or its function raised in its process.
-    """
-    if jobs <= 1:
-        yield from map(make(), items)
-        return
-    pool = Pool(ProcessCrew(partial(_make, make), min(jobs, max(1, len(items)))), notice)
-    try:
-        yield from pool.map(items)
-    finally:
-        pool.close()
-
-
-def _make(make: Callable[[], Work]) -> tuple[Work, None]:
-    return make(), None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import EnvError, WorkerError
-from skill_ttrl.workers import Event, Pool, work
+from skill_ttrl.workers import Event, Pool, ProcessCrew
 
 
 class Scripted:
@@ -156,7 +156,7 @@ def test_a_map_that_is_left_gives_its_workers_to_the_others() -> None:
         list(pool.map([1]))
 
 
-def twice(marks: Path) -> Callable[[int], int]:
+def twice(marks: Path) -> tuple[Callable[[int], int], None]:
     """Doubles numbers; its process dies at 5 for the first time, and at 7 always."""
 
     def double(number: int) -> int:
@@ -166,12 +166,14 @@ def twice(marks: Path) -> Callable[[int], int]:
             os._exit(3)
         return 2 * number
 
-    return double
+    return double, None
 
 
 def test_processes_of_this_machine_that_die_are_replaced(tmp_path: Path) -> None:
-    assert list(work(partial(twice, tmp_path), range(7), 2)) == [0, 2, 4, 6, 8, 10, 12]
-    results = work(partial(twice, tmp_path), [6, 7], 2)
+    pool = Pool(ProcessCrew(partial(twice, tmp_path), 2), lambda text: None)
+    assert list(pool.map(range(7))) == [0, 2, 4, 6, 8, 10, 12]
+    results = pool.map([6, 7])
     assert next(results) == 12
     with pytest.raises(WorkerError, match=r"Part 2 of 2 ended its worker 4 times .* its process ended with code 3"):
         next(results)
+    pool.close()
