@@ -305,13 +305,13 @@ def template_warning(backend: Any, messages: Sequence[Message]) -> str:
             )
         if all(each.role != "system" for each in messages):
             return ""
-        if _SAID in shown:
-            try:
-                tokenizer.apply_chat_template(turns, tokenize=False)
-            except Exception:
-                return "The model's chat template refuses a system message: its text goes in front of the first user's message, with a blank line between them."
-            return ""
-        return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template), or correct chat_template.jinja."
+        if _SAID not in shown:
+            return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template), or correct chat_template.jinja."
+        try:
+            tokenizer.apply_chat_template(turns, tokenize=False)
+        except Exception:
+            return "The model's chat template refuses a system message: its text goes in front of the first user's message, with a blank line between them."
+        return ""
     return (
         "The model's tokenizer has no chat template: prompts are the contents of the messages, joined by blank lines, without roles. "
         "A chat model was trained on another format; see docs/models.md."

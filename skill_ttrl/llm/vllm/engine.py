@@ -247,16 +247,12 @@ def set_environment() -> None:
 
 
 def _claim() -> None:
-    """Make the caller's engine the one of this process, or say why there cannot be another."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and not _only.locked():
+    """Make the caller's engine the one of this process, or say why there cannot be another: its end is that of all process groups."""
+    grouped = torch.distributed.is_available() and torch.distributed.is_initialized() and not _only.locked()
+    if grouped or not _only.acquire(blocking=False):
         raise ConfigError(
-            "The learner has a process group of its own, which an engine in the same process would end. Start servers "
-            "(skillttrl serve) and set vllm.mode=server."
-        )
-    if not _only.acquire(blocking=False):
-        raise ConfigError(
-            "This process already has a vLLM engine, and can have only one. Close what uses it first, or start "
-            "servers (skillttrl serve) and set vllm.mode=server."
+            f"This process has {'a process group of the learner' if grouped else 'a vLLM engine'} already, and an engine must be alone. "
+            "Start servers (skillttrl serve) and set vllm.mode=server."
         )
 
 
@@ -269,22 +265,15 @@ def _start(arguments: Mapping[str, Any], threads: int) -> Any:
         from vllm import LLM
         from vllm.distributed import cleanup_dist_env_and_memory
 
-        _survive_scan()
+        # On a CPU vLLM 0.32 reads `vars()` of whatever a loaded module holds. llvmlite's library (of numba, of bm25s) answers every name
+        # with a function of C, `__dict__` too.
+        if ffi := sys.modules.get("llvmlite.binding.ffi"):
+            ffi.lib._fntab.setdefault("__dict__", {})
         try:
             return LLM(**arguments)
         except BaseException:
             cleanup_dist_env_and_memory()
             raise
-
-
-def _survive_scan() -> None:
-    """Let vLLM's start look at llvmlite, where numba (of bm25s) has loaded it.
-
-    On a CPU vLLM 0.32 reads `vars()` of whatever a loaded module holds. llvmlite's library answers every name with a function of C,
-    `__dict__` too, and the start would fail.
-    """
-    if ffi := sys.modules.get("llvmlite.binding.ffi"):
-        ffi.lib._fntab.setdefault("__dict__", {})
 
 
 @contextmanager
