@@ -100,10 +100,10 @@ def test_demonstrations_are_written_in_the_form_up_to_what_it_cannot_write(polic
     assert shown[0].messages[-1].content == "<task> word 1 word 2"
     advice = config.model_copy(update={"label": "expert"})
     grown, learnt, _, left_out = demonstrate_episodes([helped], AGENT, advice, 0, tagged=False)
-    said = [[turn.done for turn in each.turns] for each in grown]
+    said = [[message.content for message in each.messages[each.first :: 2]] for each in grown]
     assert said == [["search word 1", "result 1"]] and left_out == (0, 1) and len(learnt) == 2
-    assert [turn.learnt for turn in grown[0].turns] == ["search word 1 word 2", "result 1"]
-    assert grown[0].turns[0].seen is not None and grown[0].turns[0].seen.content.startswith("result 1 word 1 word 2")
+    assert grown[0].learnt == ("search word 1 word 2", "result 1")
+    assert grown[0].messages[grown[0].first + 1].content.startswith("result 1 word 1 word 2")
     (example,) = encode_shown(policy[1], grown)
     assert "click" not in policy[1].decode(list(example.response_ids))
     # Each turn by itself needs what is before it no more.

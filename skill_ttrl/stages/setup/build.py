@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from skill_ttrl.stages.inputs.tasks import (
     source_tasks,
     training_tasks,
 )
-from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy, check_context, load_policy
+from skill_ttrl.stages.setup.policy import build_policy, check_context, load_policy
 from skill_ttrl.stages.setup.rules import (
     check_cut_series,
     check_graded,
@@ -112,7 +113,8 @@ def build(
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
     """
-    from skill_ttrl.rl.parallel.driver import Driver
+    from skill_ttrl.llm.hf import HFBackend
+    from skill_ttrl.rl.parallel.driver import Driver, RanksBackend, Replica
     from skill_ttrl.rl.parallel.ranks import ALONE
 
     driver = driver or Driver(ALONE)
@@ -120,8 +122,22 @@ def build(
     found = [] if warnings is None else warnings
     found += tasks.notes
     held_out, envs = tasks.held_out, tasks.envs
+    over_ranks: Any = partial(driver.run, Replica.on_model)  # type: ignore[call-arg]  # the others come with the call
+    parts = build_policy(
+        config,
+        weights=weights,
+        trains=True,
+        notice=progress.notice,
+        stopping=stopping,
+        load=lambda: driver.run(make_replica, config, weights),  # the replicas of all ranks get the policy
+        over_ranks=over_ranks if driver.ranks.several else None,
+    )
+    assert parts.context.loaded is not None  # a sampler that lives elsewhere has not looked at it yet
+    if refused := driver.replica.policy.packing_refused:
+        progress.notice(f"Sequences are padded, not packed (model.packing): {refused}.")
+    if driver.ranks.several and type(parts.backend) is HFBackend:
+        parts = replace(parts, backend=RanksBackend(driver, parts.backend))
     with ExitStack() as stack:
-        parts = build_learner_policy(config, driver, weights, progress.notice, stopping)
         stack.callback(parts.backend.close)
         check_context(parts)
         train = fit_prompts(tasks.train, config.data, parts.backend, parts.agent, progress)
@@ -141,37 +157,6 @@ def build(
     worker = RolloutWorker(config, parts.backend, parts.agent, envs)
     tested = GateTasks(gate, make_envs(config, gate)) if gate else None
     return TrainingComponents(worker, driver, [task.without_ground_truth() for task in train], bank, tested), meter
-
-
-def build_learner_policy(
-    config: SkillTTRLConfig,
-    driver: Driver,
-    weights: Path | None,
-    notice: Callable[[str], None],
-    stopping: Callable[[], bool],
-) -> PolicyBundle:
-    """Sampler and agent of a policy that learns, on all ranks of `driver`, whose replicas get the policy (`make_replica`)."""
-    from skill_ttrl.llm.hf import HFBackend
-    from skill_ttrl.rl.parallel.driver import RanksBackend, Replica
-
-    def over_ranks(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return driver.run(Replica.on_model, function, *args, **kwargs)
-
-    parts = build_policy(
-        config,
-        weights=weights,
-        trains=True,
-        notice=notice,
-        stopping=stopping,
-        load=lambda: driver.run(make_replica, config, weights),
-        over_ranks=over_ranks if driver.ranks.several else None,
-    )
-    assert parts.context.loaded is not None  # a sampler that lives elsewhere has not looked at it yet
-    if refused := driver.replica.policy.packing_refused:
-        notice(f"Sequences are padded, not packed (model.packing): {refused}.")
-    if driver.ranks.several and type(parts.backend) is HFBackend:
-        return replace(parts, backend=RanksBackend(driver, parts.backend))
-    return parts
 
 
 def build_for_eval(

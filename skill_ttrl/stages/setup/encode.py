@@ -59,7 +59,7 @@ MOST_CHARS = 1200
 """Longest thought in characters; a longer one is cut."""
 KEPT = "The answers received so far are saved with the run and will be reused."
 """Said of thoughts that were paid for, where the others failed."""
-_MESSAGES = TypeAdapter(list[Message])
+_MESSAGES, _LEARNT = TypeAdapter(list[Message]), TypeAdapter(list[str | None])
 TAGS = re.compile("</?(?:think|action)>")
 """What may not stand in a thought: it would end it, or act."""
 
@@ -164,18 +164,20 @@ def encode_shown(tokenizer: Any, episodes: Sequence[EpisodeShown]) -> list[Encod
     Raises:
         ConfigError: the chat template does not only append (`encode_next`).
     """
-    texts = {text for each in episodes for turn in each.turns for text in (turn.done, turn.learnt) if text is not None}
+    texts = {message.content for each in episodes for message in each.messages[each.first :: 2]}
+    texts |= {text for each in episodes for text in each.learnt if text is not None}
     answers = encode_answers(tokenizer, sorted(texts), turn_end(tokenizer)) if texts else {}
     seen: dict[Message, Sequence[int]] = {}
     encoded = []
-    for episode, prompt in zip(episodes, encode_chats(tokenizer, [each.prompt for each in episodes]), strict=True):
-        grown = _Grown()
-        for turn in episode.turns:
-            grown.act(answers[turn.done], None if turn.learnt is None else answers[turn.learnt])
-            if turn.seen is not None:
-                if turn.seen not in seen:
-                    seen[turn.seen] = encode_next(tokenizer, turn.seen)
-                grown.see(seen[turn.seen])
+    prompts = encode_chats(tokenizer, [each.messages[: each.first] for each in episodes])
+    for episode, prompt in zip(episodes, prompts, strict=True):
+        grown, said = _Grown(), episode.messages[episode.first :]
+        for done, learnt, after in zip(said[::2], episode.learnt, [*said[1::2], None], strict=True):
+            grown.act(answers[done.content], None if learnt is None else answers[learnt])
+            if after is not None:
+                if after not in seen:
+                    seen[after] = encode_next(tokenizer, after)
+                grown.see(seen[after])
         example = grown.example(prompt)
         if example is not None:
             encoded.append(example)
@@ -690,41 +692,30 @@ MEMORY = "episode"
 
 
 @dataclass(frozen=True, slots=True)
-class TurnShown:
-    """One turn of an episode."""
-
-    done: str
-    """The text that the assistant wrote."""
-    learnt: str | None
-    """The text to learn in its place; None: nothing."""
-    seen: Message | None = None
-    """The message that followed; None: it was the last turn."""
-
-
-@dataclass(frozen=True, slots=True)
 class EpisodeShown:
     """One episode to imitate."""
 
-    prompt: tuple[Message, ...]
-    """The first prompt."""
-    turns: tuple[TurnShown, ...]
+    messages: tuple[Message, ...]
+    """The first prompt, then the assistant's answers and what followed each; the last is an answer."""
+    learnt: tuple[str | None, ...]
+    """For each answer the text to learn in its place; None: nothing."""
     task_id: str = ""
     task_type: str = ""
     skills: tuple[str, ...] = ()
     """Ids of the skills in the first prompt."""
 
+    @property
+    def first(self) -> int:
+        """Place of the first answer."""
+        return [message.role for message in self.messages].index("assistant")
+
     def as_chat(self) -> dict[str, Any]:
         """The episode as other trainers read it: `messages` with roles, and in `learnt` what is to be learnt in place of each of the
         assistant's; null: nothing.
         """
-        said = list(self.prompt)
-        for turn in self.turns:
-            said.append(Message("assistant", turn.done))
-            if turn.seen is not None:
-                said.append(turn.seen)
         return {
-            "messages": [{"role": message.role, "content": message.content} for message in said],
-            "learnt": [turn.learnt for turn in self.turns],
+            "messages": [asdict(message) for message in self.messages],
+            "learnt": list(self.learnt),
             "task": self.task_id,
             "task_type": self.task_type,
             "skills": list(self.skills),
@@ -735,18 +726,9 @@ class EpisodeShown:
         """The episode that `as_chat` gave; of its task and skills nothing is kept.
 
         Raises:
-            ValueError, TypeError, KeyError: it is none.
+            ValueError, KeyError: it is none.
         """
-        said = [Message(**message) for message in row["messages"]]
-        first = next(place for place, message in enumerate(said) if message.role == "assistant")
-        done, seen = said[first::2], [*said[first + 1 :: 2], None]
-        turns = [
-            TurnShown(message.content, learnt, after)
-            for message, learnt, after in zip(done, row["learnt"], seen, strict=True)
-        ]
-        if any(turn.learnt is not None and not isinstance(turn.learnt, str) for turn in turns):
-            raise TypeError("learnt is a list of texts and nulls")
-        return cls(tuple(said[:first]), tuple(turns))
+        return cls(tuple(_MESSAGES.validate_python(row["messages"])), tuple(_LEARNT.validate_python(row["learnt"])))
 
 
 def demonstrate_episodes(
@@ -781,7 +763,7 @@ def _show(
 ) -> EpisodeShown:
     """One episode, up to the last turn at which something is learnt."""
     steps, goal, last = trajectory.steps, goal_of(trajectory), max(learnt)
-    turns = []
+    messages, targets = list(agent.prompt(scene_at(trajectory, 0, skills)).messages), list[str | None]()
     for place, step in enumerate(steps[: last + 1]):
         shown = learnt.get(place)
         target = None if shown is None else shown.response(tagged)
@@ -790,18 +772,12 @@ def _show(
             answer = agent.answer(step.action, scene_at(trajectory, place, skills))
             # What cannot be written is the last turn: only what should have been done there stands in it.
             done = target if answer is None else f"<action>{answer}</action>" if tagged else answer
-        seen = None
+        assert done is not None
+        messages.append(Message("assistant", done))
+        targets.append(target)
         if place < last:
             after = steps[place + 1]
-            seen = agent.next_message(
-                AgentInput(after.observation, steps[: place + 1], goal, after.admissible_actions, skills)
-            )
-        assert done is not None
-        turns.append(TurnShown(done, target, seen))
-    return EpisodeShown(
-        agent.prompt(scene_at(trajectory, 0, skills)).messages,
-        tuple(turns),
-        trajectory.task.id,
-        trajectory.task.task_type,
-        tuple(skill.id for skill in skills),
-    )
+            scene = AgentInput(after.observation, steps[: place + 1], goal, after.admissible_actions, skills)
+            messages.append(agent.next_message(scene))
+    names = tuple(skill.id for skill in skills)
+    return EpisodeShown(tuple(messages), tuple(targets), trajectory.task.id, trajectory.task.task_type, names)

@@ -103,7 +103,7 @@ def test_of_won_episodes_what_the_player_did_not_want_is_not_learnt(tiny_model: 
     tried = [episode(("left", None), ("right", None)), episode(("left", "wait"), ("right", "right"), number=1)]
     lost = episode(("wait", None), won=False, number=2)
     grown, shown, _, _ = demonstrate_episodes([*tried, lost], AGENT, DemonstrationsConfig(), 0, tagged=True)
-    assert [[turn.learnt for turn in each.turns] for each in grown] == [
+    assert [[*each.learnt] for each in grown] == [
         ["<action>left</action>", "<action>right</action>"],
         [None, "<action>right</action>"],
     ]
