@@ -231,7 +231,10 @@ class VLLMBackend(TokenizerMixin):
             self._resting = False
         if not engine.call(lambda llm: llm.reset_prefix_cache()):
             raise WeightSyncError("vLLM did not drop its prefix cache, so it would mix old and new weights.")
-        self._check(engine, model)
+        sequences = self._probe.sequences
+        ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
+        theirs, update = score(engine, sequences, self._lora), f"vllm.weight_sync={self._config.weight_sync}"
+        self.last_logprob_diff = check_sync(ours, theirs, MAX_LOGPROB_DIFF[self.dtype], update)
 
     def _swap_adapters(self, engine: Engine, model: Any) -> None:
         from vllm.lora.request import LoRARequest
@@ -260,9 +263,3 @@ class VLLMBackend(TokenizerMixin):
                 f"vLLM did not accept the learner's weights ({what}): {reason(error)}. Try another vllm.weight_sync, or "
                 "rollout.backend=hf."
             ) from error
-
-    def _check(self, engine: Engine, model: Any) -> None:
-        sequences = self._probe.sequences
-        ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
-        theirs, update = score(engine, sequences, self._lora), f"vllm.weight_sync={self._config.weight_sync}"
-        self.last_logprob_diff = check_sync(ours, theirs, MAX_LOGPROB_DIFF[self.dtype], update)

@@ -413,17 +413,6 @@ class ServerPool:
         with self._hand_over() as update:
             update(server)
 
-    def still(self, server: Server) -> bool:
-        """True if the answers of a server since `ensure_current` are of the present weights: nobody gave it others meanwhile.
-
-        Answers are taken only from the process that had the weights, so those of one that has died since are right.
-        """
-        try:
-            version, process = server.weight_version()
-        except ServerLost:
-            return True
-        return process != server.process or version == self.present
-
     def sleep(self) -> None:
         """Let the servers sleep, where the config says so and weights were handed over: then they will be again."""
         if self._config.enable_sleep_mode and self._folder is not None:
@@ -468,7 +457,7 @@ async def answer_all(pool: ServerPool, bodies: Sequence[Mapping[str, Any]], conn
         EndpointError: a request is refused, a server did not come back in time, or requests were lost too often.
         WeightSyncError: a server came back and cannot take the weights.
     """
-    answers: dict[int, tuple[Server, dict[str, Any]]] = {}
+    answers: dict[int, dict[str, Any]] = {}
     lost = ""
     # A client of its own for each batch: a long-lived one looks through all of its open connections at every request.
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=None)
@@ -479,7 +468,7 @@ async def answer_all(pool: ServerPool, bodies: Sequence[Mapping[str, Any]], conn
             server, size = min(pool.servers, key=lambda each: (each.load, each.asked)), int(bodies[place]["n"])
             server.load, server.asked = server.load + size, server.asked + 1
             try:
-                answers[place] = server, await ask(client, server, {**bodies[place], "model": server.model})
+                answers[place] = await ask(client, server, {**bodies[place], "model": server.model})
                 return ""
             except ServerLost as error:
                 return str(error)
@@ -490,13 +479,8 @@ async def answer_all(pool: ServerPool, bodies: Sequence[Mapping[str, Any]], conn
             await asyncio.gather(*(asyncio.to_thread(pool.ensure_current, server) for server in pool.servers))
             waiting = [place for place in range(len(bodies)) if place not in answers]
             lost = next(filter(None, await asyncio.gather(*map(answer, waiting))), lost)
-            used = list({server.address: server for server, _ in answers.values()}.values())
-            right = await asyncio.gather(*(asyncio.to_thread(pool.still, server) for server in used))
-            for server in (each for each, is_right in zip(used, right, strict=True) if not is_right):
-                lost = f"{server.address} received other weights in the meantime"
-                answers = {place: found for place, found in answers.items() if found[0] is not server}
             if len(answers) == len(bodies):
-                return [answers[place][1] for place in range(len(bodies))]
+                return [answers[place] for place in range(len(bodies))]
             pool.notice(f"{lost}; its requests are sent again.")
     raise EndpointError(
         f"Requests were lost {MOST_ATTEMPTS} times, the last time because {lost}. See the server's log.", "lost"

@@ -212,17 +212,6 @@ def test_answers_of_a_process_that_was_not_asked_are_thrown_away(
     assert len(given) > 8  # those of p2, before it was looked at, were asked again
 
 
-def test_answers_of_weights_that_somebody_changed_are_not_taken(
-    folder: Path, upstreams: Callable[[Script], Upstream]
-) -> None:
-    def changed(upstream: Upstream, body: dict[str, Any]) -> Any:
-        upstream.version = "another:1"
-        return echo(upstream, body)
-
-    with pytest.raises(EndpointError, match="from another run"):
-        ask(backend_for(folder, upstreams(changed)), 4)
-
-
 def test_a_server_that_hangs_is_named(
     folder: Path, upstreams: Callable[[Script], Upstream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
