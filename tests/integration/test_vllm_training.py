@@ -163,7 +163,7 @@ def test_adapters_that_were_not_swapped_end_the_run(
         backend.update_weights(version)
         assert backend.last_logprob_diff.mean < 1e-4
         backend.sleep()
-        with pytest.raises(RuntimeError, match="rests"):
+        with pytest.raises(RuntimeError, match="asleep"):
             wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
     backend.update_weights(2)
     assert wait_for(backend.generate([Request(token_ids=(5,))], Sampling(max_new_tokens=4), seed=0))
