@@ -18,7 +18,7 @@ from skill_ttrl.llm.backends import REMOTE, make_backend
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.merge import MergeRules, merge_groups
+from skill_ttrl.skills.merge import merge_groups
 from skill_ttrl.skills.mergers import HeuristicMerger, Merged, Merger, make_merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.stages.setup.open_run import Resume, starting_skills
@@ -141,8 +141,8 @@ class SkillTTRLTrainer:
             found |= label_metrics(votes, ground_truths, [group.answers for group in groups])
         skills, bank = config.skills, self.skill_bank
         if skills is not None and bank is not None and skills.update == "merge":
-            rules = MergeRules.of(skills, self.merger)
-            changes, report = merge_groups(groups, [list(vote.matches) for vote in votes], bank.snapshot(), rules)
+            matches = [list(vote.matches) for vote in votes]
+            changes, report = merge_groups(groups, matches, bank.snapshot(), skills, self.merger)
             update = bank.apply(changes, reason="merge") if changes else None
             found |= {"bank_update": update, "bank_report": report}
         return found | {"skill_bank_size": 0 if bank is None else len(bank)}

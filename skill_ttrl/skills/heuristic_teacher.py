@@ -335,6 +335,11 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     forms = Forms(cases)
     stats = {kind: EpisodeStats(kind, forms, found) for kind, found in sorted(_by_type(cases).items())}
     by_type = {kind: _found(each) for kind, each in stats.items()}
+    notes = [
+        f"{kind or NO_TYPE}: {len(each.won)} episodes succeeded and {len(each.lost)} failed; counting needs {MIN_EPISODES} of each."
+        for kind, each in stats.items()
+        if min(len(each.won), len(each.lost)) < MIN_EPISODES
+    ]
     types = Counter(key for found in by_type.values() for key in {each.key for each in found})
     everywhere = [
         each
@@ -354,7 +359,7 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
         drafts += _best(own, False, config.max_specific)
         mistakes += [each for each in own if each.is_mistake]
     drafts += _best(mistakes, True, config.max_mistakes)
-    return TeacherResult(tuple(drafts), tuple(note for each in stats.items() for note in _one_sided(*each)))
+    return TeacherResult(tuple(drafts), tuple(notes))
 
 
 def _found(stats: EpisodeStats) -> list[Finding]:
@@ -365,17 +370,6 @@ def _best(found: Iterable[Finding], mistakes: bool, most: int) -> list[Draft]:
     """The drafts of the strongest findings that are mistakes, or that are none."""
     ordered = sorted(found, key=lambda each: (-each.weight, each.key))
     return [each.draft for each in ordered if each.is_mistake == mistakes][:most]
-
-
-def _one_sided(kind: str, stats: EpisodeStats) -> list[str]:
-    name = kind or NO_TYPE
-    if not stats.won:
-        return [f"{name}: none of {len(stats.lost)} episodes succeeded, so it can only teach mistakes."]
-    if not stats.lost:
-        return [f"{name}: none of {len(stats.won)} episodes failed, so there are no losers to compare winners with."]
-    if min(len(stats.won), len(stats.lost)) < MIN_EPISODES:
-        return [f"{name}: counting needs {MIN_EPISODES} episodes that succeeded and as many that failed."]
-    return []
 
 
 def steps_in_order(stats: EpisodeStats) -> Iterator[Finding]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import SkillBankError
@@ -23,42 +24,14 @@ from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.types import BankUpdate, Change, Group, Skill, SkillOps, SkillStats, Task
 
 
-@dataclass(frozen=True)
-class MergeRules:
-    """How the operations of a step's winners become changes of a bank."""
-
-    merger: Merger | None = None
-    """Fuses the operations; None: a `HeuristicMerger` with `similarity` and `threshold`."""
-    extract: bool = False
-    """True: where no winner of a group wrote a skill, take one from what their solutions have in common (`heuristic.technique`)."""
-    max_text_chars: int = MAX_TEXT_CHARS
-    """Longer texts are skipped."""
-    max_skills_per_problem: int | None = 3
-    """New skills for one problem, the best supported first; None: no limit. One that was written for several problems counts
-    for each of them, and is added while one of them has room."""
-    similarity: Similarity | None = None
-    """Compares a new skill with those of the bank; None: only the same words are the same."""
-    threshold: float = 0.95
-    """Least similarity of texts that say the same."""
-
-    @classmethod
-    def of(cls, skills: SkillsConfig, merger: Merger, similarity: Similarity | None = None) -> MergeRules:
-        """The rules of a config's `skills` section."""
-        return cls(
-            merger,
-            skills.extract_from_solutions,
-            max_skills_per_problem=skills.max_skills_per_problem,
-            similarity=similarity,
-            threshold=skills.dedup_threshold or 1.0,
-        )
-
-
 def merge_groups(
     groups: Sequence[Group],
     winners: Sequence[Sequence[bool]],
     snapshot: Snapshot,
-    rules: MergeRules = MergeRules(),
+    skills: SkillsConfig | None = None,
+    merger: Merger | None = None,
     *,
+    similarity: Similarity | None = None,
     round: int | None = None,
 ) -> tuple[tuple[Change, ...], MergeReport]:
     """The changes of the bank that a step's rollouts lead to, for one `BankUpdate`.
@@ -71,7 +44,10 @@ def merge_groups(
         groups: rollouts by task. Operations are `Trajectory.ops`; where they are None they are read from the text.
         winners: for each group, for each rollout, whether it won.
         snapshot: the bank as it is now.
-        rules: see `MergeRules`.
+        skills: whether skills are extracted from solutions, how many new ones a problem may bring, and above what similarity texts
+            say the same; None: the defaults.
+        merger: fuses the operations; None: a `HeuristicMerger`.
+        similarity: compares a new skill with those of the bank; None: only the same words are the same.
         round: the training step, for statistics; None leaves `last_used_step` as it is.
 
     Returns:
@@ -81,19 +57,20 @@ def merge_groups(
         ValueError: `winners` does not fit the groups.
         EndpointError, BudgetError: a language model gave no usable answer, where that ends everything; its budget is spent.
     """
-    skipped: list[str] = []
+    skills, skipped = skills or SkillsConfig(), list[str]()
+    threshold = skills.dedup_threshold or 1.0
     pairs = zip(groups, winners, strict=True)
-    by_group = [ops_from_group(group, wins, rules.max_text_chars, skipped) for group, wins in pairs]
+    by_group = [ops_from_group(group, wins, MAX_TEXT_CHARS, skipped) for group, wins in pairs]
     rollouts = sorted((each for group in by_group for each in group), key=RolloutOps.sort_key)
     won = [each for each in rollouts if each.won]
-    found = extract_ops(by_group) if rules.extract else []
+    found = extract_ops(by_group) if skills.extract_from_solutions else []
     sources = [*won, *sorted(found, key=RolloutOps.sort_key)]
-    merger = rules.merger or HeuristicMerger(similarity=rules.similarity, threshold=rules.threshold)
+    merger = merger or HeuristicMerger(similarity=similarity, threshold=threshold)
     merged = merger.merge(
         [each.output for each in sources], retrieved=[each.shown_skill_ids for each in sources], snapshot=snapshot
     )
     skipped += merged.skipped
-    admission = Admission(snapshot, rules.max_text_chars)  # a merger may write longer texts than winners
+    admission = Admission(snapshot)  # a merger may write longer texts than winners
     proposed, rewrites = (
         [
             (draft, [sources[place] for place in sorted({*draft.support}) if 0 <= place < len(sources)])
@@ -101,7 +78,9 @@ def merge_groups(
         ]
         for drafts in (merged.new_skills, merged.evolved_skills)
     )
-    fresh, used = _credit(rollouts, proposed, snapshot, rules, round)
+    fresh, used = _credit(
+        rollouts, proposed, snapshot, partial(match_existing, similarity=similarity, threshold=threshold), round
+    )
     replaced: list[Change] = []
     for rewrite, writers in sorted(rewrites, key=lambda pair: pair[0].base):
         base = snapshot.get(rewrite.base)
@@ -114,7 +93,7 @@ def merge_groups(
         new = replace(base, id=name, text=rewrite.text, source="merge", parents=(), evidence=tuple(evidence))
         replaced.append(Change("replace", base, admission.take(as_successor(used.get(base.id, base), new))))
     added: list[Change] = []
-    most, room = rules.max_skills_per_problem, Counter[str]()
+    most, room = skills.max_skills_per_problem, Counter[str]()
     for draft, writers in fresh:
         types, tasks = {each.task_type for each in writers}, {each.task_id for each in writers}
         problem = admission.problem(draft.text)
@@ -153,13 +132,13 @@ def _credit(
     rollouts: Sequence[RolloutOps],
     proposed: Sequence[Supported],
     snapshot: Snapshot,
-    rules: MergeRules,
+    matching: Callable[[Sequence[str], Sequence[str]], list[int | None]],
     round: int | None,
 ) -> tuple[list[Supported], dict[str, Skill]]:
     """The drafts that no skill of the bank says already, and the skills whose uses and successes are counted, by id."""
     known = list(snapshot)
     texts, known_texts = [draft.text for draft, _ in proposed], [skill.text for skill in known]
-    matches = match_existing(texts, known_texts, rules.similarity, rules.threshold)
+    matches = matching(texts, known_texts)
     for each in rollouts:
         each.credited_skill_ids = {skill_id for skill_id in each.shown_skill_ids if skill_id in snapshot}
     for (_, writers), match in zip(proposed, matches, strict=True):

@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError, EndpointError
@@ -28,7 +28,6 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.admit import made_title, text_problem
 from skill_ttrl.skills.changes import TIERS, quote
-from skill_ttrl.skills.files import SPELLINGS
 from skill_ttrl.skills.heuristic_teacher import distilled, evolved_by_analogy, evolved_by_counting, task_ids
 from skill_ttrl.skills.ops import MAX_TITLE
 from skill_ttrl.skills.querying import (
@@ -69,21 +68,6 @@ class WrittenSkill(BaseModel):
     when_to_apply: str = ""
     support: list[int] = []
     """Numbers of the episodes that it comes from, as they were shown."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _other_spellings(cls, entry: Any) -> Any:
-        """Models call a skill's text `principle`, `how_to_avoid`, …, as published banks do; null is nothing."""
-        if not isinstance(entry, dict):
-            return entry
-        given = {name: value for name, value in entry.items() if value is not None}
-        if "how_to_avoid" in given:
-            given.setdefault("title", given.get("description", ""))
-        for name in ("text", "when_to_apply"):
-            spelled = next((given[each] for each in SPELLINGS[name] if each in given), None)
-            if spelled is not None:
-                given.setdefault(name, spelled)
-        return given
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,10 +22,10 @@ from skill_ttrl.errors import DataError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.changes import Snapshot, content_changes
+from skill_ttrl.skills.bank import SkillBank, UpdateMetadata
+from skill_ttrl.skills.changes import content_changes
 from skill_ttrl.skills.log import check_new, is_bank
-from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups, merged_samples
+from skill_ttrl.skills.merge import group_digest, merge_groups, merged_samples
 from skill_ttrl.skills.mergers import MergeReport, make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import bank_unchanged
@@ -186,7 +187,7 @@ def run(
     """
     config = config or SkillTTRLConfig()
     skills, notes = config.skills or SkillsConfig(), list[str]()
-    rules = MergeRules.of(skills, make_merger(skills.merger, models=models_of(config)))
+    merge = partial(merge_groups, skills=skills, merger=make_merger(skills.merger, models=models_of(config)))
     samples = read_samples(Path(source), notes)
     _refuse_foreign(samples, Path(source), config)
     path, new = Path(bank), not is_bank(Path(bank))
@@ -200,10 +201,21 @@ def run(
         notes += _merged_before(samples, known, bank)
         samples = [replace(part, rows=[row for row in part.rows if row[2] not in known]) for part in samples]
         with ledger.phase("merge"):
-            updates, after, report = _plan(samples, before, rules, opened.settings.max_skills)
+            # Step by step, into a copy in memory.
+            copy, report = SkillBank.from_snapshot(before, max_skills=opened.settings.max_skills), MergeReport()
+            for part in samples:
+                groups, winners = [row[0] for row in part.rows], [row[1] for row in part.rows]
+                changes, counts = merge(groups, winners, copy.snapshot(), round=part.step)
+                report += counts
+                if changes:
+                    why = UpdateMetadata(
+                        reason="merge", evidence=dict.fromkeys(group.task.id for group in groups), round=part.step
+                    )
+                    copy.apply(changes, samples=[row[2] for row in part.rows], **why)
+            updates, after = copy.history(), copy.snapshot()
         tested = gate(before, after) if gate is not None and content_changes(before, after) else None
         if tested is not None and not tested.decision.accept:
-            updates, after = (), before
+            updates, after = [], before
         if updates and not dry_run:
             with SkillBank(path) if new else nullcontext(opened) as written:
                 for update in updates:
@@ -221,7 +233,7 @@ def run(
         skills_before=len(before),
         skills_after=len(after),
         version=after.version,
-        updates=updates,
+        updates=tuple(updates),
         report=report,
         notes=tuple(notes),
         usage=ledger.report(),
@@ -236,23 +248,6 @@ def _refuse_foreign(samples: Sequence[Samples], source: Path, config: SkillTTRLC
         splits |= load_config(source / "config.yaml").training_splits
     rollouts = (each for part in samples for group, *_ in part.rows for each in group.trajectories)
     refuse_leak(foreign_splits(rollouts, splits, str(source)))
-
-
-def _plan(
-    samples: Sequence[Samples], bank: Snapshot, rules: MergeRules, max_skills: int
-) -> tuple[tuple[BankUpdate, ...], Snapshot, MergeReport]:
-    """Merge step by step into a copy in memory: the updates, the bank after them, and the counts over all."""
-    copy, report = SkillBank.from_snapshot(bank, max_skills=max_skills), MergeReport()
-    for part in samples:
-        groups = [group for group, _, _ in part.rows]
-        changes, counts = merge_groups(
-            groups, [wins for _, wins, _ in part.rows], copy.snapshot(), rules, round=part.step
-        )
-        report += counts
-        if changes:
-            tasks = dict.fromkeys(group.task.id for group in groups)
-            copy.apply(changes, reason="merge", evidence=tasks, round=part.step, samples=[row[2] for row in part.rows])
-    return tuple(copy.history()), copy.snapshot(), report
 
 
 def _merged_before(samples: Sequence[Samples], known: Mapping[str, int], bank: str | Path) -> list[str]:

@@ -14,7 +14,7 @@ from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot, usage_changes
-from skill_ttrl.skills.merge import MergeRules, group_digest, merge_groups
+from skill_ttrl.skills.merge import group_digest, merge_groups
 from skill_ttrl.skills.mergers import TROUBLE, Merger, MergeReport, make_merger
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, bank_unchanged
 from skill_ttrl.skills.retrieval import BankView
@@ -137,7 +137,9 @@ class RunBank:
                     named,
                     [winning(group) for group in groups],
                     self.target.snapshot(),
-                    MergeRules.of(self.config, self.merger, self.alike),
+                    self.config,
+                    self.merger,
+                    similarity=self.alike,
                     round=step,
                 )
         except BudgetError as error:

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import EndpointError, SkillBankError
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot
-from skill_ttrl.skills.merge import MergeRules, merge_groups, merged_samples
+from skill_ttrl.skills.merge import merge_groups, merged_samples
 from skill_ttrl.skills.mergers import (
     Draft,
     LLMMerger,
@@ -70,7 +71,9 @@ def merge(
     round: int | None = None,
     **options: Any,
 ) -> tuple[tuple[Change, ...], MergeReport]:
-    return merge_groups([group("t1", tries)], [wins], snapshot, MergeRules(**options), round=round)
+    merger = options.pop("merger", None)
+    skills = SkillsConfig(**{"extract_from_solutions": False, **options})
+    return merge_groups([group("t1", tries)], [wins], snapshot, skills, merger, round=round)
 
 
 def afters(changes: Sequence[Change], kind: str) -> list[Skill]:
@@ -254,12 +257,12 @@ def test_extraction_is_for_groups_whose_winners_wrote_nothing() -> None:
     silent = [a_try(TASK, solution=text) for text in (*WON, *LOST)]
     wins = [True] * 3 + [False] * 2
     assert merge(silent, wins)[0] == ()
-    changes, report = merge(silent, wins, extract=True)
+    changes, report = merge(silent, wins, extract_from_solutions=True)
     (skill,) = afters(changes, "add")
     assert skill.text == "Split the sum into tens and units, then carry." and skill.source == "extract"
     assert skill.evidence == ("t1",) and report.extracted == 1 and report.generated == 0
     spoken = [a_try(TASK, new("Mine."), solution=WON[0]), *silent[1:]]
-    changes, report = merge(spoken, wins, extract=True)
+    changes, report = merge(spoken, wins, extract_from_solutions=True)
     assert [skill.text for skill in afters(changes, "add")] == ["Mine."] and report.extracted == 0
 
 
