@@ -80,12 +80,11 @@ def runs_in(folder: Path) -> list[Path]:
     return found
 
 
-def compare(paths: Sequence[str | Path], *, confidence: float = 0.95) -> list[Comparison]:
+def compare(paths: Sequence[str | Path]) -> list[Comparison]:
     """Each of `paths` after the first against the first.
 
     Args:
         paths: at least two: runs, folders of seeds, or folders of `evaluate --output`.
-        confidence: of the intervals, in (0, 1).
 
     Raises:
         ConfigError: fewer than two were named.
@@ -95,10 +94,10 @@ def compare(paths: Sequence[str | Path], *, confidence: float = 0.95) -> list[Co
     if len(paths) < 2:
         raise ConfigError("Name at least two: skillttrl inspect A B [C ...].")
     first, *others = [measured(path) for path in paths]
-    return [compare_two(first, other, confidence=confidence) for other in others]
+    return [compare_two(first, other) for other in others]
 
 
-def compare_two(one: Measured, other: Measured, *, confidence: float = 0.95) -> Comparison:
+def compare_two(one: Measured, other: Measured) -> Comparison:
     """`other` against `one`.
 
     Raises:
@@ -119,7 +118,7 @@ def compare_two(one: Measured, other: Measured, *, confidence: float = 0.95) -> 
     figures = {}
     for name in names:
         before, after = ([each.values[name][task] for task in shared] for each in (one, other))
-        difference, low, high = paired_difference(before, after, confidence=confidence)
+        difference, low, high = paired_difference(before, after)
         figures[name] = Change(fmean(before), fmean(after), difference, (low, high), len(shared))
     if one.samples != other.samples:
         notes.append(f"avg@k of {one.samples} and of {other.samples} samples a task.")
@@ -244,7 +243,6 @@ class Seeds:
     name: str
     seeds: tuple[int, ...]
     ended: tuple[int, ...]
-    confidence: float = 0.95
     before: dict[str, OverSeeds] = field(default_factory=dict)
     """By figure, as reports name it."""
     after: dict[str, OverSeeds] = field(default_factory=dict)
@@ -271,33 +269,26 @@ def read_seeds(path: str | Path) -> Seeds:
     found = {seed: read_summary(each) for seed, each in folders.items() if (each / "summary.json").is_file()}
     ended = list(found.values())
     rows = [summary_rows(each) for each in ended]
-    confidence = ended[0].confidence if ended else 0.95
     return Seeds(
         str(path),
         name,
         tuple(seeds),
         tuple(found),
-        confidence,
-        _together([{label: before for label, before, _ in each} for each in rows], confidence),
-        _together([{label: after for label, _, after in each} for each in rows], confidence),
-        _together([{label: _change(before, after) for label, before, after in each} for each in rows], confidence),
+        _together([{label: before for label, before, _ in each} for each in rows]),
+        _together([{label: after for label, _, after in each} for each in rows]),
+        _together([{label: None if None in (one, two) else two - one for label, one, two in each} for each in rows]),  # type: ignore[operator]
         sum(seconds for each in ended for phase, seconds in each.seconds.items() if "." not in phase),
     )
 
 
-def _change(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before
-
-
-def _together(rows: Sequence[dict[str, float | None]], confidence: float) -> dict[str, OverSeeds]:
+def _together(rows: Sequence[dict[str, float | None]]) -> dict[str, OverSeeds]:
     """Figures that every seed has."""
     found = {}
     for label in rows[0] if rows else ():
         values = [value for row in rows if (value := row.get(label)) is not None]
         if len(values) == len(rows):
             spread = stdev(values) if len(values) > 1 else None
-            interval = repeats_interval(values, confidence=confidence)
-            found[label] = OverSeeds(fmean(values), spread, interval, tuple(values))
+            found[label] = OverSeeds(fmean(values), spread, repeats_interval(values), tuple(values))
     return found
 
 

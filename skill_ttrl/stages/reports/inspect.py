@@ -332,7 +332,7 @@ def seeds_inspection(found: Seeds) -> Inspection:
         judged = None if change is None or change.interval is None else verdict(change.interval)
         rows.append((label, shown(found.before.get(label)), shown(found.after.get(label)), shown(change, "+"), judged))
     main = [row for row in rows if "," not in row[0] and row[0].startswith(("avg@", "maj@", "greedy", "score"))]
-    notes = [f"Mean ± standard deviation over seeds, and Student's {found.confidence:.0%} interval of the mean."]
+    notes = ["Mean ± standard deviation over seeds, and Student's 95% interval of the mean."]
     if missing := len(found.seeds) - len(found.ended):
         notes.append(f"{missing} of {len(found.seeds)} seeds have not ended and are excluded.")
     columns, rows = ("metric", "before", "after", "change", "verdict"), [*main, *(r for r in rows if r not in main)]
