@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import ROLES, SkillTTRLConfig, load_config
-from skill_ttrl.errors import RunFolderError, did_you_mean
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage.files import (
     LOCK_FILE,
     Locked,
@@ -183,8 +183,6 @@ class RunFolder(Locked):
         Raises:
             RunFolderError: the disk is full or the folder cannot be written; the file is as it was.
         """
-        if name not in APPEND_FILES:
-            raise RunFolderError(f"A run has no append file {name!r}.{did_you_mean(name, APPEND_FILES)}")
         data = "".join(f"{line}\n" for line in lines).encode()
         self._require_lock()
         append_whole(self.path / name, data, durable=False)
