@@ -40,16 +40,11 @@ ESTIMATORS_ALONE = frozenset(
     "dr_grpo maxrl rloo opo grpo_passk gpg reinforce_plus_plus reinforce_plus_plus_baseline nsr psr w_reinforce ppo cispo sapo gspo "
     "ttpo gmae scrl dapo".split()
 )
-"""Algorithms whose advantages, losses and inputs other tests hold, each run of which would repeat another's."""
+"""Algorithms whose advantages, losses and inputs other tests hold (`test_toys.py`), each run of which would repeat another's."""
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in ESTIMATORS_ALONE else ())
-        for name in ALGORITHMS
-        if "episodes" not in needs(name)
-    ],
+    "name", [name for name in ALGORITHMS if name not in ESTIMATORS_ALONE and "episodes" not in needs(name)]
 )
 def test_an_algorithm_trains_on_questions(name: str, answering: Path, tiny_yaml: Path, tmp_path: Path) -> None:
     given = [NEEDED[each] for each in needs(name) if each in NEEDED]

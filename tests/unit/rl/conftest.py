@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import RuntimeConfig
@@ -33,6 +34,16 @@ def _model(**changes: Any) -> Qwen2ForCausalLM:
         "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True, "initializer_range": 0.2,
     }  # fmt: skip
     return Qwen2ForCausalLM(Qwen2Config(**(shape | changes)))
+
+
+def weights(policy: Policy) -> dict[str, Tensor]:
+    """Copies of a policy's weights."""
+    return {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    """True if all weights are the same, bit for bit."""
+    return all(torch.equal(left[name], right[name]) for name in left)
 
 
 @pytest.fixture

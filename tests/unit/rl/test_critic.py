@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from torch import Tensor
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
+from tests.unit.rl.conftest import same, weights
 
 MakePolicy = Callable[..., Policy]
 MakeBatch = Callable[..., RolloutBatch]
@@ -39,14 +39,6 @@ def with_returns(batch: RolloutBatch) -> RolloutBatch:
     """Returns that tell one prompt from another."""
     returns_F = (batch.prompt_index_N[batch.item_F].float() - 0.5) * batch.trained_F
     return replace(batch, returns_F=returns_F)
-
-
-def weights(policy: Policy) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 def steps(learner: LocalLearner, batch: RolloutBatch, numbers: Sequence[int]) -> list[dict[str, float]]:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.rl import micro_batch as allowed
 from skill_ttrl.rl import policy as log_probs
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack, pack_demonstrations
 from skill_ttrl.rl.policy import HeadSettings, Policy, score_tokens
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
+from tests.unit.rl.conftest import _model
 
 VOCABULARY, WIDTH, POSITIONS, CHOSEN = 40, 6, 11, 17
 ALL = 10**9
@@ -113,16 +113,6 @@ def test_bf16_autocast_computes_the_softmax_in_float32(frozen: bool, inputs: Cal
 PAD = 7
 
 
-def build(*, tied: bool, **changes: Any) -> Any:
-    torch.manual_seed(0)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=1, initializer_range=0.3, tie_word_embeddings=tied, pad_token_id=PAD, **changes,
-        )
-    )  # fmt: skip
-
-
 def batch() -> RolloutBatch:
     rows = [([1, 2, PAD, 3], [4, PAD, 5]), ([1, 2, PAD, 3], [4, 6]), ([PAD], [2, 2, 2, PAD])]
     return pack_demonstrations([EncodedDemonstration(prompt, response) for prompt, response in rows])
@@ -143,7 +133,9 @@ def gradients(policy: Policy, *, packed: bool, twice: bool) -> dict[str, Tensor]
 @pytest.mark.parametrize("budget", [0, 10_000])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_they_are_autograds(tied: bool, packed: bool, twice: bool, budget: int, bf16: bool) -> None:
-    policy = Policy(build(tied=tied), None, "cpu", logit_budget=budget)
+    policy = Policy(
+        _model(tie_word_embeddings=tied, pad_token_id=PAD, initializer_range=0.3), None, "cpu", logit_budget=budget
+    )
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         expected = gradients(policy, packed=packed, twice=twice)
         with policy.training(0):

@@ -20,6 +20,7 @@ from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.losses import LOSSES, PPOClip
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner, rate_fraction
+from tests.unit.rl.conftest import same, weights
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
@@ -30,14 +31,6 @@ def config(**changes: Any) -> RLConfig:
         "micro_batch_size": 4, "kl_coef": 0.0, "weight_decay": 0.0, "lr_scheduler": "constant", "grad_clip": 1e9,
     }  # fmt: skip
     return RLConfig(**(defaults | changes))
-
-
-def weights(policy: Policy) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
-
-
-def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    return all(torch.equal(left[name], right[name]) for name in left)
 
 
 def gradient_of_update(

@@ -42,15 +42,8 @@ def make_policy(tokenizer: Any) -> Policy:
 
 
 def sft_config(optimizer: str) -> SFTConfig:
-    return SFTConfig.model_validate(
-        {
-            "optimizer": optimizer,
-            "learning_rate": 0.002,
-            "muon_learning_rate": 0.01,
-            "lr_scheduler": "constant",
-            "warmup_steps": 0,
-        }
-    )
+    rates = {"learning_rate": 0.002, "muon_learning_rate": 0.01, "lr_scheduler": "constant", "warmup_steps": 0}
+    return SFTConfig.model_validate({"optimizer": optimizer, **rates})
 
 
 def matrix(policy: Policy) -> Tensor:

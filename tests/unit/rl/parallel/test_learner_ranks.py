@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack, with_advantages
@@ -23,28 +22,13 @@ from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from tests.ranks import run_ranks
+from tests.unit.rl.conftest import VOCABULARY, Tokenizer, _model
 
-VOCABULARY = 40
 CLOSE = 1e-5
 
 
-class Tokenizer:
-    pad_token_id = 39
-
-
 def make_policy(ranks: Ranks, *, fsdp: bool, lora: bool = False, **options: Any) -> Policy:
-    torch.manual_seed(0)
-    shape = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-    )
-    model: Any = Qwen2ForCausalLM(shape)
+    model: Any = _model()
     if lora:
         from peft import LoraConfig, get_peft_model
 
@@ -92,20 +76,11 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
     """Three updates of the tiny policy on this rank's share; weights, metrics, scores and whether every weight is sharded."""
     ranks = join()
     policy = make_policy(ranks, **how["policy"])
-    config = RLConfig(
-        **{
-            "learning_rate": 1e-3,
-            "warmup_steps": 0,
-            "prompts_per_step": 3,
-            "mini_batch_size": 2,
-            "micro_batch_size": 2,
-            "kl_coef": 0.05,
-            "ref_model_sync_steps": 2,
-            "entropy_coef": 0.01,
-            "lr_scheduler": "constant",
-        }
-        | how.get("rl", {})
-    )
+    plain_: dict[str, Any] = {
+        "learning_rate": 1e-3, "warmup_steps": 0, "prompts_per_step": 3, "mini_batch_size": 2, "micro_batch_size": 2, "kl_coef": 0.05,
+        "ref_model_sync_steps": 2, "entropy_coef": 0.01, "lr_scheduler": "constant",
+    }  # fmt: skip
+    config = RLConfig(**plain_ | how.get("rl", {}))
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="fp32"))
     policy.gather_weights()  # as after an evaluation
     apart = make_policy(ranks, **how["policy"]) if how.get("critic_model") else None
@@ -148,12 +123,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, adapters, whole episodes": {"policy": {"fsdp": True, "lora": True}, "turns": 2},
     "fsdp, offloaded, a bad value": {"policy": {"fsdp": True, "offload": True}, "bad_step": 1},
     "fsdp, critic apart": {"policy": {"fsdp": True}, "rl": {"critic": CRITIC}, "critic_model": True},
-    "fsdp, the reference follows": {
-        "policy": {"fsdp": True},
-        "rl": {
-            "ref_model_sync_steps": 1,
-        },
-    },
+    "fsdp, the reference follows": {"policy": {"fsdp": True}, "rl": {"ref_model_sync_steps": 1}},
 }
 
 
