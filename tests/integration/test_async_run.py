@@ -82,13 +82,6 @@ def test_weights_in_flight_stay_within_the_staleness_and_each_turn_says_its_vers
 
 
 @pytest.mark.slow
-def test_signals_have_their_exit_codes_also_with_rollouts_in_flight(tiny_yaml: Path, tmp_path: Path) -> None:
-    *stops, end = harness(tiny_yaml, tmp_path / "stopped", "signal", settings=[*KILLED, "rl.max_staleness=2"])
-    assert stops[-1] == ["SIGUSR1", 128 + 10, "rl"] and end[1] == 0
-    assert len(rows(tmp_path / "stopped")) == STEPS
-
-
-@pytest.mark.slow
 def test_killed_again_and_again_it_ends_with_the_same_bytes(tiny_yaml: Path, tmp_path: Path) -> None:
     given = [*KILLED, *REPEATABLE]
     assert harness(tiny_yaml, tmp_path / "never-stopped", "reference", settings=given) == 0
