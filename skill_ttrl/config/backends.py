@@ -27,8 +27,7 @@ class EndpointConfig(Section):
     api_key_env: str | None = None
     """Environment variable that holds the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. Never the key itself."""
     server_type: Literal["openai", "vllm"] = "openai"
-    """Extensions of the API that a policy's server supports. `vllm`: `top_k`, assistant prefixes, stop texts that stay in the answer,
-    and choices (`agent.structured_actions`)."""
+    """Extensions of the API that a policy's server supports. `vllm`: `top_k`, assistant prefixes, and stop texts that stay in the answer."""
     logprobs: bool = False
     """Request the log-prob of each token of a policy, if the server offers it."""
     max_tokens: int = Field(default=2048, ge=1)

@@ -53,9 +53,8 @@ class AgentConfig(Section):
     prompts: str | None = None
     """Folder of your own templates; a file there replaces the shipped one of the same name."""
     structured_actions: bool = False
-    """Let the model write only one of the environment's `admissible_commands`. Works with `hf`; for evaluation also with `vllm`, and with
-    `openai` if the server supports `structured_outputs`. Training on samples of `hf` uses the same restriction: probabilities, entropies
-    and KL are over the allowed tokens."""
+    """Let the model write only one of the environment's `admissible_commands` (`hf`). Training uses the same restriction: probabilities,
+    entropies and KL are over the allowed tokens."""
 
     @property
     def windowed(self) -> bool:

@@ -21,7 +21,7 @@ COMMAND = "command"
 """The backend that runs a program, and the name of that program as a source."""
 FACTS = {
     "hf": BackendFacts(is_learner=True, blocking=True, structured=True),
-    "vllm": BackendFacts(engine=True, structured=True),
+    "vllm": BackendFacts(engine=True),
     REMOTE: BackendFacts(trainable=False, remote=True, grows=False),
     COMMAND: BackendFacts(trainable=False, remote=True, grows=False),
 }
@@ -48,10 +48,8 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
         facts = FACTS[name]
         copies = facts.is_learner and config.runs_ahead
         engine = facts.engine and config.vllm.mode == "colocate"
-        policy = config.endpoints.of("policy")
-        structured = facts.structured or (name == REMOTE and policy is not None and policy.server_type == "vllm")
         learner = facts.is_learner and not copies
-        return replace(facts, is_learner=learner, is_copy=copies, engine=engine, structured=structured)
+        return replace(facts, is_learner=learner, is_copy=copies, engine=engine)
     try:
         made_by = BACKENDS.get(name)
     except ConfigError:

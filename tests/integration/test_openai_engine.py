@@ -101,12 +101,3 @@ def test_an_answer_that_was_begun_is_gone_on_with(engine: Engine) -> None:
     near = sample(engine.here, [Request(messages, token_ids=ids)], temperature=0.0)[0].completions[0]
     made.close()
     assert far.logprobs == pytest.approx(near.logprobs, abs=1e-4) and not far.text.startswith(begun)
-
-
-def test_the_policy_keeps_to_the_actions_it_is_given(engine: Engine) -> None:
-    made = backend(engine)
-    choices = ("go north", "take 12")
-    found = sample(made, [Request((Message("user", QUESTIONS[0]),), n=16, choice=choices)], temperature=1.0)
-    made.close()
-    assert {done.text for done in found[0].completions} <= set(choices)
-    assert not any(done.error for done in found[0].completions)

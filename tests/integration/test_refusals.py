@@ -99,7 +99,7 @@ SENSELESS: list[tuple[list[str], int, str]] = [
         2,
         "agent.structured_actions=false",
     ),
-    ([*STEP, "agent.structured_actions=true", *SERVER], 2, "works for evaluation only"),
+    ([*STEP, "agent.structured_actions=true", *SERVER], 2, "cannot restrict"),
     ([*STEP, "agent.context_mode=episode", "rollout.backend=own_refusals:NoTokens"], 2, "encode_next"),
     ([*STEP, "rl.reward=env"], 2, "cannot grade without true answers"),
     ([*STEP, "agent.max_turns=2", "rl.algorithm=graphgpo"], 2, "does not report its state"),

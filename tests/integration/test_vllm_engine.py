@@ -159,17 +159,6 @@ def test_a_caller_that_leaves_takes_its_requests_along(backend: Any) -> None:
     assert sample(backend, ["Hi"])
 
 
-@pytest.mark.parametrize(
-    "choices", [("go to desk 1", "open drawer 2"), ('say "hi"\\d', "a\nb", "ü 日本 | x"), ("a", "a b")]
-)
-def test_a_constrained_completion_is_one_of_its_choices(backend: Any, choices: tuple[str, ...]) -> None:
-    backend.update_weights(backend.policy_version)
-    request = Request(token_ids=backend.encode_text("Now: "), n=200, choice=choices)
-    (found,) = wait_for(backend.generate([request], Sampling(temperature=2.0, max_new_tokens=60), seed=0))
-    assert {done.text for done in found.completions} == set(choices)
-    assert {done.finish_reason for done in found.completions} == {"stop"}
-
-
 def test_a_pause_goes_on_from_the_very_tokens(backend: Any, loaded: LoadedModel) -> None:
     prompt = backend.encode_text("why " * 400)[: BLOCK + 40]
     asked: list[InsertionPoint] = []

@@ -82,7 +82,7 @@ class OpenAIBackend(TextBackend):
         super().__init__()
         self.client = make_client(context.settings.endpoints, "policy")
         self.config = self.client.config
-        self.supports_structured_outputs = self._vllm = self.config.server_type == "vllm"
+        self._vllm = self.config.server_type == "vllm"
 
     def close(self) -> None:
         """End the connections."""
@@ -118,7 +118,6 @@ class OpenAIBackend(TextBackend):
         if self._vllm:
             extra |= {"top_k": sampling.top_k} if sampling.top_k else {}
             extra |= {"include_stop_str_in_output": True} if sampling.stop else {}
-            extra |= {"structured_outputs": {"choice": list(request.choice)}} if request.choice else {}
             if request.assistant_prefix:
                 extra |= {"continue_final_message": True, "add_generation_prompt": False}
         try:
@@ -139,16 +138,14 @@ class OpenAIBackend(TextBackend):
                 raise
             nothing = Completion("", (), (), "error", self.policy_version, error=str(error))
             return Generation((), (nothing,) * request.n)
-        return Generation((), tuple(self._completion(choice, request, sampling) for choice in reply.choices))
+        return Generation((), tuple(self._completion(choice, sampling) for choice in reply.choices))
 
-    def _completion(self, choice: Choice, request: Request, sampling: Sampling) -> Completion:
+    def _completion(self, choice: Choice, sampling: Sampling) -> Completion:
         error = None
         if choice.outcome == "filtered":
             error = "The server's content filter cut the answer."
         elif choice.outcome == "tool_call":
             error = "The model called a tool, but none is offered."
-        elif request.choice and choice.outcome != "length" and choice.text not in request.choice:
-            error = f"The server ignored structured_outputs: it wrote {choice.text[:60]!r}."
         text = choice.refusal or choice.text  # a refusal is what the model said
         if error is not None:
             who = f"endpoints.roles.policy: {self.config.model!r} at {self.client.host}"

@@ -63,7 +63,7 @@ class VLLMBackend(TokenizerMixin):
         ModelError: the model is not there.
     """
 
-    is_learner, trainable, blocking = False, True, False
+    is_learner, trainable, blocking, supports_structured_outputs = False, True, False, False
 
     def __init__(self, context: BackendContext) -> None:
         self._context, self._config = context, context.settings.vllm
@@ -75,7 +75,6 @@ class VLLMBackend(TokenizerMixin):
         positions = getattr(text, "max_position_embeddings", None)
         self._length = length = engine_length(context.settings, positions)
         self.max_model_len: int | None = length
-        self.supports_structured_outputs = True
         self.policy_version = 0
         self.dtype = DTYPES[context.autocast]
         self.last_logprob_diff: LogprobDiff | None = None
@@ -189,7 +188,7 @@ class VLLMBackend(TokenizerMixin):
 
     def _params(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> Any:
         from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+        from vllm.sampling_params import RequestOutputKind
 
         room = self._length - len(prompt)
         try:
@@ -198,7 +197,6 @@ class VLLMBackend(TokenizerMixin):
                 detokenize=bool(sampling.stop),  # only to find stop texts: ours is the tokenizer that makes the text
                 flat_logprobs=True,
                 output_kind=RequestOutputKind.FINAL_ONLY,
-                structured_outputs=StructuredOutputsParams(choice=list(request.choice)) if request.choice else None,
             )
         except Exception as error:  # vLLM's own class, which was a ValueError in older versions
             raise ConfigError(

@@ -499,7 +499,7 @@ class VLLMServerBackend(TokenizerMixin):
         EndpointError: a server does not answer within `vllm.start_timeout`, or is no vLLM server.
     """
 
-    is_learner, trainable, blocking = False, True, False
+    is_learner, trainable, blocking, supports_structured_outputs = False, True, False, False
 
     def __init__(self, context: BackendContext) -> None:
         self._context, self._config = context, context.settings.vllm
@@ -509,7 +509,6 @@ class VLLMServerBackend(TokenizerMixin):
                 "vllm.servers=[http://127.0.0.1:8000]."
             )
         check_learnable(context)
-        self.supports_structured_outputs = True
         self.policy_version = 0
         # Servers are asked directly, whatever proxy the environment names.
         self._client = httpx.Client(verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
@@ -609,12 +608,11 @@ class VLLMServerBackend(TokenizerMixin):
     def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
         assert self.max_model_len is not None
         check_prompt(prompt, self.max_model_len, "the server's {} (vllm.max_model_len)")
-        body = {
+        return {
             "prompt": list(prompt),
             "return_token_ids": True,
             **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=self.max_model_len - len(prompt)),
         }
-        return body | ({"structured_outputs": {"choice": list(request.choice)}} if request.choice else {})
 
     def _completions(self, answer: dict[str, Any], n: int, asked: int, version: int) -> tuple[Completion, ...]:
         try:

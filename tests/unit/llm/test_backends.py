@@ -46,8 +46,8 @@ def test_the_facts_of_a_built_in_backend_are_those_of_its_class(name: str, made:
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [
-        (["rollout.backend=vllm"], BackendFacts(engine=True, structured=True)),
-        (["rollout.backend=vllm", "vllm.mode=server"], BackendFacts(structured=True)),
+        (["rollout.backend=vllm"], BackendFacts(engine=True)),
+        (["rollout.backend=vllm", "vllm.mode=server"], BackendFacts()),
         ([f"rollout.backend={__name__}:Follower"], BackendFacts(is_learner=True, blocking=True)),
         (["rollout.backend=nowhere:Nothing"], BackendFacts()),  # make_backend says that it is not there
     ],
