@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -52,7 +51,11 @@ def configs(
 
     text, where = read_config_text(config)
     if full or overrides:
-        text = _resolved(config, overrides or [])
+        from skill_ttrl.stages.setup.defaults import with_defaults
+        from skill_ttrl.stages.setup.load import load_checked
+
+        checked = load_checked(config, overrides or [], lambda note: print(note, file=sys.stderr))
+        text = with_defaults(checked).to_yaml()  # with what its environment and its algorithm bring
     if output is not None:
         written = str(write_new(output, text))
         show({"output": written}, as_json, lines=[written])
@@ -93,15 +96,3 @@ def _list(as_json: bool) -> None:
 def _verified_on(note: str) -> str:
     """The date in a `verified:` note; `--json` has the whole note."""
     return note.partition("date: ")[2].partition(";")[0] or note
-
-
-def _resolved(source: str, overrides: Sequence[str]) -> str:
-    """The config that runs, with what its environment and its algorithm bring; of a run of another user, as it is saved."""
-    from skill_ttrl.config import load_config
-    from skill_ttrl.errors import TrustError
-    from skill_ttrl.stages.setup.defaults import load_checked, with_defaults
-
-    try:
-        return with_defaults(load_checked(source, overrides, lambda text: print(text, file=sys.stderr))).to_yaml()
-    except TrustError:  # its names may be code: nothing is looked up
-        return load_config(source, overrides, trust=True).to_yaml()
