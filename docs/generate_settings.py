@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from skill_ttrl.config import Section, SkillTTRLConfig
-from skill_ttrl.config.data import DemonstrationSource, SourceConfig
+from skill_ttrl.config.data import DemonstrationSource, NamedSource
 from skill_ttrl.registry import Registry
 from skill_ttrl.rl.algorithms import ALGORITHMS
 from skill_ttrl.rl.losses import LOSSES
@@ -70,7 +70,7 @@ def _rows(prefix: str, section: type[Section]) -> list[str]:
     for name, field in section.model_fields.items():
         key = f"{prefix}.{name}" if prefix else name
         inner = _section(field)
-        if inner is not None and not issubclass(inner, SourceConfig):
+        if inner is not None and not issubclass(inner, NamedSource):
             if not prefix:
                 continue  # has a table of its own
             if field.default is None:

@@ -347,7 +347,7 @@ def sample_and_vote(run: Run) -> None:
         groups = [g.with_rewards(chosen(config.rl.reward, g, v, seed)) for g, v in zip(groups, votes, strict=True)]
         metrics = history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
         metrics |= group_metrics(groups) | answer_metrics(groups, votes) | vote_metrics(votes)
-        metrics |= run.meter.label_metrics(groups, votes, config)
+        metrics |= run.meter.label_metrics(groups, votes, config.rollout.n_votes_per_prompt)
         record_step(run, VOTE_SFT, step, groups, votes, metrics, trajectories=True)  # they are what is learned from
         run.progress.advance(SAMPLING, step + 1, metrics)
         warn_of_undecided_answers(run.warn, f"round {step}", groups)

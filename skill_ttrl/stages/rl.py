@@ -60,7 +60,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
 
     with rolling_ahead(run, state) as hand_over:  # by `rl.max_staleness` steps; 0: sampling and learning take turns
         for step in remaining_steps(run, state):
-            clock = StepTimer(run.progress, shown(config), parts.accelerator)
+            clock = StepTimer(run.progress, shown(config.rl), parts.accelerator)
             # Sample → vote → reward; with further tasks too where `rl.dynamic_sampling` asks for groups whose rewards differ.
             with checkpoint_on_error(run, state, TrainingError, SkillBankError, WorkerError):
                 found = sample_step(run, state, rewards, clock, step)
@@ -82,7 +82,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
                 metrics |= step_metrics(run, state, groups, votes, chosen)
                 saves, update = config.run.save_trajectories, state.rule.record
                 record_step(run, RL, step, groups, votes, metrics, trajectories=saves, update=update if saves else None)
-                run.progress.advance(shown(config), step + 1, metrics)
+                run.progress.advance(shown(config.rl), step + 1, metrics)
                 warn_of_votes(run, step, groups)
             state.step, state.task_batches = step + 1, found.task_batches
             # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
@@ -128,7 +128,7 @@ def step_metrics(
     """Metrics of a step's rollouts and votes; the history of votes learns of them."""
     config = run.config
     history = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
-    metrics = group_metrics(groups) | step_vote_metrics(groups, votes, config, history)
+    metrics = group_metrics(groups) | step_vote_metrics(groups, votes, config.rl, history)
     metrics |= episode_metrics(groups, config, by_type=several_types(run.components.train_tasks))
     metrics |= overlong_metrics(groups)
     if config.vote.strategy == SEQUENTIAL:
@@ -136,7 +136,9 @@ def step_metrics(
         metrics["votes_saved"] = 1.0 - drawn / (len(groups) * config.rollout.n_votes_per_prompt)
     if config.rl.max_staleness:
         metrics |= staleness_metrics(groups, state.step)
-    return metrics | run.meter.label_metrics(groups, votes, config) | run.meter.trained_metrics(chosen, config)
+    sizes = config.rollout
+    metrics |= run.meter.label_metrics(groups, votes, sizes.n_votes_per_prompt)
+    return metrics | run.meter.trained_metrics(chosen, sizes.n_samples_per_prompt)
 
 
 def prepare_first_step(run: Run, state: RLState) -> None:
@@ -146,7 +148,7 @@ def prepare_first_step(run: Run, state: RLState) -> None:
     rounds = max(1, rl.dynamic_sampling)
     state.votes.ask_base(run, map(tasks_of, range(steps * rounds)), state.step)
     warn_if_never(run)
-    run.progress.start(shown(run.config), steps, "step", state.step)
+    run.progress.start(shown(run.config.rl), steps, "step", state.step)
     if 0 < state.step < steps and every and state.step % every == 0:
         # Resumed exactly at a validation step without its evaluation: it was interrupted, or the last step before rl.steps was raised.
         run.evaluate(f"step {state.step}")
@@ -191,7 +193,7 @@ def conclude(run: Run) -> None:
     if (failed := skipped_too_often(run, RL, ended=True)) is not None:
         raise failed
     _warn_of(run, late_signs(run.log.rows(RL), answers=run.config.rl.reward != "env"))
-    run.progress.finish(shown(run.config))
+    run.progress.finish(shown(run.config.rl))
 
 
 def warn_of_votes(run: Run, step: int, groups: Sequence[Group]) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from skill_ttrl.config import SkillTTRLConfig, Source
+from skill_ttrl.config import ModelConfig, SkillTTRLConfig, Source
 from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.errors import ConfigError, EndpointError, SkillTTRLError
@@ -104,7 +104,7 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool
         config = with_defaults(config)
         _check_tasks(config, found)
         if not backend_facts(config).remote:
-            found.model = found.attempt(_model_size, config) or ""
+            found.model = found.attempt(_model_size, config.model) or ""
         for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
                 found.refuse(EndpointError(f"{check.name}: {check.found}. {check.advice}".rstrip()))
@@ -112,12 +112,12 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool
     return found
 
 
-def _model_size(config: SkillTTRLConfig) -> str:
-    parameters, adapters = count_parameters(load_model_config(config.model), config.model.lora)
+def _model_size(model: ModelConfig) -> str:
+    parameters, adapters = count_parameters(load_model_config(model), model.lora)
     trainable = adapters or parameters
     size = (4 * parameters + 12 * trainable) / 1e9  # float32; of what learns also the gradient and Adam's two moments
     return (
-        f"{config.model.path}, {parameters:,} parameters, {trainable:,} of them trainable: weights, gradients and optimizer take up to "
+        f"{model.path}, {parameters:,} parameters, {trainable:,} of them trainable: weights, gradients and optimizer take up to "
         f"{size:.2g} GB; activations and the sampler come on top"
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skill_ttrl.answers import canonical
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import RLConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry
 from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
@@ -89,13 +89,13 @@ def step_rates(
 
 
 def step_vote_metrics(
-    groups: Sequence[Group], votes: Sequence[VoteResult], config: SkillTTRLConfig, visits: Mapping[str, float]
+    groups: Sequence[Group], votes: Sequence[VoteResult], rl: RLConfig, visits: Mapping[str, float]
 ) -> dict[str, float]:
     """Metrics of a step's votes and answers; `visits` are those of their history.
 
     Empty where the environment's own return is rewarded and no rollout has an answer: there is nothing to vote on.
     """
-    if config.rl.reward == "env" and all(answer is None for group in groups for answer in group.answers):
+    if rl.reward == "env" and all(answer is None for group in groups for answer in group.answers):
         return {}
     return {**visits, **vote_metrics(votes), **answer_metrics(groups, votes)}
 

@@ -261,22 +261,20 @@ class Meter:
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     """By label, oldest first."""
 
-    def label_metrics(
-        self, groups: Sequence[Group], votes: Sequence[VoteResult], config: SkillTTRLConfig
-    ) -> dict[str, float]:
-        """How right the votes were; empty where a task has no true answer."""
+    def label_metrics(self, groups: Sequence[Group], votes: Sequence[VoteResult], size: int) -> dict[str, float]:
+        """How right the votes of groups of this size were; empty where a task has no true answer."""
         truths = self._truths(groups)
         if truths is None:
             return {}
-        return label_metrics(votes, truths, [group.answers for group in groups], config.rollout.n_votes_per_prompt)
+        return label_metrics(votes, truths, [group.answers for group in groups], size)
 
-    def trained_metrics(self, chosen: Chosen, config: SkillTTRLConfig) -> dict[str, float]:
+    def trained_metrics(self, chosen: Chosen, size: int) -> dict[str, float]:
         """`label_metrics` of the samples that were trained on (TTRL: `post_`)."""
         truths = self._truths([group for group, _ in chosen])
         if truths is None:
             return {}
         answers = [group.answers for group, _ in chosen]
-        return trained_metrics([vote for _, vote in chosen], truths, answers, config.rollout.n_samples_per_prompt)
+        return trained_metrics([vote for _, vote in chosen], truths, answers, size)
 
     def labelled(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> list[Group]:
         """The groups with the true answer and the voted one as labels, the voted one in force (TTRL: `apply_ttrl_gt`)."""

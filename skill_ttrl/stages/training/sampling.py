@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import RLConfig, SkillTTRLConfig
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.learner import GpuMemoryMonitor
 from skill_ttrl.rollout.rollout import refuse_failure
@@ -28,9 +28,9 @@ TOO_FEW = "Dynamic sampling found too few groups with different rewards"
 """Begins the warning of it, which a run gives once."""
 
 
-def shown(config: SkillTTRLConfig) -> str:
+def shown(rl: RLConfig) -> str:
     """The phase as progress shows it: its algorithm."""
-    return str(config.rl.algorithm["type"])
+    return str(rl.algorithm["type"])
 
 
 @dataclass
@@ -76,7 +76,7 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
             clock.add("sample", sampled.seconds)
         else:
             with clock("sample"):
-                on_rollout_end = run.count_rollouts(shown(config), "sample")
+                on_rollout_end = run.count_rollouts(shown(config.rl), "sample")
                 sampled = roll_out(run, state, drawn, found.bank, place, on_rollout_end)
         groups, greedy = sampled.groups, sampled.greedy
         if refuse_failure(groups):
