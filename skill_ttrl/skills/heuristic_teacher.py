@@ -514,6 +514,8 @@ SHARE = 0.5
 """Of the failures that are looked at, so many show what is drafted."""
 CIRCLING = 0.4
 """Share of an episode's steps that came to what had been seen before after the same action."""
+REFUSAL_CHARS = 100
+"""A longer answer shows a place or a page, which some actions change without its text telling."""
 PLACE_CHARS = 400
 """A longer one shows a page of many things, where a word of the task says little."""
 REMINDER = "Failed attempts mostly end before any"
@@ -575,6 +577,17 @@ def goes_in_circles(case: Case) -> bool:
     return repeats(case, apart=2) >= max(4, CIRCLING * len(case.steps))
 
 
+def is_refused(case: Case) -> bool:
+    """Three or more different actions got one short answer, and at least a quarter of the steps did."""
+    actions: dict[str, list[str]] = defaultdict(list)
+    for action, seen in case.outcomes():
+        actions[seen[: REFUSAL_CHARS + 1]].append(action)
+    return any(
+        0 < len(seen) <= REFUSAL_CHARS and len(set(each)) >= 3 and 4 * len(each) >= len(case.steps)
+        for seen, each in actions.items()
+    )
+
+
 def is_malformed(case: Case) -> bool:
     """Two or more actions were not valid, and at least a fifth of them."""
     invalid = sum(map(_is_invalid, case.steps))
@@ -610,6 +623,13 @@ FAULTS: tuple[tuple[Callable[[Case], bool], str, str, str], ...] = (
         "Write one action exactly as it stands among the possible ones, in the form that is asked for, and nothing else in its "
         "place.",
         "The action is written from memory, in other words than those that are offered.",
+    ),
+    (
+        is_refused,
+        "Try one action after another where all get the same answer",
+        "The same answer to different actions says that none of them does anything here. Look at what is possible now, and go "
+        "where the next step of the task is possible.",
+        "A step of the task is tried before what it needs is in place.",
     ),
     (
         passes_by,

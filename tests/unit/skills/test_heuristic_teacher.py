@@ -175,6 +175,9 @@ def drafted(cases: Sequence[Case], *skills: Skill, config: EvolveConfig = CONFIG
 
 STUCK = failed_case(*[("A page.", "click[next]")] * 4, end="A page.", task="")
 CIRCLES = failed_case(*walk(*"ABCABCABCABC"), end="You are at C.", task="")
+REFUSED = failed_case(
+    *[("Nothing happens.", f"take {thing}") for thing in ("cup", "pan", "pot")], end="Nothing happens.", task=""
+)
 MALFORMED = failed_case(*[(f"room {place}", f"I think {place}") for place in "abc"], verdict="invalid", task="")
 PASSING = failed_case(
     ("a hall", "go to shelf 1"), ("On the shelf 1 is a mug 2.", "go to desk 1"), end="On the desk 1 is a pen 1."
@@ -187,6 +190,7 @@ FINE = failed_case(*walk(*"ABCDEF"), end="You are at F.")
     [
         (STUCK, "Repeat an action that changed nothing"),
         (CIRCLES, "Go back to what was already looked at"),
+        (REFUSED, "Try one action after another where all get the same answer"),
         (MALFORMED, "Write an action that cannot be read or is not possible"),
         (PASSING, "Pass by what the task names"),
     ],
