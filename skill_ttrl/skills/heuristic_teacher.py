@@ -581,7 +581,7 @@ def is_refused(case: Case) -> bool:
     """Three or more different actions got one short answer, and at least a quarter of the steps did."""
     actions: dict[str, list[str]] = defaultdict(list)
     for action, seen in case.outcomes():
-        actions[seen[: REFUSAL_CHARS + 1]].append(action)
+        actions[seen].append(action)
     return any(
         0 < len(seen) <= REFUSAL_CHARS and len(set(each)) >= 3 and 4 * len(each) >= len(case.steps)
         for seen, each in actions.items()
