@@ -60,7 +60,7 @@ class RolloutBatch:
     returns_F: Float[Tensor, " F"] | None = None
     """Returns that the critic learns to predict; None without a critic."""
     weights_F: Float[Tensor, " F"] | None = None
-    """Importance weight of each token's loss (see `rl.correction`); None: 1 everywhere."""
+    """Importance weight of each token's loss (see `rl.learner.corrected`); None: 1 everywhere."""
     allowed_F: Int[Tensor, " F"] | None = None
     """Set of token ids that each token was drawn from (`Completion.allowed`), -1 for the whole vocabulary; None: all from that."""
     allowed_ids_P: Int[Tensor, " P"] | None = None

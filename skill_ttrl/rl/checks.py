@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
-from skill_ttrl.rl.correction import corrects
+from skill_ttrl.rl.learner import corrects
 
 
 def check_algorithm(rl: RLConfig, *, vote_strategy: str, action_parser: str, multi_turn: bool) -> None:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from skill_ttrl.rl.batch import RolloutBatch, pack
-from skill_ttrl.rl.correction import corrected
-from skill_ttrl.rl.learner import apply_kl_penalty
+from skill_ttrl.rl.learner import apply_kl_penalty, corrected
 from tests.golden.field_values import assert_close, cases, given, tensor
 from tests.sampled import flat, padded, sampled_groups
 

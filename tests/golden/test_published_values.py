@@ -19,7 +19,7 @@ from skill_ttrl.rl.algorithms import compute_gae_advantage, group_advantages, wh
 from skill_ttrl.rl.algorithms.grpo import RLOO, LevelOptions
 from skill_ttrl.rl.algorithms.tokens import returns_to_go
 from skill_ttrl.rl.batch import pack
-from skill_ttrl.rl.correction import corrected
+from skill_ttrl.rl.learner import corrected
 from skill_ttrl.rl.losses import AggregationMode, LossInputs, aggregate, build_loss, kl_estimate
 from tests.sampled import flat, padded, sampled_groups
 

@@ -15,9 +15,8 @@ from skill_ttrl.config import RLConfig, RuntimeConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_correction
-from skill_ttrl.rl.correction import corrected, corrects
 from skill_ttrl.rl.device import make_accelerator
-from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.learner import LocalLearner, corrected, corrects
 from skill_ttrl.rl.policy import Policy
 
 
