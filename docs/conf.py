@@ -40,7 +40,7 @@ html_copy_source = False
 copybutton_prompt_text = "$ "
 
 DOCS = Path(__file__).parent
-LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]+)\)")
+LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]+)(?:#[^)\s]+)?\)")
 SOURCE = re.compile(r"\.\./skill_ttrl/(?:(metrics\.toml)|[\w./]+)(?=#)")
 """A link with an anchor to the code that a page is made from; the page exists on the site alone."""
 OBJECT = re.compile(r"<(?:factory|function (?:[\w.]|<\w+>)+)>")

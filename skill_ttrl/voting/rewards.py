@@ -32,7 +32,7 @@ CONTROLS = ("random", "format")
 MODEL_REWARD = "model:"
 """Begins the name of a reward that is a Hugging Face model."""
 VERIFY = "verify"
-"""The reward of `check`s, which needs one for every task."""
+"""The reward that asks the `check` of a task, which each must have."""
 OVERLONG = "overlong"
 """Name of the length penalty (`rl.overlong_penalty`) among the rewards of a rollout."""
 

@@ -12,7 +12,7 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 
-RULE = ["rl.stop_rule=collapse", "rl.save_steps=100"]
+RULE = ["rl.stop_rule=collapse", "rl.stop_options.agreement=0.9", "rl.save_steps=100"]
 
 
 class Listener(SilentProgress):

@@ -126,11 +126,6 @@ def load_model(
     if config.path == BUILTIN:
         tokenizer = build_tokenizer(corpus, config.builtin)
         model: Any = build_model(config.builtin, tokenizer, seed)
-    elif Path(config.path, "adapter_config.json").is_file():
-        raise ModelError(
-            f"{config.path} holds adapters without their base model. Fold them in first: skillttrl export RUN --merge-lora "
-            "--output MODEL, then start from MODEL."
-        )
     else:
         model, tokenizer = _load_pretrained(config, dtype, empty=empty)
     if config.lora is not None:
@@ -296,6 +291,11 @@ def load_tokenizer(config: ModelConfig) -> Any:
 
 def _read(auto: Any, config: ModelConfig, files: str, **options: Any) -> Any:
     """Load with one of transformers' Auto classes from the config's path; `files` are those that it reads."""
+    if files == "config.json" and Path(config.path, "adapter_config.json").is_file():
+        raise ModelError(
+            f"{config.path} holds adapters without their base model. Fold them in first: skillttrl export RUN --merge-lora "
+            "--output MODEL, then start from MODEL."
+        )
     chosen = {"revision": config.revision or "main", "trust_remote_code": False}
     with reading_model(config.path, files):
         return auto.from_pretrained(config.path, **chosen, **options)
