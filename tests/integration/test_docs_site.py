@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 
 import pytest
 
@@ -22,7 +21,7 @@ TOCTREE = re.compile(r"^```\{toctree\}\n(?P<body>.*?)^```$", re.MULTILINE | re.D
 GENERATED = ("settings", "cli", "metrics")
 OPTIONAL = ("vllm", "ray", "alfworld", "textworld", "chromadb", "bm25s", "sentence_transformers", "openai", "gepa")
 """Packages that the site is built without."""
-EXTENDED = ("envs", "rl.algorithms", "rl.losses", "voting")
+EXTENDED = ("envs", "rl.algorithms", "voting")
 """Packages of which the site holds every public name, here or among those of `skill_ttrl`."""
 
 needs_sphinx = pytest.mark.skipif(find_spec("sphinx") is None, reason="needs the extra docs")
@@ -42,12 +41,6 @@ def test_every_page_stands_in_one_toctree() -> None:
     assert listed == sorted({*names, *GENERATED} - {"index"}), "each page belongs to one part of docs/index.md"
 
 
-def own_names(module: ModuleType) -> list[str]:
-    """Public classes and functions that a module defines."""
-    own = [(name, value) for name, value in vars(module).items() if inspect.isclass(value) or inspect.isfunction(value)]
-    return [name for name, value in own if value.__module__ == module.__name__ and not name.startswith("_")]
-
-
 def absent_names(reference: str) -> list[str]:
     """Public classes and functions that the pages of the reference lack."""
     there = {*re.findall(r'id="skill_ttrl\.([\w.]+)"', reference)}
@@ -55,8 +48,7 @@ def absent_names(reference: str) -> list[str]:
     absent = [name for name in skill_ttrl.__all__ if there.isdisjoint(home + name for home in homes)]
     for package in EXTENDED:
         module = importlib.import_module(f"skill_ttrl.{package}")
-        public = getattr(module, "__all__", None) or own_names(module)
-        names = [name for name in {*public} - {*skill_ttrl.__all__} if f"{package}.{name}" not in there]
+        names = [name for name in {*module.__all__} - {*skill_ttrl.__all__} if f"{package}.{name}" not in there]
         absent += [f"{package}.{name}" for name in names if isinstance(getattr(module, name), type | FunctionType)]
     return absent
 

@@ -55,8 +55,7 @@ def test_new_adapters_on_a_cold_start_of_adapters_are_held_to_it_and_not_to_the_
     tiny_yaml: Path, base: Path, tmp_path: Path
 ) -> None:
     settings = [f"model.path={base}", *LORA, "phases=[sft]", "sft.optimizer=adamw", "sft.learning_rate=0.05"]
-    settings.append("model.builtin={}")  # it imitates on purpose
-    run(load_config(tiny_yaml, settings), tmp_path / "cold")
+    run(load_config(tiny_yaml, [*settings, "model.builtin={}"]), tmp_path / "cold")
     adapted = find_trained(tmp_path / "cold")
     with pytest.raises(ModelError, match="--merge-lora"):  # bare adapters would learn on, held to the base under them
         run(load_config(tiny_yaml, ["phases=[rl]", f"model.path={adapted.weights}", *LORA]), tmp_path / "refused")
