@@ -198,7 +198,7 @@ def check_start(
 
     Returns:
         Names and sizes as far as they are known. `continues`: the folder holds this optimization already; `steps` and `step_items`
-        (training tasks of a step) are None where an engine of the user's own decides.
+        (training tasks of a step) are None where the engine decides them itself.
 
     Raises:
         SkillTTRLError: as `optimize_run`.
