@@ -1,4 +1,4 @@
-"""What an optimization remembers: notes on the steps of an epoch, and what the comparison of two epochs taught.
+"""Memory of an optimization: notes on the steps of an epoch, and lessons of the comparison of two epochs.
 
 Notes say which failures were seen and which proposals were rejected, so that they are not proposed again; they are dropped at the end of
 an epoch. There the same tasks are rolled out under both documents: the slow update writes guidance into the document from that, and the
@@ -99,7 +99,7 @@ class Pair:
 
     @property
     def change(self) -> str:
-        """How the success of the item changed: one of `CHANGES`."""
+        """The change of the item's success: one of `CHANGES`."""
         if self.before.hard:
             return "stable_success" if self.after.hard else "regressed"
         return "improved" if self.after.hard else "persistent_fail"

@@ -1,7 +1,8 @@
 """The optimizer that uses a language model: analysts reflect, a hierarchical merge aggregates, a ranking selects.
 
-Beyond these stages it says how many edits a step applies, and writes whole documents, guidance and memory. Each method is one stage of SkillOpt (arXiv 2605.23904); requests of one level go out together. An answer that cannot be used leaves
-its part out, or falls back to a rule that the step's record names: nothing is replaced silently.
+Beyond these stages it says how many edits a step applies, and writes whole documents, guidance and memory. Each method is one
+stage of SkillOpt (arXiv 2605.23904); requests of one level go out together. An answer that cannot be used leaves its part out,
+or falls back to a rule that the step's record names: nothing is replaced silently.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class LLMOptimizer:
     # The calls beyond the three stages. None, or a budget of 0, is an unusable answer: counted.
 
     def decide_budget(self, view: StepView, patch: Patch) -> dict[str, Any]:
-        """How many of the merged proposals this step applies, `learning_rate`, with SkillOpt's names."""
+        """The number of merged proposals that this step applies, `learning_rate`, with SkillOpt's names."""
         hard, soft = compute_score(view.rollouts)
         places = {
             "rollouts": str(len(view.rollouts)),

@@ -1,7 +1,8 @@
 """A bank at one version, a frozen value, and what may change it: a snapshot and proposed changes in, validated changes out.
 
-Retrieval, prompts and merging see a `Snapshot`, never a bank that changes. Every change passes `validate_changes`; `eviction_key` is the order of eviction. Texts are data of unknown origin and are
-stored unchanged, but an id, which models write and prompts show, must be a plain word.
+Retrieval, prompts and merging see a `Snapshot`, never a bank that changes. Every change passes `validate_changes`; `eviction_key`
+is the order of eviction. Texts are data of unknown origin and are stored unchanged, but an id, which models write and prompts show, must
+be a plain word.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Retrieval is defined as exact scores over one frozen snapshot, ties by id; how t
     keyword     BM25 (Robertson and Zaragoza 2009; k1 = 1.5, b = 0.75, the variant of Lucene) over the whole snapshot;
                 skills that share no word with the query are not found, unless none shares one and the bank has a fallback
     hybrid      0.5 x cosine + 0.5 x BM25 divided by the query's best BM25 among the eligible skills
-    template    as keyword; prompts are given skills by type of task, without a query (`bank_view.by_template`)
+    template    as keyword; prompts are given skills by type of task, without a query (`by_template`)
 
 A query without content (blank, or nothing the embedder knows) finds nothing. `min_score` is SkillRL's delta: it leaves out skills
 for a type of task that score less. General skills and mistakes hold for other tasks too; they are left out below 0 alone, where

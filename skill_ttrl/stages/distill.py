@@ -81,7 +81,7 @@ def distill_into(
         models: endpoint of the teacher `openai`.
         progress: gets a notice of what was left out.
         round: training step that the skills count from.
-        gate: test that the skills have to pass, else the bank stays as it is (`targets.gate.open_gate`); None: they are added.
+        gate: test that the skills have to pass, else the bank stays as it is (`targets.play.open_gate`); None: they are added.
 
     Raises:
         DataError: an episode is of a task that is not for training.
@@ -167,8 +167,9 @@ def run(
         bank: folder of the new bank; with `merge`, of one that the skills are added to.
         teacher: name of the teacher; None: the config's, else `heuristic`.
         merge: add to a bank that is there.
-        config: `distill` (how many skills), `endpoints` (the language model) and `skills.on_failure`. Of its `skills` section a new bank takes what is set there; apart from that it is
-            as `SkillBank(path)` makes it, found by the built-in embedder (`hash`), which needs no download.
+        config: `distill` (how many skills), `endpoints` (the language model) and `skills.on_failure`. Of its
+            `skills` section a new bank takes what is set there; apart from that it is as `SkillBank(path)` makes it, found by the
+            built-in embedder (`hash`), which needs no download.
         progress: reports how far the reading is.
         gate: with `merge`, the test that the skills have to pass (`distill_into`).
 

@@ -177,7 +177,7 @@ def run(
         bank: the bank's folder; made where it is not there.
         dry_run: plan only; nothing is written. A language model is asked all the same.
         config: its section `skills` is how to merge; also language models (`endpoints`), and where prompts are (`agent.prompts`).
-        gate: test that the change has to pass, else nothing is merged (`targets.gate.open_gate`). Counts of uses alone are not tested.
+        gate: test that the change has to pass, else nothing is merged (`targets.play.open_gate`). Counts of uses alone are not tested.
 
     Raises:
         DataError: the source cannot be read; names the line.

@@ -1,10 +1,11 @@
-"""What changes a run's skill bank besides its winners: failures, from which skills evolve, and the gate that changes have to pass.
+"""Changes of a run's skill bank besides those of its winners: failures evolve skills, and changes may have to pass a gate.
 
 Every `evolve.every` steps the tracker judges success by type of task; see `skills.evolution`. Each look changes the bank by one update
 or not at all, and is a line of `evolve.jsonl`.
 
-With `skills.gate` changes are collected in a draft, and applied once a paired test accepts them. Both versions are rolled out on the gate's tasks by the policy as it is, with the same seeds. Tasks, seeds and the test follow from
-the run's seed and the step, so a repeated step decides the same. Each decision is a line of `gate.jsonl`.
+With `skills.gate` changes are collected in a draft, and applied once a paired test accepts them. Both
+versions are rolled out on the gate's tasks by the policy as it is, with the same seeds. Tasks, seeds and the test follow from the run's
+seed and the step, so a repeated step decides the same. Each decision is a line of `gate.jsonl`.
 """
 
 from __future__ import annotations
