@@ -69,9 +69,8 @@ def init_project(name: str, folder: str | Path = ".", *, turns: bool = False) ->
         raise RunFolderError(f"{folder} already has {', '.join(present)}. Choose another name or --output.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            dir=folder, prefix=".init-"
-        ) as scratch:  # a full disk leaves no half-written file
+        # All are written to a folder of their own first: a full disk leaves no half-written file.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".init-") as scratch:
             for path, text in texts.items():
                 (Path(scratch) / path.name).write_text(text, encoding="utf-8")
             for path in texts:

@@ -92,7 +92,7 @@ class Templates:
         for name, text in (overrides or {}).items():
             if name not in known:
                 raise ConfigError(f"Unknown prompt {name!r}.{did_you_mean(name, known)}")
-            self._read[name] = _checked(name, text, "its override", places_of(name), frozenset(PARTS[name].split()))
+            self._read[name] = _checked(text, "its override", places_of(name), frozenset(PARTS[name].split()))
 
     def names(self) -> list[str]:
         """Names of all templates that can be used."""
@@ -134,10 +134,10 @@ class Templates:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"Cannot read the prompt template {source}: {error}.") from None
         if of_a_turn:
-            return _checked(name, text, str(source), PLACES_OF_A_TURN, REQUIRED_IN_A_TURN)
+            return _checked(text, str(source), PLACES_OF_A_TURN, REQUIRED_IN_A_TURN)
         if name not in PARTS:
-            return _checked(name, text, str(source), QUESTION, QUESTION)
-        return _checked(name, text, str(source), places_of(name), frozenset(PARTS[name].split()))
+            return _checked(text, str(source), QUESTION, QUESTION)
+        return _checked(text, str(source), places_of(name), frozenset(PARTS[name].split()))
 
 
 @cache
@@ -149,7 +149,7 @@ def places_of(name: str) -> frozenset[str]:
     return frozenset(Template(text).get_identifiers()) | ({"tier"} if name == "skill" else set())
 
 
-def _checked(name: str, text: str, source: str, allowed: frozenset[str], required: frozenset[str]) -> Template:
+def _checked(text: str, source: str, allowed: frozenset[str], required: frozenset[str]) -> Template:
     template = Template(text)
     places = set(template.get_identifiers()) if template.is_valid() else {"an invalid $"}
     if not required <= places <= allowed:

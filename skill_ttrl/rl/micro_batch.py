@@ -305,7 +305,7 @@ def run_tree(decoder: nn.Module, tree: PrefixTree, **inputs: Tensor) -> Tensor:
 def refuse_config(config: Any, implementation: str) -> str | None:
     """Say why the attention of a transformers text config cannot go over trees; None where only a test can tell."""
     if implementation not in ("sdpa", NAME):
-        return f"its attention is {implementation!r}, and packing needs 'sdpa' (model.attn_implementation)"
+        return f"its attention is {implementation!r}, and packing needs 'sdpa'"
     others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
     if others:
         return f"it has layers of {', '.join(others)}"

@@ -91,7 +91,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
             times = clock.stop()
             place = (parts.accelerator.device, parts.driver.ranks.size)
             run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, *place))
-            evaluate_and_save(run, state, metrics)  # where due; leaves here on a signal
+            evaluate_and_save(run, state)  # where due; leaves here on a signal
 
     give_back(run, state)
     conclude(run)
@@ -154,7 +154,7 @@ def prepare_first_step(run: Run, state: RLState) -> None:
         run.evaluate(f"step {state.step}")
 
 
-def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) -> None:
+def evaluate_and_save(run: Run, state: RLState) -> None:
     """Evaluate and save where the config says so, and leave where a signal came or the run cannot continue.
 
     Raises:

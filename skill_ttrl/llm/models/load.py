@@ -242,7 +242,7 @@ def _load_pretrained(config: ModelConfig, dtype: torch.dtype, *, empty: bool = F
     in_pieces = is_sharded(Path(config.path))
     if empty or in_pieces:
         with reading_model(config.path, "config.json"):
-            model = _without_weights(config, described, options)
+            model = _without_weights(described, options)
         if in_pieces and not empty:
             read_shards(Path(config.path), weights_of(model))
         return model, tokenizer
@@ -255,7 +255,7 @@ def _load_pretrained(config: ModelConfig, dtype: torch.dtype, *, empty: bool = F
     return model, tokenizer
 
 
-def _without_weights(config: ModelConfig, described: Any, options: dict[str, Any]) -> Any:
+def _without_weights(described: Any, options: dict[str, Any]) -> Any:
     """The model with memory for its weights that holds nothing yet: what is not written to is not taken from the machine."""
     from accelerate import init_empty_weights
 

@@ -11,7 +11,6 @@ from typing import Any
 import jinja2
 from pydantic import ValidationError
 
-from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.folder import RunFolder, read_run_json
 from skill_ttrl.runs.metrics import metric_rows
@@ -45,7 +44,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     last = voted[-1] if voted else {}
     trained_on, measured_on = set_names(config)
     made = read_run_json(path)
-    intervals = _intervals(config, before, after, bank_off)
+    intervals = _intervals(before, after, bank_off)
     control = bank_votes(after, bank_off) if votes else {}
     signs = (
         control_warning(evaluations),
@@ -99,7 +98,7 @@ def _figures(when: str, found: Evaluation | None) -> dict[str, Any]:
 
 
 def _intervals(
-    config: SkillTTRLConfig, before: Evaluation | None, after: Evaluation | None, bank_off: Evaluation | None
+    before: Evaluation | None, after: Evaluation | None, bank_off: Evaluation | None
 ) -> dict[str, tuple[float, float]]:
     found = {}
     for name, evaluation in (("before", before), ("after", after)):
