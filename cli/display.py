@@ -205,7 +205,7 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
 
 
 def dry_run_view(found: DryRun) -> RenderableType:
-    """Show the sizes of a run, a row for each phase, then its memory and notes; of a run that is refused only why."""
+    """Show the sizes of a run, a row for each phase, then its tasks, model and notes; of a run that is refused only why."""
     if found.obstacles:
         return Group(*(Text(f"Cannot start: {text}.", "red") for text in found.obstacles))
     rows = [

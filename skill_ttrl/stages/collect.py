@@ -449,9 +449,8 @@ def _collect(
         if output is not None:
             made_with = {**selection.made_with(units, collection.agent, collection.seed), **depends_on}
             lines = lines_of(Path(output))
-            if (
-                lines != Path(output) and Path(output).exists() and not lines.exists()
-            ):  # it would be replaced at the end
+            # Else it would be replaced at the end.
+            if lines != Path(output) and Path(output).exists() and not lines.exists():
                 raise RunFolderError(
                     f"{output} exists without the {lines.name} that this command writes, so another program created it. Choose another "
                     "--output, or remove it."
