@@ -259,9 +259,7 @@ def _show(update: BankUpdate, bank: Path, as_json: bool) -> None:
     done = {"add": "added", "edit": "edited", "replace": "replaced", "remove": "removed", "evict": "evicted"}
     words: dict[str, list[str]] = {}
     for change in update.changes:
-        skill = change.after or change.before
-        if skill is not None:
-            words.setdefault(done.get(change.kind, change.kind), []).append(skill.id)
+        words.setdefault(done.get(change.kind, change.kind), []).append(change.skill.id)
     said = "; ".join(
         f"{verb} {len(ids)}: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}" for verb, ids in words.items()
     )

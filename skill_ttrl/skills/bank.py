@@ -443,6 +443,4 @@ class SkillBank:
         """Apply one change, its kind the reason where none is given; the skill after it, or before it where it is gone."""
         why = {"reason": change.kind, **why}
         self.apply([change], **why)
-        skill = change.after or change.before
-        assert skill is not None
-        return self.get(skill.id) or skill
+        return self.get(change.skill.id) or change.skill

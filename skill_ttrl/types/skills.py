@@ -204,6 +204,11 @@ class Change:
     before: Skill | None
     after: Skill | None
 
+    @property
+    def skill(self) -> Skill:
+        """The skill after the change, or before it where it is gone."""
+        return self.after or self.before  # type: ignore[return-value]  # one of them is there
+
 
 @dataclass(frozen=True, slots=True)
 class BankUpdate:

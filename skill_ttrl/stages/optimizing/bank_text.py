@@ -143,10 +143,7 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
         "applied": applied,
         "changed": len(changes),
         "report": [dict(each) for each in report],
-        "changes": [
-            {"kind": change.kind, "id": (change.after or change.before).id}  # type: ignore[union-attr]  # one of them is there
-            for change in changes
-        ],
+        "changes": [{"kind": change.kind, "id": change.skill.id} for change in changes],
     }
     run.folder.append_jsonl(OPTIMIZE_LOG, [json.dumps(record, ensure_ascii=False)])
     run.progress.notice(

@@ -126,8 +126,7 @@ def _record(
     """Write a decision to `gate.jsonl`, tell the user, and return its metrics."""
     found = outcome.decision
     place = {"phase": "rl", "step": step, "kind": "change", "version": versions[0], "candidate": versions[1]}
-    skills = [(change.kind, change.after or change.before) for change in changes]
-    named = [{"kind": kind, "id": skill.id, "source": skill.source} for kind, skill in skills if skill is not None]
+    named = [{"kind": each.kind, "id": each.skill.id, "source": each.skill.source} for each in changes]
     record = place | outcome_record(outcome) | {"changes": named}
     run.folder.append_jsonl(GATE_LOG, [json.dumps(record, ensure_ascii=False)])
     run.progress.notice(
@@ -275,10 +274,7 @@ def evolve(
         "success": dict(selection.success),
         "below": list(selection.below),
         "failures": [case.task_id for case in selection.failures],
-        "changes": [
-            {"kind": change.kind, "id": (change.after or change.before).id}  # type: ignore[union-attr]  # one of them is there
-            for change in found.changes
-        ],
+        "changes": [{"kind": change.kind, "id": change.skill.id} for change in found.changes],
         "left_out": left_out,
         "requests": result.requests,
         "failed": result.failed,
