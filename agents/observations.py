@@ -361,9 +361,8 @@ def webshop_actions(scene: AgentInput) -> FormActions:
         for values in _options(scene, visit).values():
             chosen = next((each for each in reversed(visit.clicked) if each in values), None)
             for value in values:
-                if (
-                    value == chosen
-                ):  # a click on it changes nothing, and small policies repeat it until the steps run out
+                # A click on it changes nothing, and small policies repeat it until the steps run out.
+                if value == chosen:
                     continue
                 said, action = instruction.value(value), click(value)
                 if written.setdefault(said, action) != action:

@@ -429,10 +429,8 @@ def _read_index(name: str, progress: Progress | None) -> dict[str, Entry]:
     try:
         for path in Path(name).glob(f"[!.]*/[!.]*/{GAME_FILE}"):
             stat = path.stat()
-            stamps["/".join(path.parts[-3:-1])] = (
-                stat.st_size,
-                stat.st_ctime_ns,
-            )  # that of a change of permissions too
+            # Unlike st_mtime_ns, st_ctime_ns also shows a change of permissions.
+            stamps["/".join(path.parts[-3:-1])] = stat.st_size, stat.st_ctime_ns
     except OSError as error:
         raise EnvError(f"The games in {name} cannot be listed: {error.strerror or error}.") from None
     path, reader, known = index_file(name), _reader(), dict[str, Entry]()

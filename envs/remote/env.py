@@ -205,9 +205,8 @@ class EnvClient:
 
     def _send(self, method: str, path: str, content: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         """Send one request and read its whole answer; an answer that comes byte by byte ends at the deadline too."""
-        if (
-            self._connection is None or self._process != os.getpid()
-        ):  # else two processes would read each other's answers
+        # A forked process connects anew: else two processes would read each other's answers.
+        if self._connection is None or self._process != os.getpid():
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
             self._connection, self._process = kind(self._host), os.getpid()
         connection, watch, whole = self._connection, threading.Timer(self.timeout, self._hang_up), False

@@ -148,9 +148,8 @@ def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
     status: Status = "ok"
     advice, names = "", [escape_terminal(str(each.get("id")))[:80] for each in models]
     if problem:
-        status = (
-            "warn" if "HTTP 404" in problem else "fail"
-        )  # a server without a list of models may still answer requests
+        # A server without a list of models may still answer requests.
+        status = "warn" if "HTTP 404" in problem else "fail"
         advice = "Start it, or correct its base_url (which usually ends in /v1) and its key."
     elif endpoint.provider == "openai" and names and endpoint.model not in names:
         status, problem = "warn", f"it lists {', '.join(names[:MOST_NAMES])}"

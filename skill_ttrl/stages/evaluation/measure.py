@@ -220,9 +220,8 @@ def evaluate_samples(
     Raises:
         EnvError: every try failed in the environment.
     """
-    canonicals(
-        [answer for row in rows for answer in (*row.answers, row.task.ground_truth)]
-    )  # all in one go; kept there
+    # All in one go; they are kept there.
+    canonicals([answer for row in rows for answer in (*row.answers, row.task.ground_truth)])
     main = [row for row in rows if row.draw == SAMPLE]
     errors = failures(main)
     greedy = [row for row in rows if row.draw == GREEDY]
