@@ -69,7 +69,7 @@ class PrefixTree:
     """Depth of each node: 0 at a root."""
     blocks: tuple[AttentionBlock, ...]
     order_F: Int[Tensor, " F"]
-    """Where each node's query stands among those of all blocks, padding counted."""
+    """Position of each node's query among those of all blocks, padding counted."""
 
     def __len__(self) -> int:
         return len(self.tokens_F)
@@ -137,7 +137,7 @@ def _reverse_lexicographic(tokens_F: Tensor, starts_N: Tensor, lengths_N: Tensor
 
 
 def _shared_with_the_row_above(tokens_N_T: Int[Tensor, "N T"]) -> Int[Tensor, "N 1"]:
-    """How many tokens each row begins with that the row above has too; 0 for the first."""
+    """Length of the prefix that each row shares with the row above; 0 for the first."""
     differs_N_T = (tokens_N_T[1:] != tokens_N_T[:-1]) | (tokens_N_T[1:] < 0)
     ends = torch.ones(len(differs_N_T), 1, dtype=torch.bool)
     shared_N = torch.cat([differs_N_T, ends], dim=1).to(torch.int8).argmax(1)  # the first of the largest

@@ -181,7 +181,7 @@ def check_nodes(check: Check, settings: ScaleConfig) -> None:
 
 
 def _lack(check: Check, folder: str, version: str) -> str:
-    """What the node on which this runs lacks; empty: nothing."""
+    """Requirements that the node on which this runs lacks, in words; empty: none."""
     with suppress(OSError):
         os.chdir(folder)
     if skill_ttrl.__version__ != version:

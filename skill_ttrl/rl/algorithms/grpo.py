@@ -442,7 +442,7 @@ def relative_advantages(
     Args:
         samples: Rollouts with rewards.
         estimate: Maps rewards and groups onto advantages.
-        level: What a group's statistics are taken over (`advantages.episodes`).
+        level: What a group's statistics are taken over (`step_advantages`).
 
     Returns:
         One for each trajectory, or where steps of an episode differ one for each step.

@@ -262,7 +262,7 @@ class Meter:
     """By label, oldest first."""
 
     def label_metrics(self, groups: Sequence[Group], votes: Sequence[VoteResult], size: int) -> dict[str, float]:
-        """How right the votes of groups of this size were; empty where a task has no true answer."""
+        """Accuracy of the votes of groups of this size; empty where a task has no true answer."""
         truths = self._truths(groups)
         if truths is None:
             return {}
@@ -328,7 +328,7 @@ class Meter:
         return replace(found, controls=controls, no_controls=played.why_none)
 
     def demonstration_leaks(self, config: SkillTTRLConfig, seen: Seen, what: str) -> list[str]:
-        """Lines on evaluation tasks among demonstrations; see `leak.demonstration_leaks`."""
+        """Lines on evaluation tasks among demonstrations; see `inputs.tasks.demonstration_leaks`."""
         return demonstration_leaks(config, self.eval_tasks, seen, what, transductive=self.transductive)
 
     def close(self) -> None:
