@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import Any
 
 from skill_ttrl.agents.scripted import make_scripted_agent
+from skill_ttrl.commands.resolve import resolve_target
 from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.rollout import run_scripted_episode
-from skill_ttrl.stages.setup.build import build_for_eval
-from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.statistics import wilson_interval
+from skill_ttrl.train.build import build_for_eval
 from skill_ttrl.types import Task
 
 

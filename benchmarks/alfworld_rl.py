@@ -22,10 +22,10 @@ from statistics import fmean
 from curve_plot import Curve, Panel, draw
 
 from skill_ttrl.runs.metrics import metric_rows
-from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
 from skill_ttrl.statistics import mean_interval, paired_difference, repeats_interval
 from skill_ttrl.storage.files import write_atomic
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.results import Evaluation, ProblemResult
 from skill_ttrl.types import from_json
 
 RECIPE, COLD, UPDATES, LONGER = "alfworld_official", 1000, 400, 900

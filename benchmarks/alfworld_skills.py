@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 from skill_ttrl.agents.agent import TASK_SKILL
+from skill_ttrl.commands.resolve import resolve_target
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.env import TREATED, TRUE_RULES, Rule, advice, room_and_words
 from skill_ttrl.envs.alfworld.games import TASK_TYPES
@@ -33,10 +34,9 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.stages.setup.build import build_for_eval
-from skill_ttrl.stages.targets.resolve import resolve_target
-from skill_ttrl.stages.training.run import RolloutWorker
 from skill_ttrl.statistics import paired_difference, wilson_interval
+from skill_ttrl.train.build import build_for_eval
+from skill_ttrl.train.run import RolloutWorker
 from skill_ttrl.types import Skill, Task, Trajectory
 
 HELD_OUT = {kind: task_type for task_type, kind in TREATED.items()}

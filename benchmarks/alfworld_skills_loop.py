@@ -27,6 +27,7 @@ from typing import Any
 
 from alfworld_skills import GAMES, HELD_OUT, OTHER, difference, games_of, open_worker, play
 
+from skill_ttrl.commands.distill import distill_into
 from skill_ttrl.config import DistillConfig, EvolveConfig, GateConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.env import TRUE_RULES, Rule, room_and_words
@@ -40,10 +41,9 @@ from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import case_of
-from skill_ttrl.stages.distill import distill_into
-from skill_ttrl.stages.training.bank_changes import BankGate, outcome_record
-from skill_ttrl.stages.training.run import RolloutWorker
-from skill_ttrl.stages.training.run_bank import RunBank
+from skill_ttrl.train.bank_changes import BankGate, outcome_record
+from skill_ttrl.train.run import RolloutWorker
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.types import Change, Task, Trajectory
 
 DEMONSTRATIONS = (1, 2, 3, 5, 10)

@@ -21,10 +21,10 @@ from quickstart import pooled
 from stopping import cold_start, signed, skillttrl
 from waiting_env import WAITING
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import read_summary
-from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 
 STEPS = 12

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from skill_ttrl.commands.play import open_gate
+from skill_ttrl.commands.resolve import resolve_target
 from skill_ttrl.optimize import paired
 from skill_ttrl.skills.changes import Snapshot
-from skill_ttrl.stages.targets.play import open_gate
-from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.types import Skill
 
 

@@ -171,7 +171,7 @@ def interval(found: tuple[float, float, float]) -> str:
 
 def hardware() -> str:
     """What the figures were taken on."""
-    from skill_ttrl.stages.doctor.diagnose import diagnose
+    from skill_ttrl.commands.doctor import diagnose
 
     wanted = ("packages", "gpu", "cpu")
     return "\n".join(f"- {check.name}: {check.found}" for check in diagnose().checks if check.name in wanted) + "\n"

@@ -18,6 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from skill_ttrl.commands import train
+from skill_ttrl.commands.optimize import open_rollouts
+from skill_ttrl.commands.resolve import resolve_target
 from skill_ttrl.config import OptimizeConfig, load_config
 from skill_ttrl.data.families import MODULUS, OperatorGrammar, Operators, bank_family, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
@@ -27,11 +30,8 @@ from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.types import RawPatch, RolloutResult, StepView
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages import train
-from skill_ttrl.stages.optimize import open_rollouts
-from skill_ttrl.stages.optimizing.rollouts import PolicyRollouts, as_bank
-from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.statistics import mean_interval, paired_difference
+from skill_ttrl.train.document_rollouts import PolicyRollouts, as_bank
 from skill_ttrl.types import Task, derive_seed
 
 RECIPE = "quickstart_skills"

@@ -19,11 +19,11 @@ import random
 import tempfile
 from pathlib import Path
 
+from skill_ttrl.commands.evaluate import run_all
 from skill_ttrl.data.families import Operators
 from skill_ttrl.llm.models.gguf import model_folder
-from skill_ttrl.stages.evaluate import run_all
-from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.statistics import paired_difference
+from skill_ttrl.train.results import Evaluation
 
 CARRY = "To find the next number, add 1 to the last digit. If the last digit is 9, write 0 and carry 1 to the digit before it."
 CATS = "A cat sleeps for most of the day. If it is hungry in the morning, it will sit on the bed and wait for you to get up."

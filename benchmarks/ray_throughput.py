@@ -24,10 +24,10 @@ from pathlib import Path
 sys.path.insert(0, os.getcwd())
 
 from benchmarks.waiting_env import WAITING
+from skill_ttrl.commands.collect import TaskSelection, run
 from skill_ttrl.config import ScaleConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages.collect import TaskSelection, run
 
 
 class Clock(SilentProgress):

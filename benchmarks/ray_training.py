@@ -16,11 +16,11 @@ import tempfile
 from pathlib import Path
 from statistics import fmean, median
 
+from skill_ttrl.commands import collect, train
 from skill_ttrl.config import load_config
 from skill_ttrl.cores import cores
-from skill_ttrl.stages import collect, train
-from skill_ttrl.stages.inputs.tasks import TaskSelection
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.tasks import TaskSelection
 
 RAY = ["scale.address=local"]
 ARMS = {

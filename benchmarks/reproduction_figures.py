@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skill_ttrl.errors import DataError
-from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
 from skill_ttrl.statistics import Interval, paired_difference, student
 from skill_ttrl.storage.files import write_atomic
+from skill_ttrl.train.results import Evaluation, ProblemResult
 
 CONFIDENCE = 0.95
 """Chance that all figures that decide lie in their intervals, where nothing differs but the seed; of any other figure its own."""

@@ -20,14 +20,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from skill_ttrl.commands.reports.compare import compare
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary, read_summary
-from skill_ttrl.stages.reports.compare import compare
-from skill_ttrl.stages.training.metrics import RULES, stop_step
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.metrics import RULES, stop_step
 
 STEP = "step "
 """Prefix of the label of an evaluation during RL training."""

@@ -31,11 +31,11 @@ import torch
 
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.answers import extract
+from skill_ttrl.commands import train
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.llm.models.gguf import model_folder
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages import train
-from skill_ttrl.stages.inputs.tasks import training_tasks
+from skill_ttrl.train.tasks import training_tasks
 from skill_ttrl.voting import compute_voting_rewards
 
 

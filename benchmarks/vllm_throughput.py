@@ -26,8 +26,8 @@ from skill_ttrl.llm.backend import Request
 from skill_ttrl.llm.vllm.backend import VLLMBackend
 from skill_ttrl.llm.vllm.engine import Work
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.training.run import RolloutWorker, TrainingComponents
+from skill_ttrl.train.build import build
+from skill_ttrl.train.run import RolloutWorker, TrainingComponents
 from skill_ttrl.types import Group, Task, derive_seed
 
 MEDIAN, LOWER_END = 0.95, 0.90

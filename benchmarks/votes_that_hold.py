@@ -26,8 +26,8 @@ from typing import Any
 from curve_plot import Curve, Panel, draw
 
 from skill_ttrl.data.families import FAMILIES
-from skill_ttrl.stages.training.metrics import stop_step
 from skill_ttrl.statistics import repeats_interval
+from skill_ttrl.train.metrics import stop_step
 
 ANCHORED = "vote.strategy=anchored"
 TO_THE_END = "rl.stop_rule=null"

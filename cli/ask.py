@@ -42,8 +42,8 @@ def ask(
 
     Example: `skillttrl ask runs/quickstart 'Compute 47+38.' -n 8`
     """
-    from skill_ttrl.stages.targets.play import ask as put
-    from skill_ttrl.stages.targets.play import find_asked
+    from skill_ttrl.commands.play import ask as put
+    from skill_ttrl.commands.play import find_asked
 
     check_model(policy, "`skillttrl ask`")
     asked = find_asked(policy, with_seed(overrides, seed), config=config, use_bank=not no_skills)
@@ -65,8 +65,8 @@ def export(
 
     Example: `skillttrl export runs/quickstart -o my-model`
     """
-    from skill_ttrl.stages.targets.play import export as write
-    from skill_ttrl.stages.targets.resolve import find_trained
+    from skill_ttrl.commands.play import export as write
+    from skill_ttrl.commands.resolve import find_trained
 
     check_model(str(policy), "`skillttrl export`")
     found = find_trained(policy)

@@ -33,7 +33,7 @@ from skill_ttrl.cli.options import (
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.collect import Collected
+    from skill_ttrl.commands.collect import Collected
 
 Env = Annotated[str, typer.Option(help=f"Environment: {ENV_RULE}.")]
 Output = Annotated[
@@ -121,11 +121,11 @@ def collect(
     Example: `skillttrl collect --env alfworld --mock --policy expert --limit 100 -o expert.jsonl`
     """
     from skill_ttrl.agents.scripted import find_scripted_agent
+    from skill_ttrl.commands.collect import run, run_policy
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.rollout.episode import Exploration
     from skill_ttrl.runs.episode_logs import lines_of
-    from skill_ttrl.stages.collect import run, run_policy
-    from skill_ttrl.stages.inputs.tasks import TaskSelection
+    from skill_ttrl.train.tasks import TaskSelection
 
     check_resume(resume, output, lines_of(output))
     data = generated_data(env_data, mock)
@@ -162,7 +162,7 @@ def shares(text: str) -> tuple[float, ...]:
 
 
 def scripted_settings(overrides: Sequence[str], data: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of the environment from `--set env.kwargs...` and `--env-data`, and those of `stages.collect.run` from others.
+    """Return the arguments of the environment from `--set env.kwargs...` and `--env-data`, and those of `commands.collect.run` from others.
 
     Raises:
         ConfigError: another key is set, or one that is not written KEY=VALUE.
@@ -196,8 +196,8 @@ def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[st
 
 def show_collected(found: Collected, as_json: bool) -> None:
     """Print success by task type, at most 80 columns wide, and the lines under it; no path is broken into lines."""
+    from skill_ttrl.commands.reports.summary_text import with_interval
     from skill_ttrl.runs.episode_logs import lines_of
-    from skill_ttrl.stages.reports.summary_text import with_interval
 
     if as_json:
         print_json(found)

@@ -51,7 +51,7 @@ def configs(
 
     text, where = read_config_text(config)
     if full or overrides:
-        from skill_ttrl.stages.setup.defaults import load_checked, with_defaults
+        from skill_ttrl.train.defaults import load_checked, with_defaults
 
         checked = load_checked(config, overrides or [], lambda note: print(note, file=sys.stderr))
         text = with_defaults(checked).to_yaml()  # with what its environment and its algorithm bring

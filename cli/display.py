@@ -25,12 +25,12 @@ from skill_ttrl.sanitize import escape_json, escape_terminal, one_line
 from skill_ttrl.types.thoughts import split_thought
 
 if TYPE_CHECKING:
+    from skill_ttrl.commands.doctor import Diagnosis
+    from skill_ttrl.commands.dry_run import DryRun
+    from skill_ttrl.commands.play import Reply
+    from skill_ttrl.commands.reports.summary_text import Inspection
     from skill_ttrl.metrics import UnhealthyMetric
-    from skill_ttrl.stages.doctor.diagnose import Diagnosis
-    from skill_ttrl.stages.doctor.dry_run import DryRun
-    from skill_ttrl.stages.evaluation.results import Evaluation
-    from skill_ttrl.stages.reports.summary_text import Inspection
-    from skill_ttrl.stages.targets.play import Reply
+    from skill_ttrl.train.results import Evaluation
     from skill_ttrl.types import Skill
 
 T = TypeVar("T")
@@ -181,8 +181,8 @@ def evaluation_view(found: Evaluation, *, full: bool = False) -> RenderableType:
     """The metrics that matter most, or with `full` all of them, with intervals; the title says if the policy was trained on these
     problems.
     """
-    from skill_ttrl.stages.evaluate import exposure
-    from skill_ttrl.stages.reports.summary_text import evaluation_table
+    from skill_ttrl.commands.evaluate import exposure
+    from skill_ttrl.commands.reports.summary_text import evaluation_table
 
     where = f" of {found.source}" if found.source else f" ({found.split})"
     title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"

@@ -30,13 +30,13 @@ def doctor(
     Example: `skillttrl doctor --config quickstart`
     """
     if lockfile is not None:
-        from skill_ttrl.stages.doctor.diagnose import lock_path
+        from skill_ttrl.commands.doctor import lock_path
 
         path = str(lock_path(lockfile))
         show({"lockfile": path}, as_json, lines=[path])
         return
-    from skill_ttrl.stages.doctor.diagnose import diagnose
-    from skill_ttrl.stages.setup.defaults import load_checked
+    from skill_ttrl.commands.doctor import diagnose
+    from skill_ttrl.train.defaults import load_checked
 
     if overrides and not config:
         raise ConfigError("--set changes a config. Name one: --config CONFIG.")

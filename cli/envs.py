@@ -35,7 +35,7 @@ from skill_ttrl.sanitize import escape_json
 from skill_ttrl.signals import Interrupted
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.targets.play import Scene
+    from skill_ttrl.commands.play import Scene
 
 
 class Person:
@@ -101,9 +101,9 @@ def play(
     Example: `skillttrl envs play alfworld --env-data generated --policy expert`
     """
     from skill_ttrl.agents.scripted import find_scripted_agent
+    from skill_ttrl.commands import play as stage
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.envs.lookup import find_task
-    from skill_ttrl.stages.targets import play as stage
     from skill_ttrl.types import to_json
 
     env_id, given = resolve_env(env), list(overrides or [])

@@ -38,7 +38,7 @@ from skill_ttrl.cli.options import (
 from skill_ttrl.errors import ConfigError, SplitError, annotate_error
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.collect import Collected
+    from skill_ttrl.commands.collect import Collected
 
 SPLIT = "test"
 """Of an environment, where none is named."""
@@ -133,7 +133,7 @@ def evaluate(
             how |= {"agent": policy or "expert", "seed": seed or 0, "jobs": num_workers}
             played = _play(env, config, settings, split, **how)
         else:
-            from skill_ttrl.stages.evaluate import measure_policy, run_all
+            from skill_ttrl.commands.evaluate import measure_policy, run_all
 
             how |= {"config": config, "chunk": batch_size, "use_bank": not no_skills}
             settings = with_seed(settings, seed)
@@ -176,10 +176,10 @@ def _play(
     env: str | None, config: str | None, settings: Sequence[str], split: str | None, *, limit: int | None, **how: Any
 ) -> Collected:
     """Run a scripted agent on the tasks that a config is evaluated on, or on those of an environment."""
+    from skill_ttrl.commands import collect
     from skill_ttrl.config import load_config
     from skill_ttrl.envs import resolve_env
-    from skill_ttrl.stages import collect
-    from skill_ttrl.stages.inputs.tasks import TaskSelection
+    from skill_ttrl.train.tasks import TaskSelection
 
     if config is None:
         arguments, scale = scripted_settings(settings, None)

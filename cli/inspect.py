@@ -15,7 +15,7 @@ from skill_ttrl.cli.options import AsJson, Full
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.reports.compare import Comparison
+    from skill_ttrl.commands.reports.compare import Comparison
 
 Targets = Annotated[
     list[Path],
@@ -35,8 +35,8 @@ def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson
 
     Example: `skillttrl inspect runs/quickstart`
     """
-    from skill_ttrl.stages.reports.compare import compare
-    from skill_ttrl.stages.reports.inspect import inspect as look
+    from skill_ttrl.commands.reports.compare import compare
+    from skill_ttrl.commands.reports.inspect import inspect as look
 
     if len(paths) == 1:
         show(look(paths[0], limit=rows), as_json, partial(inspection_view, full=full))
@@ -45,8 +45,8 @@ def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson
 
 
 def _comparison(found: Comparison) -> RenderableType:
-    from skill_ttrl.stages.reports.compare import FIGURES
-    from skill_ttrl.stages.reports.summary_text import short, with_interval
+    from skill_ttrl.commands.reports.compare import FIGURES
+    from skill_ttrl.commands.reports.summary_text import short, with_interval
     from skill_ttrl.statistics import PAIRED_TEST, verdict
 
     rows, tasks = [], 0

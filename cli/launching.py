@@ -14,9 +14,9 @@ from skill_ttrl.cli.display import RunView, dry_run_view, inspection_view, print
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from skill_ttrl.commands.launch import Launch
     from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.runs.summary import Summary
-    from skill_ttrl.stages.launch import Launch
 
 
 EVERYTHING = "Results: {0}. All metrics: skillttrl inspect {0} --full"
@@ -71,8 +71,8 @@ def run_or_check(
     resume: Any = found.options.resume  # the parser has checked it
     text, where = read_config_text(found.source)
     if dry_run:
-        from skill_ttrl.stages.doctor.dry_run import dry_run as check
-        from skill_ttrl.stages.train import check_place
+        from skill_ttrl.commands.dry_run import dry_run as check
+        from skill_ttrl.commands.train import check_place
 
         checked = check(config, asks_ranks=found.asks_ranks)
         checked.attempt(check_place, config, None if seeds else found.options.output, resume)
@@ -84,13 +84,13 @@ def run_or_check(
     if (config.runtime.nproc or 1) > 1 and not launched():
         from skill_ttrl.rl.parallel.launch import launch, this_command
         from skill_ttrl.runs.checkpoint import what_is_saved
-        from skill_ttrl.stages.setup.rules import check_run
+        from skill_ttrl.train.rules import check_run
 
         check_run(config, asks_ranks=found.asks_ranks, begun=(folder / "checkpoints").is_dir())
         ranks = config.runtime.nproc or 1
         raise typer.Exit(launch(this_command(), ranks, notice=notice, saved=lambda: what_is_saved(folder)))
-    from skill_ttrl.stages.reports.inspect import seeds_inspection
-    from skill_ttrl.stages.train import check_runnable, run, run_seeds
+    from skill_ttrl.commands.reports.inspect import seeds_inspection
+    from skill_ttrl.commands.train import check_runnable, run, run_seeds
 
     if launched():  # before the other ranks are waited for
         check_runnable(config, None if seeds else folder, resume)
@@ -123,7 +123,7 @@ def run_or_check(
 
 def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:
     """Print the result of a run at `folder`: the table, the lines under it, and where the files are."""
-    from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
+    from skill_ttrl.commands.reports.summary_text import closing_lines, summary_table, summary_title
 
     columns, rows, _ = summary_table(summary, full=full)
     screen.print(text_table(summary_title(summary), columns, rows))

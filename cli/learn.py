@@ -15,10 +15,10 @@ from skill_ttrl.cli.options import POLICIES, AsJson, Overrides, check_model, con
 from skill_ttrl.sanitize import one_line
 
 if TYPE_CHECKING:
+    from skill_ttrl.commands.distill import Distilled
+    from skill_ttrl.commands.merge import MergeResult
     from skill_ttrl.config import SkillTTRLConfig
-    from skill_ttrl.stages.distill import Distilled
-    from skill_ttrl.stages.merge import MergeResult
-    from skill_ttrl.stages.training.bank_changes import TestChange
+    from skill_ttrl.train.bank_changes import TestChange
     from skill_ttrl.types import Skill
 
 GatePolicy = Annotated[
@@ -90,7 +90,7 @@ def distill(
 
     Example: `skillttrl distill --trajectories expert.jsonl -o bank`
     """
-    from skill_ttrl.stages.distill import run
+    from skill_ttrl.commands.distill import run
 
     asked, view = _checked(config, overrides), RunView(Console(stderr=True), f"distill {trajectories}", transient=True)
     if not append:
@@ -116,7 +116,7 @@ def merge(
 
     Example: `skillttrl merge runs/quickstart_skills --bank bank --dry-run`
     """
-    from skill_ttrl.stages.merge import run
+    from skill_ttrl.commands.merge import run
 
     asked = _checked(config, overrides)
     with prints_aside(), _gate(policy, gate_set) as gate:
@@ -132,7 +132,7 @@ def _gate(policy: str | None, overrides: Sequence[str] | None) -> Iterator[TestC
         yield None
         return
     check_model(policy, "a gate")
-    from skill_ttrl.stages.targets.play import open_gate
+    from skill_ttrl.commands.play import open_gate
 
     with open_gate(policy, overrides or ()) as test:
         yield test
@@ -140,7 +140,7 @@ def _gate(policy: str | None, overrides: Sequence[str] | None) -> Iterator[TestC
 
 def _checked(config: str | None, overrides: Sequence[str] | None) -> SkillTTRLConfig | None:
     """Load the config that is given; None without one."""
-    from skill_ttrl.stages.setup.defaults import load_checked
+    from skill_ttrl.train.defaults import load_checked
 
     return load_checked(config or {}, overrides or ()) if config or overrides else None
 

@@ -22,7 +22,7 @@ from skill_ttrl.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.optimizing.summary import OptimizeSummary, Score
+    from skill_ttrl.commands.optimize_results import OptimizeSummary, Score
 
 FILES = "Results: {0}. The document to use: {0}/best_skill.md. Steps: skillttrl inspect {0}"
 
@@ -67,8 +67,8 @@ def optimize(
 
     Example: `skillttrl optimize quickstart_optimize --policy openai:gpt-4o-mini --dry-run`
     """
-    from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
-    from skill_ttrl.stages.optimizing.summary import summary_lines
+    from skill_ttrl.commands.optimize import check_start, optimize_run, prepare
+    from skill_ttrl.commands.optimize_results import summary_lines
 
     if policy is not None:
         check_model(policy, "`skillttrl optimize`")
@@ -87,7 +87,7 @@ def optimize(
 
 def summary_table(found: OptimizeSummary) -> RenderableType:
     """Scores of the first and the best document."""
-    from skill_ttrl.stages.reports.summary_text import with_interval
+    from skill_ttrl.commands.reports.summary_text import with_interval
 
     def score(of: Score | None) -> str | None:
         return None if of is None else with_interval(of.hard, (of.low, of.high))

@@ -42,7 +42,7 @@ def serve(
 
     Example: `skillttrl serve runs/quickstart --port 8000 --set vllm.max_model_len=2048`
     """
-    from skill_ttrl.stages.serve import plan, run
+    from skill_ttrl.commands.serve import plan, run
 
     if policy is not None:
         check_model(policy, "`skillttrl serve`")

@@ -65,7 +65,7 @@ def show_(
 
     Example: `skillttrl skills show bank --search 'cool an apple' --top-k 3`
     """
-    from skill_ttrl.stages.reports.bank import bank_history, inspect_bank, look, search_bank
+    from skill_ttrl.commands.reports.bank import bank_history, inspect_bank, look, search_bank
 
     if (skill_id is not None) + (search is not None) + history > 1:
         raise ConfigError("ID, --search and --history exclude each other: give one of them.")
@@ -103,7 +103,7 @@ def add(
 
     Example: `skillttrl skills add bank --title 'Cool first' --text 'Open the fridge before you cool something.'`
     """
-    from skill_ttrl.stages.reports.bank import open_or_make
+    from skill_ttrl.commands.reports.bank import open_or_make
 
     record = {"title": title, "text": _text(text), "when_to_apply": when_to_apply, "tier": tier, "id": skill_id}
     with open_or_make(bank) as opened:
@@ -165,7 +165,7 @@ def import_(
 
     Example: `skillttrl skills import bank skills.json`
     """
-    from skill_ttrl.stages.reports.bank import open_or_make, skills_at
+    from skill_ttrl.commands.reports.bank import open_or_make, skills_at
 
     found, _ = skills_at(file, form)  # before a bank is made
     notices = list(found.notices)
@@ -203,7 +203,7 @@ def export(
 
     Example: `skillttrl skills export bank --format skillrl -o skills.json`
     """
-    from skill_ttrl.stages.reports import bank as banks
+    from skill_ttrl.commands.reports import bank as banks
 
     if output is None:
         if as_json:

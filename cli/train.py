@@ -25,7 +25,7 @@ from skill_ttrl.cli.options import (
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.launch import Options
+    from skill_ttrl.commands.launch import Options
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP)]
 MaybeConfig = Annotated[
@@ -107,7 +107,7 @@ def train(
     Example: `skillttrl train quickstart --seed 1 -o runs/mine`
     """
     serve_other_ranks()
-    from skill_ttrl.stages.launch import launch
+    from skill_ttrl.commands.launch import launch
 
     if seeds is not None and seed is not None:
         raise ConfigError("--seed and --seeds each name seeds: give one of them.")
@@ -142,7 +142,7 @@ def sft(
     Example: `skillttrl sft --bank runs/alfworld/bank --trajectories runs/alfworld/trajectories.jsonl`
     """
     serve_other_ranks()
-    from skill_ttrl.stages.launch import launch_sft
+    from skill_ttrl.commands.launch import launch_sft
 
     options = _options(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
     found = launch_sft(config, options, model=policy, bank=bank, trajectories=trajectories, examples=examples)
@@ -174,7 +174,7 @@ def rl(
     Example: `skillttrl rl quickstart --policy runs/sft -o runs/rl`
     """
     serve_other_ranks()
-    from skill_ttrl.stages.launch import launch_rl
+    from skill_ttrl.commands.launch import launch_rl
 
     options = _options(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
     found = launch_rl(config, options, model=policy, bank=bank)
@@ -190,7 +190,7 @@ def _options(
     **more: Any,
 ) -> Options:
     """Return the options of a launch, with the rules of `--mock` and `--resume` applied."""
-    from skill_ttrl.stages.launch import Options
+    from skill_ttrl.commands.launch import Options
 
     data = generated_data(env_data, mock)
     settings = [*(overrides or ()), *([] if data is None else [f"env.kwargs.data={json.dumps(data)}"])]

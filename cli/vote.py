@@ -35,7 +35,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal, one_line
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.vote import Replayed, VoteLab
+    from skill_ttrl.commands.vote import Replayed, VoteLab
 
 MAX_NAME = 24
 """Longest name in a table in characters."""
@@ -90,7 +90,7 @@ def vote(
 
     Example: `skillttrl vote runs/quickstart/trajectories.jsonl --strategies all`
     """
-    from skill_ttrl.stages.vote import run
+    from skill_ttrl.commands.vote import run
 
     check_resume(resume, output)
     source = _source(stored, policy)
@@ -119,7 +119,7 @@ def _source(stored: str | None, policy: str | None) -> str:
     Raises:
         ConfigError: not exactly one is named, or a policy as stored samples, or the reverse.
     """
-    from skill_ttrl.stages.targets.resolve import is_stored
+    from skill_ttrl.commands.resolve import is_stored
 
     ways = "Give either stored samples (skillttrl vote SAMPLES) or a policy to sample from (skillttrl vote --policy POLICY)"
     if (stored is None) == (policy is None):
@@ -154,7 +154,7 @@ def strategy_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
     """The main metric of every strategy, with the difference from the majority and its verdict; with `full` every metric."""
-    from skill_ttrl.stages.vote import TITLES
+    from skill_ttrl.commands.vote import TITLES
     from skill_ttrl.statistics import PAIRED_TEST
 
     judged = [each for each in lab.strategies if each.requires is None]
@@ -178,7 +178,7 @@ def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
 
 def _row(each: Replayed, name: str) -> Sequence[str | None]:
     """A strategy's metric, its difference from the majority, and the verdict."""
-    from skill_ttrl.stages.reports.summary_text import with_interval
+    from skill_ttrl.commands.reports.summary_text import with_interval
 
     label, figure, difference = one_line(each.strategy, MAX_NAME), each.figures.get(name), each.differences.get(name)
     value = None if figure is None else with_interval(figure.value, figure.interval)

@@ -5,8 +5,8 @@ skillttrl optimize --policy "command:python command_agent.py" --set env.id=qa --
 import re
 from pathlib import Path
 
+from skill_ttrl.commands.optimize import optimize_run
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch
-from skill_ttrl.stages.optimize import optimize_run
 
 FORMS = {
     r"\d{4}-\d\d-\d\d": "- Write dates as YYYY-MM-DD.",

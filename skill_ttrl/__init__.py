@@ -1,7 +1,7 @@
 """Skill-TTRL: an agent that becomes better without labels.
 
 The public names of the library, loaded when they are first used: `import skill_ttrl` itself is cheap and loads no
-torch. Everything that the command line does is here too (`skill_ttrl.stages`).
+torch. Everything that the command line does is here too (`skill_ttrl.commands`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import importlib, json, os, signal, sys, traceback
 module, name, size, port, arguments = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], json.loads(sys.argv[5])
 os.environ |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
 import torch
-import skill_ttrl.cli.main, skill_ttrl.stages.train  # once, and not in each process
+import skill_ttrl.cli.main, skill_ttrl.commands.train  # once, and not in each process
 function = getattr(importlib.import_module(module), name)
 children = []
 for rank in range(size):

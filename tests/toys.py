@@ -19,7 +19,7 @@ from skill_ttrl.config import RLConfig, RuntimeConfig, load_config
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner, UpdateRule
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
+from skill_ttrl.train.defaults import with_algorithm_defaults
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from skill_ttrl.voting import ballot_of, vote
 

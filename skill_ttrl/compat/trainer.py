@@ -1,4 +1,4 @@
-"""`SkillTTRLTrainer` and `RolloutEngine`: the first Skill-TTRL's names over the stages and the backends, for data held in Python."""
+"""`SkillTTRLTrainer` and `RolloutEngine`: the first Skill-TTRL's names over the commands and the backends, for data held in Python."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from skill_ttrl.commands.train import run
 from skill_ttrl.config import ModelConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.llm.backend import BackendContext, Request, Sampling, refuse_error, wait_for
@@ -21,10 +22,9 @@ from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.merge import merge_groups
 from skill_ttrl.skills.mergers import HeuristicMerger, Merged, Merger, make_merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
-from skill_ttrl.stages.setup.open_run import Resume, starting_skills
-from skill_ttrl.stages.train import run
-from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
+from skill_ttrl.train.open_run import Resume, starting_skills
+from skill_ttrl.train.run_bank import models_of
 from skill_ttrl.types import Group, Message, Step, Task, Trajectory, derive_seed
 from skill_ttrl.voting import ballot_of, batch_vote, label_metrics
 
@@ -67,7 +67,7 @@ class SkillTTRLTrainer:
         Args:
             train_data: problems, each with `prompt` and, where known, `answer` (measured, never rewarded) and `id`.
             val_data: held-out problems of the same form.
-            resume: see `stages.train.run`.
+            resume: see `commands.train.run`.
         """
         config = self.config.model_copy(deep=True)
         if train_data is not None:

@@ -138,7 +138,7 @@ class RLConfig(Section):
     """Steps between evaluations on the held-out tasks (TTRL: 2); None: only before and after."""
     stop_rule: str | None = None
     """Stops the phase early, at a checkpoint, by a criterion without labels: `collapse`, which gives back the weights of before RL and looks
-    only where `rl.reward` is `majority`, `entropy` (see `skill_ttrl.stages.training.metrics`), or `module:function` of your own. None: run all steps."""
+    only where `rl.reward` is `majority`, `entropy` (see `skill_ttrl.train.metrics`), or `module:function` of your own. None: run all steps."""
     stop_options: dict[str, Any] = Field(default_factory=dict)
     """Options of that rule, e.g. `threshold`."""
 

@@ -354,7 +354,7 @@ class RolloutContext:
         last = episode.steps[-1]
         assert last.completion is not None
         later = self.backend.encode_next(self.agent.next_message(episode.scene), last.completion)
-        assert later is not None  # `stages.setup.policy.build_policy`
+        assert later is not None  # `train.policy.build_policy`
         return (*last.prompt_ids, *last.completion.token_ids, *later)
 
     async def apply_completion(self, episode: ActiveRollout, generation: Generation, completion: Completion) -> None:

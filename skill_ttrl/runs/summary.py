@@ -1,4 +1,4 @@
-"""The outcome of a run, as `summary.json` has it; `stages.reports.summary_text` puts it into words."""
+"""The outcome of a run, as `summary.json` has it; `commands.reports.summary_text` puts it into words."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class _Course:
 
 @dataclass
 class VoteHistory:
-    """Winners by prompt over the steps of a run. What its figures say of a collapse is in `stages.training.metrics.collapse_signs`."""
+    """Winners by prompt over the steps of a run. What its figures say of a collapse is in `train.metrics.collapse_signs`."""
 
     base_answers: dict[str, list[str | None]] = field(default_factory=dict)
     """Answers of the policy before training to each prompt, where the strategy needs them."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import ScaleConfig, load_config
 from skill_ttrl.metrics import find
 from skill_ttrl.runs.metrics import MetricsLog
-from skill_ttrl.stages import train
 from tests.mortal import MARKS
 
 

@@ -19,7 +19,7 @@ from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.rollout.episode import Exploration
 from skill_ttrl.rollout.rollout import run_scripted_episode
-from skill_ttrl.stages.setup.policy import prompt_texts
+from skill_ttrl.train.policy import prompt_texts
 from skill_ttrl.types import Trajectory, to_json
 
 AGENT = Agent(PromptFormatter("plain"), "episode", form=Form(alfworld))

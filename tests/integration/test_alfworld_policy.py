@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.commands import evaluate
 from skill_ttrl.envs.alfworld.maker import write_games
-from skill_ttrl.stages import evaluate
-from skill_ttrl.stages.evaluation.results import Evaluation
+from skill_ttrl.train.results import Evaluation
 
 BASE = Path(__file__).parents[1] / "data" / "alfworld_base"
 SPLIT, GAMES = "valid_unseen", 24

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
-from skill_ttrl.stages import train
 
 QUICK = ["rl.steps=2", "rl.save_steps=2", "eval.samples=1", "eval.greedy=false", "rl.warmup_steps=0"]
 QUESTIONS = ["phases=[rl]", "rollout.n_votes_per_prompt=8", "rollout.n_samples_per_prompt=8"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
-from skill_ttrl.stages import train
 from tests.integration.test_episode_run import CONFIG
 from tests.integration.test_kill_and_resume import SETTINGS as KILLED
 from tests.integration.test_kill_and_resume import STEPS, assert_same, harness

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from skill_ttrl.cli.main import main
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import TrainingError
 from skill_ttrl.runs.checkpoint import list_checkpoints
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import read_summary
-from skill_ttrl.stages import train
-from skill_ttrl.stages.training import state
+from skill_ttrl.train import state
 from skill_ttrl.types import Trajectory, from_json
 
 OWN = """

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.commands.train import run
 from skill_ttrl.config import load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import DataError
 from skill_ttrl.runs.episode_logs import read_identity
-from skill_ttrl.stages.train import run
 from skill_ttrl.types import Trajectory, from_json
 from tests.doors import DOORS
 from tests.integration.test_cli_commands import Done, refused, skillttrl

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands.collect import collect_into, run_policy
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.episode_logs import read_identity
-from skill_ttrl.stages.collect import collect_into, run_policy
-from skill_ttrl.stages.inputs.tasks import TaskSelection
+from skill_ttrl.train.tasks import TaskSelection
 from skill_ttrl.types import Trajectory, from_json
 from tests.doors import DOORS, opens
 from tests.faulty_server import FaultyServer

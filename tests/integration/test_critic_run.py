@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ModelError
 from skill_ttrl.runs.checkpoint import load_tensors
-from skill_ttrl.stages import train
 
 PPO = ["rl.algorithm=ppo", "rl.reward=random", "rl.lr_scheduler=constant", "rl.warmup_steps=0", "rl.kl_coef=0.01"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 from tests.doors import DOORS
 from tests.preloaded import run_code
@@ -76,7 +76,8 @@ import json, os, signal, sys
 import skill_ttrl.rl.sft_learner as learner, skill_ttrl.runs.checkpoint as checkpoint
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.stages import imitate, train
+from skill_ttrl.commands import train
+from skill_ttrl.train import imitate
 
 config, folder, stops = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 PLACES = {

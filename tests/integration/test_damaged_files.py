@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from skill_ttrl.cli.main import app
+from skill_ttrl.commands.train import run
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import SkillTTRLError
-from skill_ttrl.stages.train import run
 from skill_ttrl.storage.jsonl import parse_json
 from tests.conftest import TINY_SKILLS
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import collect
+from skill_ttrl.commands.distill import Distilled, run
 from skill_ttrl.config import DistillConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import ConfigError, DataError, EndpointError, SkillBankError
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
-from skill_ttrl.stages import collect
-from skill_ttrl.stages.distill import Distilled, run
-from skill_ttrl.stages.inputs.tasks import TaskSelection
+from skill_ttrl.train.tasks import TaskSelection
 from skill_ttrl.types import Skill, Step, Task, Trajectory, from_json, to_json
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl
@@ -186,7 +186,7 @@ def test_the_command_shows_what_was_found(played: Path, tmp_path: Path) -> None:
 KILL = """
 import os, signal, sys
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages.distill import run
+from skill_ttrl.commands.distill import run
 close = SkillBank.close
 def killed(self):
     close(self)

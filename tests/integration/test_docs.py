@@ -52,7 +52,7 @@ def run_example(name: str, folder: Path, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a short run at `runs/quickstart`, which pages and examples read."""
-    from skill_ttrl.stages.train import run
+    from skill_ttrl.commands.train import run
 
     folder = tmp_path_factory.mktemp("docs")
     (folder / "runs").mkdir()

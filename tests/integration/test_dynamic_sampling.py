@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
-from skill_ttrl.stages import train
 from tests.integration.test_kill_and_resume import assert_same, harness
 
 # Two samples with random rewards: half of the groups earn the same.

@@ -12,7 +12,7 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs import env_defaults
 from skill_ttrl.envs.alfworld.games import forget
-from skill_ttrl.stages.setup.defaults import in_another_env, with_env_defaults
+from skill_ttrl.train.defaults import in_another_env, with_env_defaults
 from tests.alfworld_kitchen import walks, write_game
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl

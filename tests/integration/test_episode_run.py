@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium
 import pytest
 
+from skill_ttrl.commands.train import run
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.stages.train import run
 from skill_ttrl.types import Task
 from tests.doors import TASKS, Doors
 

@@ -16,15 +16,15 @@ import httpx
 import pytest
 import torch
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages import train
-from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.setup.open_run import bank_in_memory
-from skill_ttrl.stages.training.run import TrainingComponents
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.build import build
+from skill_ttrl.train.open_run import bank_in_memory
+from skill_ttrl.train.run import TrainingComponents
 from skill_ttrl.types import Trajectory
 from tests.vllm_server import VLLMServer
 

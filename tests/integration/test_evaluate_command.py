@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import evaluate
+from skill_ttrl.commands.resolve import resolve_target
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.episode_logs import IDENTITY
-from skill_ttrl.stages import evaluate
-from skill_ttrl.stages.targets.resolve import resolve_target
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.preloaded import run_code
 
@@ -175,7 +175,7 @@ def test_a_run_whose_training_data_is_gone_is_measured_and_says_what_it_cannot_s
 
 HARNESS = '''
 import json, os, random, signal, sys, time
-import skill_ttrl.stages.evaluate, transformers.models.qwen2.modeling_qwen2, accelerate, peft
+import skill_ttrl.commands.evaluate, transformers.models.qwen2.modeling_qwen2, accelerate, peft
 from skill_ttrl.cli.main import main
 
 run, data, folder, chunks = sys.argv[1:]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.stages.evaluate import measure_policy
+from skill_ttrl.commands.evaluate import measure_policy
 from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Trajectory, from_json
 from tests.doors import DOORS, opens

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import merge, train
+from skill_ttrl.commands.play import open_gate
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
-from skill_ttrl.stages import merge, train
-from skill_ttrl.stages.targets.play import open_gate
-from skill_ttrl.stages.training.bank_changes import TROUBLE, BankGate, decide_changes
-from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.bank_changes import TROUBLE, BankGate, decide_changes
+from skill_ttrl.train.run import Run
 from skill_ttrl.types import BankUpdate, from_json
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.scripted_model import asked, scripted
@@ -202,7 +202,7 @@ def test_stopped_between_two_decisions_and_resumed_it_decides_the_same(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr("skill_ttrl.stages.rl.decide_changes", breaks)
+        patched.setattr("skill_ttrl.train.rl.decide_changes", breaks)
         with pytest.raises(RuntimeError, match="the machine is gone"):
             train.run(load_config(doors, STRICT), tmp_path / "run")
     train.run(load_config(doors, STRICT), tmp_path / "run", resume="auto")

@@ -10,6 +10,7 @@ import pytest
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.commands import train
 from skill_ttrl.config import BuiltinConfig, DemonstrationsConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.llm.backend import Sampling, wait_for
@@ -17,9 +18,8 @@ from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
-from skill_ttrl.stages import train
-from skill_ttrl.stages.setup.encode import demonstrate, demonstrate_episodes, encode_shown
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.encode import demonstrate, demonstrate_episodes, encode_shown
 from skill_ttrl.types import Step, Task, Trajectory
 from tests.kiosk import FORM, KIOSK, Kiosk
 

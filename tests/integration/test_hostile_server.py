@@ -18,7 +18,7 @@ import yaml
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import env_tasks, make_env
 from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.stages.evaluation.measure import lists_actions
+from skill_ttrl.train.measure import lists_actions
 from tests.doors import DOORS
 from tests.env_server import ROOT
 from tests.hostile_server import RAW, attacks

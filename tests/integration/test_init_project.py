@@ -45,7 +45,7 @@ def test_what_is_written_passes_its_own_test(turns: bool, passed: str, tmp_path:
 def test_what_is_written_trains_without_labels(tmp_path: Path) -> None:
     init_project("my_env", tmp_path)
     script = (
-        "from skill_ttrl.config import load_config; from skill_ttrl.stages.train import run;"
+        "from skill_ttrl.config import load_config; from skill_ttrl.commands.train import run;"
         "s = run(load_config('my_env.yaml', ['runtime.threads=1']), 'run');"
         "print(s.reward, s.accuracy_before, s.accuracy_after, s.greedy_after)"
     )
@@ -60,7 +60,7 @@ def test_what_is_written_trains_without_labels(tmp_path: Path) -> None:
 def test_what_is_written_for_several_turns_learns_from_the_reward(tmp_path: Path) -> None:
     init_project("key_game", tmp_path, turns=True)
     script = (
-        "from skill_ttrl.config import load_config; from skill_ttrl.stages.train import run;"
+        "from skill_ttrl.config import load_config; from skill_ttrl.commands.train import run;"
         "s = run(load_config('key_game.yaml', ['runtime.threads=1']), 'run');"
         "print(s.accuracy_before, s.accuracy_after, s.intervals['accuracy_change'][0])"
     )

@@ -24,7 +24,7 @@ KEPT = ("rl-000006", "rl-000008", "sft-000021", "sft-000024")
 
 HARNESS = '''
 import contextlib, json, os, random, signal, sys, time
-import skill_ttrl.cli.display, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
+import skill_ttrl.cli.display, skill_ttrl.commands.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
 from skill_ttrl.cli.main import main
 from skill_ttrl.envs import env_tasks
 

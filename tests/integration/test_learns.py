@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.stages import train
 
 SMALL = [
     "data.train.limit=32", "data.eval.limit=32", "data.max_prompt_tokens=40", "model.builtin.hidden_size=96",

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.runs.folder import RunFolder
@@ -20,7 +21,6 @@ from skill_ttrl.runs.metrics import trajectory_lines
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.mergers import TROUBLE
 from skill_ttrl.skills.similarity import content_id
-from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, Completion, Group, SkillOps, Step, Task, Trajectory, from_json
 from tests.faulty_server import FaultyServer, requests_in

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError
 from skill_ttrl.runs.checkpoint import verify
 from skill_ttrl.skills.embedders import make_embedder
-from skill_ttrl.stages import train
 from tests.faulty_server import FaultyServer, requests_in, vector_of
 
 

@@ -17,6 +17,12 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
+from skill_ttrl.commands.evaluate import measure_policy
+from skill_ttrl.commands.optimize import check_start, open_rollouts, optimize_run, prepare
+from skill_ttrl.commands.optimize_results import OptimizeSummary
+from skill_ttrl.commands.reports.inspect import inspect
+from skill_ttrl.commands.resolve import resolve_target
 from skill_ttrl.config import OptimizeConfig, load_config
 from skill_ttrl.data.families import CONVENTIONS, Formats, OperatorGrammar, Operators, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
@@ -30,16 +36,10 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages import train
-from skill_ttrl.stages.evaluate import measure_policy
-from skill_ttrl.stages.optimize import check_start, open_rollouts, optimize_run, prepare
-from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
-from skill_ttrl.stages.optimizing.rollouts import PolicyRollouts, as_bank
-from skill_ttrl.stages.optimizing.summary import OptimizeSummary
-from skill_ttrl.stages.reports.inspect import inspect
-from skill_ttrl.stages.targets.resolve import resolve_target
-from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.bank_text import BankText, edit_text
+from skill_ttrl.train.document_rollouts import PolicyRollouts, as_bank
+from skill_ttrl.train.run import Run
 from skill_ttrl.types import BankUpdate, Group, from_json
 from tests import format_models
 from tests.faulty_server import FaultyServer
@@ -359,7 +359,7 @@ def test_stopped_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr("skill_ttrl.stages.rl.edit_text", breaks)
+        patched.setattr("skill_ttrl.train.rl.edit_text", breaks)
         with pytest.raises(RuntimeError, match="the machine is gone"):
             train.run(load_config(both), tmp_path / "run")
     train.run(load_config(both), tmp_path / "run", resume="auto")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands.collect import run, run_policy
 from skill_ttrl.config import ScaleConfig
 from skill_ttrl.errors import WorkerError
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages.collect import run, run_policy
-from skill_ttrl.stages.inputs.tasks import TaskSelection
+from skill_ttrl.train.tasks import TaskSelection
 from tests.doors import DOORS
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_collect_policy import TINY

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import ScaleConfig, SkillTTRLConfig, load_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.signals import Interrupted
-from skill_ttrl.stages import train
 from tests.integration.test_async_run import REPEATABLE
 from tests.integration.test_dagger_run import RUN as DAGGER
 from tests.integration.test_episode_run import CONFIG as EPISODES

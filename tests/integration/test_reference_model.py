@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.commands.play import export
+from skill_ttrl.commands.resolve import find_trained
+from skill_ttrl.commands.train import run
 from skill_ttrl.config import ModelConfig, load_config
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.load import load_model
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.stages.targets.play import export
-from skill_ttrl.stages.targets.resolve import find_trained
-from skill_ttrl.stages.train import run
 
 KL = [
     "rl.kl_coef=0.5", "rl.reward=random", "rl.learning_rate=1e-2", "rl.steps=2", "rl.warmup_steps=0",

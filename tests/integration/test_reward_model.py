@@ -14,7 +14,7 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.runs.folder import config_differences
-from skill_ttrl.stages.inputs.tasks import pin_revisions, take_revisions
+from skill_ttrl.train.tasks import pin_revisions, take_revisions
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.commands.launch import Launch
 from skill_ttrl.config import load_config
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages.launch import Launch
 from skill_ttrl.storage.jsonl import read_jsonl
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_skillrl_run import ALFWORLD
@@ -109,7 +109,7 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     bank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recipe imitates advice, which is nowhere in episodes that were collected without --epsilon."""
-    monkeypatch.setattr("skill_ttrl.stages.launch.quickstart_of", lambda episodes: "recipe.yaml")
+    monkeypatch.setattr("skill_ttrl.commands.launch.quickstart_of", lambda episodes: "recipe.yaml")
     assert skillttrl(*COLLECT, "-o", tmp_path / "trajectories.jsonl").code == 0
     shutil.copytree(bank, tmp_path / "bank")
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL)

@@ -10,7 +10,7 @@ import pytest
 from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages.setup.open_run import open_run_bank, starting_skills
+from skill_ttrl.train.open_run import open_run_bank, starting_skills
 from skill_ttrl.types import Skill
 from tests.integration.test_cli_commands import refused, skillttrl
 

@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 from skill_ttrl.cli.display import inspection_view, reply_view
+from skill_ttrl.commands import evaluate, train
+from skill_ttrl.commands.play import Reply
+from skill_ttrl.commands.reports.inspect import inspect
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages import evaluate, train
-from skill_ttrl.stages.reports.inspect import inspect
-from skill_ttrl.stages.targets.play import Reply
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.voting import majority_vote
 

@@ -24,9 +24,9 @@ SETTINGS = ["rl.steps=3", "rl.save_steps=2", "sft.steps=4", "sft.save_steps=2", 
 
 HARNESS = '''
 import json, os, signal, sys
-import skill_ttrl.cli.display, skill_ttrl.stages.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
-import skill_ttrl.rollout.rollout as rollout, skill_ttrl.stages.distill as distill, skill_ttrl.stages.imitate as imitate
-import skill_ttrl.stages.setup.rules as rules, skill_ttrl.stages.setup.encode as encode, skill_ttrl.stages.data_phases as gather
+import skill_ttrl.cli.display, skill_ttrl.commands.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
+import skill_ttrl.rollout.rollout as rollout, skill_ttrl.commands.distill as distill, skill_ttrl.train.imitate as imitate
+import skill_ttrl.train.rules as rules, skill_ttrl.train.encode as encode, skill_ttrl.commands.data_phases as gather
 import skill_ttrl.runs.checkpoint as checkpoint
 from skill_ttrl.cli.main import main
 from skill_ttrl.runs.folder import RunFolder
@@ -34,7 +34,7 @@ from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
-from skill_ttrl.stages.collect import EpisodeWriter
+from skill_ttrl.commands.collect import EpisodeWriter
 from skill_ttrl.envs import env_tasks
 
 for split in ("train", "valid_unseen"):

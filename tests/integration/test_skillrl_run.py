@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.rollout.episode import ADVICE
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages import train
-from skill_ttrl.stages.setup.encode import demonstrate
-from skill_ttrl.stages.setup.open_run import read_run_bank
-from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.encode import demonstrate
+from skill_ttrl.train.open_run import read_run_bank
+from skill_ttrl.train.policy import build_policy
 from skill_ttrl.types import Trajectory, from_json
 from tests.integration.test_skill_run import Heard
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.outcome import drawn
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.stages import train
-from skill_ttrl.stages.evaluation.measure import correctness
-from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.setup.open_run import starting_skills
-from skill_ttrl.stages.training.run import Meter, TrainingComponents
-from skill_ttrl.stages.training.run_bank import RunBank
+from skill_ttrl.train.build import build
+from skill_ttrl.train.measure import correctness
+from skill_ttrl.train.open_run import starting_skills
+from skill_ttrl.train.run import Meter, TrainingComponents
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.types import Group, Trajectory
 
 Built = tuple[TrainingComponents, Meter]

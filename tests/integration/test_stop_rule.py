@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 
 RULE = ["rl.stop_rule=collapse", "rl.stop_options.agreement=0.9", "rl.save_steps=100"]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import RunFolderError, WeightSyncError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import Interrupted
-from skill_ttrl.stages import train
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from skill_ttrl.stages.doctor.diagnose import ENGINES, WITH_TORCH, LockName, lock_path, misfits
+from skill_ttrl.commands.doctor import ENGINES, WITH_TORCH, LockName, lock_path, misfits
 from tests.integration.test_cli_commands import skillttrl
 
 ROOT = Path(__file__).parents[2]

@@ -12,6 +12,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from skill_ttrl.commands import evaluate, train
+from skill_ttrl.commands.play import ask
+from skill_ttrl.commands.resolve import find_trained
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ModelError, WeightSyncError
 from skill_ttrl.llm.backend import BackendContext, Generation, Request, Sampling, wait_for
@@ -20,9 +23,6 @@ from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, load_model, save_model
 from skill_ttrl.llm.vllm.checks import compare, learner_logprobs
 from skill_ttrl.llm.vllm.engine import DUMP, score
-from skill_ttrl.stages import evaluate, train
-from skill_ttrl.stages.targets.play import ask
-from skill_ttrl.stages.targets.resolve import find_trained
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Message
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from skill_ttrl import apply_original_gt, apply_ttrl_gt, batch_majority_vote, compute_ttrl_metrics, grade_answer
+from skill_ttrl.commands.train import run
 from skill_ttrl.config import load_config
 from skill_ttrl.rl.algorithms.negative import POSITIVE, POSITIVE_TOKENS
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.stages.train import run
 from skill_ttrl.types import Group, Labels, Trajectory, from_json
 
 SETTINGS = ["rollout.n_votes_per_prompt=8", "rollout.n_samples_per_prompt=4", "rl.kl_in_reward={coef: 0.01}"]

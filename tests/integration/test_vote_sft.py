@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
+from skill_ttrl.commands.reports.compare import compare, read_evaluations
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.metrics import trajectory_lines
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.stages import train
-from skill_ttrl.stages.imitate import agreeing
-from skill_ttrl.stages.reports.compare import compare, read_evaluations
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.imitate import agreeing
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 DRAWN = ["rl.steps=4", "rl.learning_rate=1e-4", "rl.mini_batch_size=null", "vote_sft.batch_size=2"]

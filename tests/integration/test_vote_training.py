@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.signals import Interrupted
-from skill_ttrl.stages import train
 
 SETTINGS = [
     "phases=[rl]",

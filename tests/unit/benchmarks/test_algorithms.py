@@ -10,7 +10,7 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.rl.algorithms import ALGORITHMS
-from skill_ttrl.stages.setup.defaults import load_checked, with_defaults
+from skill_ttrl.train.defaults import load_checked, with_defaults
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 OTHER_NAMES = {"ppo": "gae"}

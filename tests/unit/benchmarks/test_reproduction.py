@@ -16,9 +16,9 @@ import pytest
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.folder import describe_environment
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, SamplingResult, TypeResult
-from skill_ttrl.stages.setup.defaults import with_env_defaults
 from skill_ttrl.statistics import wilson_interval
+from skill_ttrl.train.defaults import with_env_defaults
+from skill_ttrl.train.results import Evaluation, ProblemResult, SamplingResult, TypeResult
 from skill_ttrl.types import to_json
 
 GAMES = 40

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from skill_ttrl.cli.display import RunView, evaluation_view, print_json, text_table
+from skill_ttrl.commands.reports.summary_text import closing_lines
+from skill_ttrl.commands.reports.summary_text import summary_table as table_of
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult
-from skill_ttrl.stages.reports.summary_text import closing_lines
-from skill_ttrl.stages.reports.summary_text import summary_table as table_of
+from skill_ttrl.train.results import Evaluation, TypeResult
 
 SUMMARY = Summary(
     "a", 0, "majority", False, 128, 8, 1.0,

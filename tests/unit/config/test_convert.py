@@ -9,7 +9,7 @@ import pytest
 from skill_ttrl.compat.convert import convert
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.stages.setup.defaults import with_epochs
+from skill_ttrl.train.defaults import with_epochs
 
 FIRST = """
 data: {train_files: [a.json, b.json], val_files: [], max_prompt_length: 600, train_batch_size: 4, shuffle: true}

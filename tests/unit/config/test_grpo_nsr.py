@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands.dry_run import dry_run
 from skill_ttrl.config import load_config, parse_override
-from skill_ttrl.stages.doctor.dry_run import dry_run
-from skill_ttrl.stages.setup.defaults import load_checked
+from skill_ttrl.train.defaults import load_checked
 
 ROOT = Path(__file__).parents[3]
 NAME = "grpo_nsr_ttrl_qwen2.5_math_1.5b"

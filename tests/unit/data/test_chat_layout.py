@@ -14,8 +14,8 @@ from skill_ttrl.config import SkillTTRLConfig, Source, load_config
 from skill_ttrl.data.records import read_source
 from skill_ttrl.data.tasks import load_tasks, system_message
 from skill_ttrl.errors import ConfigError, DataError
-from skill_ttrl.stages.inputs.tasks import data_revision, training_tasks
-from skill_ttrl.stages.setup.defaults import with_defaults
+from skill_ttrl.train.defaults import with_defaults
+from skill_ttrl.train.tasks import data_revision, training_tasks
 
 
 def row(index: int, question: str, truth: Any, system: str | None = None) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from skill_ttrl.data.tasks import load_demonstrations, load_tasks
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.chat import encode_chat
-from skill_ttrl.stages.inputs.tasks import task_content
-from skill_ttrl.stages.setup.encode import encode_written
+from skill_ttrl.train.encode import encode_written
+from skill_ttrl.train.tasks import task_content
 from skill_ttrl.types import Message
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data" / "math"

@@ -26,7 +26,7 @@ from skill_ttrl.llm.chat import (
     open_thoughts,
     template_warning,
 )
-from skill_ttrl.stages.setup.encode import encode_answers, encode_written
+from skill_ttrl.train.encode import encode_answers, encode_written
 from skill_ttrl.types import Completion, Message
 from skill_ttrl.types.thoughts import split_thought
 

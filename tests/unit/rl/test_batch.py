@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from skill_ttrl.rl.batch import EncodedDemonstration, pack, pack_demonstrations, with_advantages
-from skill_ttrl.stages.imitate import whole
+from skill_ttrl.train.imitate import whole
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from tests.sampled import per_item
 

@@ -21,8 +21,8 @@ from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.stages.setup.open_run import bank_in_memory
-from skill_ttrl.stages.training.run_bank import RunBank
+from skill_ttrl.train.open_run import bank_in_memory
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.types import Group, Skill
 from tests.alfworld_kitchen import content, write_game
 from tests.scripted_backend import RecordingBackend

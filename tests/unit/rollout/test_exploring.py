@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.commands.play import Scene, play
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.expert import ALFWorldExpert
 from skill_ttrl.envs.lookup import spread
@@ -18,7 +19,6 @@ from skill_ttrl.envs.webshop.expert import WebShopExpert
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.episode import ADVICE, Exploration, Stopped
 from skill_ttrl.rollout.rollout import run_scripted_episode
-from skill_ttrl.stages.targets.play import Scene, play
 from tests.alfworld_kitchen import PLACE, problem, write_game
 from tests.doors import Doors, Opener
 

@@ -18,8 +18,8 @@ from skill_ttrl.rollout.outcome import (
     episode_result,
     winning,
 )
-from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
 from skill_ttrl.statistics import mean_interval, wilson_interval
+from skill_ttrl.train.measure import correctness, evaluate_samples
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
 TASK = Task("t", "Shop-v0", task_type="fashion")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.commands.sampler import SampleChunks, plan_samples, run_sampling_plan
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.outcome import GREEDY, SAMPLE, Sample, SamplingPass, TaskSamples, drawn, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
-from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
-from skill_ttrl.stages.targets.sampler import SampleChunks, plan_samples, run_sampling_plan
 from skill_ttrl.statistics import mean_interval, wilson_interval
+from skill_ttrl.train.measure import correctness, evaluate_samples
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 
 TASK = Task("t", "E-v0", {"question": "6 times 7?"}, ground_truth="42")

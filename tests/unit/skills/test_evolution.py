@@ -20,8 +20,8 @@ from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.evolution import Evolver, FailureSelection, SuccessTracker, evolved
 from skill_ttrl.skills.retrieval import BankView, Query
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
-from skill_ttrl.stages.training.bank_changes import make_evolver
-from skill_ttrl.stages.training.run_bank import RunBank
+from skill_ttrl.train.bank_changes import make_evolver
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.types import Completion, Group, Skill, SkillStats, Step, Task, Trajectory
 
 

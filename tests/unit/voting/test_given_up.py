@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages.training.metrics import answer_metrics
-from skill_ttrl.stages.training.run import WarningLog, warn_of_undecided_answers
+from skill_ttrl.train.metrics import answer_metrics
+from skill_ttrl.train.run import WarningLog, warn_of_undecided_answers
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import UndecidedAnswers, batch_majority_vote, given_up
 

@@ -13,7 +13,7 @@ from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm
 from skill_ttrl.rl.algorithms.votes import AGREEING, NEGATIVES, POSITIVE, REWARD, SIMILARITY, pool_of
 from skill_ttrl.rl.checks import check_algorithm
-from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
+from skill_ttrl.train.defaults import with_algorithm_defaults
 
 Samples = Callable[..., TrainingSamples]
 PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}

@@ -1,0 +1,1 @@
+"""What the command line calls: a module a command, whose `run(config)` is its Python form."""

@@ -1,0 +1,305 @@
+"""`skillttrl inspect`: the difference between policies, task by task.
+
+What is compared: runs (their last evaluation), folders of runs under several seeds (each task's mean over them), and folders that
+`skillttrl evaluate --output` has written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+
+from pydantic import ValidationError
+
+from skill_ttrl.commands.optimize_results import is_optimization
+from skill_ttrl.commands.reports.summary_text import summary_rows
+from skill_ttrl.errors import ConfigError, DataError, RunFolderError
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.reader import read_run
+from skill_ttrl.runs.summary import read_summary
+from skill_ttrl.statistics import Interval, paired_difference, repeats_interval
+from skill_ttrl.storage.jsonl import parse_json, whole_lines
+from skill_ttrl.train.results import EVALUATION, Evaluation, ProblemResult
+from skill_ttrl.types import first_problem, from_json
+
+FIGURES = {"accuracy": "avg@k", "majority": "maj@k", "greedy": "greedy", "score": "score"}
+"""The metrics that are compared, and their names in a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One of the compared, task by task."""
+
+    path: str
+    label: str
+    """Which evaluation: "after", "before", or the evaluated policy's name."""
+    where: str | None
+    """Where its tasks come from; None: not known."""
+    samples: int
+    values: Mapping[str, Mapping[str, float]]
+    """By figure, the share of each task in [0, 1], by its id; only figures that every task has."""
+    notes: tuple[str, ...] = ()
+    """Of runs that have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure of two policies."""
+
+    one: float
+    other: float
+    difference: float
+    """`other` less `one`."""
+    interval: Interval
+    tasks: int
+    """Number of tasks that both were measured on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two policies."""
+
+    one: str
+    other: str
+    figures: Mapping[str, Change] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Run folders in `folder` and one level below it, such as `seed-0` of a folder of seeds, in the order of their names."""
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if RunFolder.exists(entry):
+            found.append(entry)
+        elif entry.is_dir() and not entry.is_symlink():
+            found += [inner for inner in sorted(entry.iterdir()) if RunFolder.exists(inner)]
+    return found
+
+
+def compare(paths: Sequence[str | Path]) -> list[Comparison]:
+    """Each of `paths` after the first against the first.
+
+    Args:
+        paths: at least two: runs, folders of seeds, or folders of `evaluate --output`.
+
+    Raises:
+        ConfigError: fewer than two were named.
+        RunFolderError: one of them is none of these, or holds no evaluation.
+        DataError: nothing was measured of both.
+    """
+    if len(paths) < 2:
+        raise ConfigError("Name at least two: skillttrl inspect A B [C ...].")
+    first, *others = [measured(path) for path in paths]
+    return [compare_two(first, other) for other in others]
+
+
+def compare_two(one: Measured, other: Measured) -> Comparison:
+    """`other` against `one`.
+
+    Raises:
+        DataError: no figure was measured of both, or they share no task.
+    """
+    names = [name for name in FIGURES if name in one.values and name in other.values]
+    if not names:
+        raise DataError(f"Nothing was measured of both {one.path} and {other.path}: metrics need true answers.")
+    if one.where is not None and other.where is not None and one.where != other.where:
+        raise DataError(f"{one.path} and {other.path} were measured on different tasks: {one.where} and {other.where}.")
+    shared = [task for task in one.values[names[0]] if task in other.values[names[0]]]
+    counts = len(one.values[names[0]]), len(other.values[names[0]])
+    if not shared:
+        raise DataError(f"{one.path} and {other.path} share no task, so nothing can be compared task by task.")
+    notes = [*one.notes, *other.notes]
+    if counts != (len(shared), len(shared)):
+        notes.append(f"Paired over the {len(shared)} tasks that both have, of {counts[0]} and {counts[1]}.")
+    figures = {}
+    for name in names:
+        before, after = ([each.values[name][task] for task in shared] for each in (one, other))
+        difference, low, high = paired_difference(before, after)
+        figures[name] = Change(fmean(before), fmean(after), difference, (low, high), len(shared))
+    if one.samples != other.samples:
+        notes.append(f"avg@k of {one.samples} and of {other.samples} samples a task.")
+    return Comparison(one.path, other.path, figures, notes)
+
+
+def measured(path: str | Path) -> Measured:
+    """The evaluation of a run, of a folder of seeds (each task's mean over them), or that `evaluate --output` has kept.
+
+    Raises:
+        RunFolderError: there is none.
+    """
+    path = Path(path)
+    if RunFolder.exists(path):
+        return _of_run(path)
+    if (path / EVALUATION).is_file() or path.name == EVALUATION:
+        return _of_evaluation(path if path.is_file() else path / EVALUATION)
+    runs = [_of_run(run) for run in runs_in(path)] if path.is_dir() else []
+    if not runs:
+        raise RunFolderError(f"{path} is not a run, a folder of runs, or a folder of `skillttrl evaluate --output`.")
+    ended = [run for run in runs if run.label == "after"] or runs
+    left_out = ", ".join(run.path for run in runs if run not in ended)
+    notes = [f"Left out, their training has not ended: {left_out}."] if left_out else []
+    notes += [note for run in ended for note in run.notes]
+    places = sorted({str(run.where) for run in ended})
+    if len(places) > 1:
+        raise RunFolderError(f"The runs in {path} were measured on different tasks: {', '.join(places)}.")
+    first, means = ended[0], {}
+    for name in [name for name in FIGURES if all(name in run.values for run in ended)]:
+        tasks = [task for task in first.values[name] if all(task in run.values[name] for run in ended)]
+        means[name] = {task: math.fsum(run.values[name][task] for run in ended) / len(ended) for task in tasks}
+    return Measured(str(path), f"mean of {len(ended)} runs", first.where, first.samples, means, tuple(notes))
+
+
+def _of_run(path: Path) -> Measured:
+    if is_optimization(path):
+        raise RunFolderError(
+            f"{path} holds an optimization, whose summary compares its first document with its best. Two such documents: skillttrl evaluate "
+            "POLICY --document FILE --output FOLDER for each, then compare the folders."
+        )
+    known = {each.label: each for each in read_evaluations(path)}
+    found = known.get("after") or known.get("before")
+    if found is None:
+        raise RunFolderError(f"{path} holds no evaluation yet. Continue the run with --resume auto.")
+    config = read_run(path).config
+    source = config.eval_source or config.train_source
+    data = {} if source is None else {"path": source.path, "revision": source.revision}
+    kwargs = {name: value for name, value in config.env.kwargs.items() if name != "split"}
+    where = json.dumps([config.env.id, kwargs, data, found.split], sort_keys=True, default=str)
+    note = f"The training of {path} has not ended, so its evaluation before training is compared."
+    notes = (note,) if found.label == "before" else ()
+    return Measured(str(path), found.label, where, found.samples, _values([found]), notes)
+
+
+def _of_evaluation(file: Path) -> Measured:
+    parts = read_evaluations(file)
+    if not parts:
+        raise RunFolderError(f"{file} holds no evaluation.")
+    return Measured(str(file.parent), parts[0].label, None, parts[0].samples, _values(parts))
+
+
+def _values(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, float]]:
+    """Metrics that every evaluation reports, task by task: where nothing gives an answer there is no majority to compare."""
+    results = [result for each in evaluations for result in each.results]
+    found = {}
+    for name, of in HEADLINES.items():
+        values = {result.task: value for result in results if (value := of(result)) is not None}
+        if values and len(values) == len(results) and all(getattr(each, name) is not None for each in evaluations):
+            found[name] = values
+    return found
+
+
+HEADLINES: dict[str, Callable[[ProblemResult], float | None]] = {
+    "accuracy": lambda result: None if result.correct is None else result.correct / result.samples,
+    "majority": lambda result: None if result.majority_correct is None else float(result.majority_correct),
+    "greedy": lambda result: None if result.greedy_correct is None else float(result.greedy_correct),
+    "score": lambda result: result.score,
+}
+"""The figures that are compared, each as what it is on one problem."""
+
+
+def read_evaluations(path: Path) -> list[Evaluation]:
+    """The evaluations of a run, of its `evaluations.jsonl`, or of the `evaluation.json` of `skillttrl evaluate`, oldest first.
+
+    Raises:
+        RunFolderError: the file, or a line of it, is damaged.
+    """
+    file = path / "evaluations.jsonl" if path.is_dir() else path
+    found, where = list[Evaluation](), str(file)
+    try:
+        if file.name == EVALUATION:
+            return [*from_json(tuple[Evaluation, ...], file.read_bytes())]
+        for place, line in whole_lines(file, []) if file.is_file() else ():
+            where = place
+            found.append(from_json(Evaluation, line))
+    except ValidationError as error:
+        raise RunFolderError(f"{where} is not an evaluation: {first_problem(error)}.") from None
+    return found
+
+
+SEEDS = "seeds.json"
+"""Marks a folder of runs under several seeds, and says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverSeeds:
+    """One figure over seeds."""
+
+    mean: float
+    spread: float | None
+    """Standard deviation over seeds; None of one."""
+    interval: Interval | None
+    """Student's, of the mean over seeds; None of fewer than two, or where all are equal."""
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """Figures of runs that differ only in their seed. Those that have not ended are left out of the figures."""
+
+    path: str
+    name: str
+    seeds: tuple[int, ...]
+    ended: tuple[int, ...]
+    before: dict[str, OverSeeds] = field(default_factory=dict)
+    """By figure, as reports name it."""
+    after: dict[str, OverSeeds] = field(default_factory=dict)
+    change: dict[str, OverSeeds] = field(default_factory=dict)
+    """After less before, seed by seed."""
+    seconds: float = 0.0
+    """Wall time of all together."""
+
+
+def is_seeds(path: str | Path) -> bool:
+    """Tell whether `path` is a folder that `run_seeds` has begun."""
+    return Path(path, SEEDS).is_file()
+
+
+def read_seeds(path: str | Path) -> Seeds:
+    """Read the figures that the runs in a folder of seeds have so far.
+
+    Raises:
+        RunFolderError: it is none, or cannot be read.
+    """
+    path = Path(path)
+    name, seeds = named_seeds(path)
+    folders = {seed: path / f"seed-{seed}" for seed in seeds}
+    found = {seed: read_summary(each) for seed, each in folders.items() if (each / "summary.json").is_file()}
+    ended = list(found.values())
+    rows = [summary_rows(each) for each in ended]
+    return Seeds(
+        str(path),
+        name,
+        tuple(seeds),
+        tuple(found),
+        _together([{label: before for label, before, _ in each} for each in rows]),
+        _together([{label: after for label, _, after in each} for each in rows]),
+        _together([{label: None if None in (one, two) else two - one for label, one, two in each} for each in rows]),  # type: ignore[operator]
+        sum(seconds for each in ended for phase, seconds in each.seconds.items() if "." not in phase),
+    )
+
+
+def _together(rows: Sequence[dict[str, float | None]]) -> dict[str, OverSeeds]:
+    """Figures that every seed has."""
+    found = {}
+    for label in rows[0] if rows else ():
+        values = [value for row in rows if (value := row.get(label)) is not None]
+        if len(values) == len(rows):
+            spread = stdev(values) if len(values) > 1 else None
+            found[label] = OverSeeds(fmean(values), spread, repeats_interval(values), tuple(values))
+    return found
+
+
+def named_seeds(path: Path) -> tuple[str, list[int]]:
+    """Name and seeds of the runs in a folder of seeds.
+
+    Raises:
+        RunFolderError: it is none, or cannot be read.
+    """
+    try:
+        found = parse_json((path / SEEDS).read_text(encoding="utf-8"))
+        return str(found["name"]), [int(seed) for seed in found["seeds"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"Cannot read the seeds in {path / SEEDS}: {error!r}.") from None

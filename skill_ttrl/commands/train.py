@@ -1,0 +1,382 @@
+"""`skillttrl train`: all phases of a recipe in one resumable run, or one run a seed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+
+from skill_ttrl.answers import persist_cache
+from skill_ttrl.commands.data_phases import gather, with_collected
+from skill_ttrl.commands.reports.compare import SEEDS, Seeds, is_seeds, named_seeds, read_evaluations, read_seeds
+from skill_ttrl.commands.reports.summarize import summarise, write_report_html
+from skill_ttrl.config import Phase, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, ModelError, RankError, RunFolderError, TrainingError, annotate_error
+from skill_ttrl.llm.chat import template_warning
+from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
+from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rl.device import out_of_memory
+from skill_ttrl.rl.parallel.driver import current_driver
+from skill_ttrl.rl.parallel.launch import launched
+from skill_ttrl.runs.checkpoint import what_is_saved
+from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder, config_differences
+from skill_ttrl.runs.metrics import MetricsLog, open_tracker
+from skill_ttrl.runs.reader import read_run
+from skill_ttrl.runs.summary import Summary
+from skill_ttrl.signals import StopSignal
+from skill_ttrl.skills.embedders import with_endpoint
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
+from skill_ttrl.train.bank_changes import make_evolver
+from skill_ttrl.train.bank_text import make_bank_text
+from skill_ttrl.train.build import build, make_rewards, open_tasks
+from skill_ttrl.train.defaults import with_defaults
+from skill_ttrl.train.encode import KEPT, Encoded, encode_demonstrations
+from skill_ttrl.train.imitate import cold_start, imitate_expert, imitate_majority
+from skill_ttrl.train.open_run import Resume, discard_bank, open_folder, open_run_bank, restore_checkpoint
+from skill_ttrl.train.results import Evaluation
+from skill_ttrl.train.rl import reinforce
+from skill_ttrl.train.rollout_workers import on_cluster
+from skill_ttrl.train.rules import check_run, learning_phases, uncorrected_staleness
+from skill_ttrl.train.run import BEFORE, ResumePoint, Run, WarningLog
+from skill_ttrl.train.run_bank import NoBank, RunBank, models_of
+
+IMITATING: tuple[Phase, ...] = ("sft", "dagger")
+"""Phases that imitate demonstrations."""
+VOTING: tuple[Phase, ...] = ("rl", "vote_sft")
+"""Phases that learn from votes; the evaluation `before` comes before the first of them."""
+OF_VOTING = tuple(
+    "rl. vote. vote_sft. evolve model.lora rollout.n_votes_ rollout.n_samples_ rollout.temperature rollout.top_".split()
+)
+"""Beginnings of the settings that do not change the evaluation `before`."""
+DEMONSTRATIONS = "demonstrations"
+"""Names the time that reading and tokenising them takes, before the cold start's first step."""
+
+
+_SMALLER = (
+    "Recompute activations (--set model.gradient_checkpointing=true) or use smaller batches (--set {}.micro_batch_size=1): the result "
+    "stays the same. Where the weights alone do not fit: adapters (model.lora.r=16), or several GPUs (runtime.parallel=fsdp, --nproc)."
+)
+OUT_OF_MEMORY = {
+    "sample": ("sampling", "Sample fewer rows at once: a lower rollout.max_batch_size."),
+    "update": ("update", _SMALLER.format("rl")),
+    "sft": ("cold start", _SMALLER.format("sft")),
+}
+"""Name of the part of a run that had no memory left, and what to change."""
+
+
+def run(
+    config: SkillTTRLConfig,
+    output: str | Path,
+    *,
+    resume: Resume | None = None,
+    progress: Progress | None = None,
+    source: str | None = None,
+) -> Summary:
+    """Run the phases of `config` into the folder `output`.
+
+    Args:
+        config: what to do.
+        output: run folder; new, or one of the same config with `resume`.
+        resume: "auto" continues from the newest checkpoint or starts fresh; None
+            refuses a folder that holds a run.
+        progress: reports the state of the run.
+        source: text of the config file as the user wrote it, stored next to the resolved config.
+
+    Returns:
+        The content of `summary.json`.
+
+    Raises:
+        SkillTTRLError: something the user can fix, see `errors`; `BudgetError` where the budget is spent, with the last finished
+            step saved.
+        Interrupted: after a signal.
+    """
+    progress = progress or SilentProgress()
+    check_runnable(config, Path(output), resume)
+    config = with_defaults(config)
+    with ExitStack() as stack:
+        folder, config = open_folder(config, output, resume, source, progress)
+        stack.enter_context(folder)
+        ledger = stack.enter_context(track_usage(folder.path / USAGE, config.endpoints))
+        with annotate_budget_error(GO_ON):
+            ledger.check()  # a run that goes on with a spent budget would do one step and leave
+        stop = stack.enter_context(StopSignal())
+        resumed = restore_checkpoint(folder, config, progress)
+        if folder.config.rl.steps != config.rl.steps:
+            progress.notice(f"Extending the run: rl.steps was {folder.config.rl.steps}, is now {config.rl.steps}.")
+            folder.take_config(config, source)
+        run, functions = _prepare(stack, config, folder, resumed, stop, ledger, progress)
+        with _explaining_memory(run.folder.path):
+            _train(run, functions)
+        if config.phases[-1] in IMITATING:  # the other phases measure themselves
+            run.components.worker.update_weights(0)
+            run.evaluate("after")
+        summary = summarise(run)
+        run.folder.write_json("summary.json", asdict(summary))
+        write_report_html(run.folder)
+        return summary
+
+
+@contextmanager
+def _explaining_memory(run: Path) -> Iterator[None]:
+    """Turn an allocation that failed, here or on another rank, into a `ModelError` that names the setting to change."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        where, phase = "", out_of_memory(error)
+        if isinstance(error, RankError):
+            where, phase = f" on rank {error.rank}", error.out_of_memory
+        if phase is None:
+            raise
+        name, advice = OUT_OF_MEMORY[phase]
+        first_line = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ModelError(f"Out of memory{where} ({name}): {first_line}. {advice} {what_is_saved(run)}") from error
+
+
+def check_runnable(config: SkillTTRLConfig, output: Path | None = None, resume: Resume | None = None) -> None:
+    """Refuse what no run can do, by the config alone and by its folder.
+
+    Args:
+        config: The config as given.
+        output: The folder of the run; None: it is not looked at. A run with checkpoints has its bank and baseline already.
+        resume: see `run`.
+
+    Raises:
+        SkillTTRLError: see `train.rules` and `check_place`.
+    """
+    if (config.runtime.nproc or 1) > 1 and not launched():  # in Python nothing starts the others
+        raise ConfigError(
+            f"runtime.nproc is {config.runtime.nproc}, but this process runs alone. Start the run with skillttrl train or torchrun, or "
+            "set runtime.nproc=1."
+        )
+    check_run(config, begun=_has_begun(output))
+    check_place(config, output, resume)
+
+
+def check_place(config: SkillTTRLConfig, output: Path | None, resume: Resume | None) -> None:
+    """Check the folder of a run and the run whose baseline it reuses; arguments as for `check_runnable`.
+
+    Raises:
+        RunFolderError, ConfigError: see `reused_baseline` and `RunFolder.check_new`.
+    """
+    if not _has_begun(output):
+        reused_baseline(with_defaults(config))
+    if output is not None and (resume is None or not RunFolder.exists(output)):
+        RunFolder.check_new(output)
+
+
+def _has_begun(output: Path | None) -> bool:
+    return output is not None and (output / "checkpoints").is_dir()
+
+
+def reused_baseline(config: SkillTTRLConfig) -> Evaluation | None:
+    """The evaluation `before` of the run that `run.baseline` names, which is that of this run too; None: this run measures its own.
+
+    Raises:
+        RunFolderError: there is no such run, or it has no such evaluation.
+        ConfigError: a setting differs that the evaluation depends on.
+    """
+    if config.run.baseline is None:
+        return None
+    with annotate_error(RunFolderError, f"run.baseline={config.run.baseline} has to name a run, or be null."):
+        there = RunFolder.open(config.run.baseline, lock=False)
+    found = {each.label: each for each in read_evaluations(there.path)}.get(BEFORE)
+    if found is None:
+        raise RunFolderError(f"run.baseline={there.path}: this run has no evaluation {BEFORE!r} yet.")
+    untrained = [[*takewhile(lambda phase: phase not in VOTING, each.phases)] for each in (there.config, config)]
+    differences = [
+        text
+        for text in config_differences(there.config, config)
+        if not text.startswith(OF_VOTING) and not (text.startswith("phases ") and untrained[0] == untrained[1])
+    ]
+    if differences or len(untrained[1]) == len(config.phases):
+        why = "; ".join(differences) or "this run has no phase that learns from votes"
+        raise ConfigError(
+            f"run.baseline={there.path}: its evaluation {BEFORE!r} is not that of this run: {why}. Use the same settings, or remove run.baseline."
+        )
+    return replace(found, reused_from=found.reused_from or str(there.path))
+
+
+def _prepare(
+    stack: ExitStack,
+    config: SkillTTRLConfig,
+    folder: RunFolder,
+    resumed: ResumePoint,
+    stop: StopSignal,
+    ledger: Ledger,
+    progress: Progress,
+) -> tuple[Run, dict[Phase, Callable[[Run], None]]]:
+    """Collect and distill where that is due, and build everything: the run, and the function that runs each phase.
+
+    All that a phase needs is looked up now: a wrong name must not waste the phases before it. Where it fails, a new run leaves only
+    what was collected.
+    """
+    bank: RunBank | NoBank = NoBank()
+    functions: dict[Phase, Callable[[Run], None]] = {}
+    warnings, seconds, checkpoint = list[str](), dict[str, float](), resumed.checkpoint
+    driver = current_driver()
+    stack.callback(driver.forget)
+    try:
+        with stop.interruptible("Interrupted before training started; an existing run is unchanged."):
+            tasks = open_tasks(config, progress)
+            stack.callback(tasks.envs.close)
+            state = resumed.state if checkpoint else None
+            bank = open_run_bank(with_endpoint(config), folder, state, models_of(config))
+            stack.callback(bank.close)
+            for text in bank.notices:
+                progress.notice(text, warning=True)
+            # The phases without weights come first: the built-in policy takes its words from what was collected.
+            whole = with_collected(config, folder)
+            if checkpoint is None:
+                kept = f"Collected episodes are saved in {folder.path}. " if "collect" in config.phases else ""
+                with annotate_budget_error(f"{kept}{GO_ON}"):
+                    seconds |= gather(whole, bank, ledger, progress)
+            parts, meter = build(
+                whole,
+                progress,
+                weights=checkpoint.path if checkpoint else None,
+                bank=bank,
+                stopping=lambda: stop.signum is not None,
+                warnings=warnings,
+                driver=driver,
+                tasks=tasks,
+            )
+            stack.callback(meter.close)
+            stack.callback(parts.close)
+            parts = stack.enter_context(on_cluster(parts, meter, progress))
+            text_editor, evolution = None, None
+            if config.reinforces:
+                evolution = make_evolver(parts, resumed.state)
+                text_editor = make_bank_text(parts, resumed.state)
+                if text_editor is not None:
+                    stack.callback(text_editor.close)
+            encoded: Encoded = ([], [])
+            for name in learning_phases(config.phases):
+                with ledger.phase(name), annotate_budget_error(f"Nothing was trained. {KEPT} {GO_ON}"):
+                    if resumed.over(name):
+                        functions[name] = lambda run: None
+                        continue
+                    if name in IMITATING and not encoded[0]:
+                        began, again = time.perf_counter(), checkpoint is not None
+                        encoded = encode_demonstrations(parts, meter, folder, progress, warnings, resumed=again)
+                        seconds[DEMONSTRATIONS] = time.perf_counter() - began
+                    if name == "sft":
+                        functions[name] = partial(cold_start, demonstrations=encoded)
+                    elif name == "dagger":
+                        functions[name] = partial(imitate_expert, demonstrations=encoded[1])
+                    elif name == "vote_sft":
+                        functions[name] = imitate_majority
+                    else:
+                        rewards = make_rewards(parts, meter)
+                        functions[name] = partial(reinforce, rewards=rewards, evolution=evolution, text=text_editor)
+        stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
+    except BaseException:
+        if checkpoint is None:
+            bank.close()
+            discard_bank(folder)
+        folder.discard_unstarted()  # nothing was trained: the mended config may have this folder
+        raise
+    tracker = open_tracker(config.run.report_to, folder, config.name, config.model_dump(mode="json"))
+    if tracker is not None:
+        stack.callback(tracker.close)
+    meter.evaluations.update({found.label: found for found in read_evaluations(folder.path)})
+    run = Run(
+        components=parts,
+        meter=meter,
+        folder=folder,
+        log=MetricsLog(folder, tracker),
+        progress=progress,
+        stop=stop,
+        resumed=resumed,
+        ledger=ledger,
+        warn=WarningLog(progress, list(resumed.state.get("warnings", []))),
+        baseline=None if BEFORE in meter.evaluations else reused_baseline(config),
+    )
+    unformatted = template_warning(parts.backend, parts.worker.agent.formatter.messages("?"))
+    for text in filter(None, (unformatted, uncorrected_staleness(config.rl, config.phases), *warnings)):
+        run.warn(text)
+    for what, spent in seconds.items():
+        run.log.time(what, 0, {"seconds": spent})
+    return run, functions
+
+
+def _train(run: Run, phases: dict[Phase, Callable[[Run], None]]) -> None:
+    """Run the phases; a `TrainingError` leaves a summary of what was evaluated."""
+    saved = f"Everything up to the newest checkpoint is saved in {run.folder.path}. {GO_ON}"
+    try:
+        for name, phase in phases.items():
+            with run.ledger.phase(name), annotate_budget_error(saved):
+                phase(run)
+    except TrainingError as error:
+        if run.meter.evaluations:  # else there is nothing to sum up
+            run.folder.write_json("summary.json", asdict(summarise(run, failed=str(error))))
+        raise
+
+
+def run_seeds(
+    config: SkillTTRLConfig,
+    output: str | Path,
+    seeds: Sequence[int],
+    *,
+    resume: Resume | None = None,
+    progress: Callable[[Path], Progress] | None = None,
+    source: str | None = None,
+) -> Seeds:
+    """Run `config` once under each seed, one after another, into `output/seed-N`.
+
+    Args:
+        config: what to do; its own seed is not looked at.
+        output: folder of the runs; new, or one of the same seeds with `resume`.
+        seeds: which, each once.
+        resume: "auto" continues: seeds that have finished with exactly these settings are skipped. See `commands.train.run`.
+        progress: makes the progress of each run, from its folder.
+        source: text of the config file, kept with each run.
+
+    Raises:
+        ConfigError: no seed, or one twice, was named.
+        RunFolderError: `output` holds other seeds or something else.
+        SkillTTRLError: see `commands.train.run`; what was done is kept.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"List each seed once, such as 0,1,2; found {', '.join(map(str, seeds)) or 'none'}.")
+    output = Path(output)
+    _begin_seeds(output, config.name, seeds, resume)
+    for seed in seeds:
+        folder = output / f"seed-{seed}"
+        mine = config.model_copy(update={"seed": seed}, deep=True)
+        if resume is not None and _has_ended(folder, mine):
+            continue
+        run(mine, folder, resume=resume, progress=progress(folder) if progress else None, source=source)
+    return read_seeds(output)
+
+
+def _has_ended(folder: Path, config: SkillTTRLConfig) -> bool:
+    """Tell whether nothing is left to do: other settings lengthen the run or are refused, as they are without `--seeds`."""
+    if not (folder / "summary.json").is_file():
+        return False
+    return not config_differences(read_run(folder).config, with_defaults(config))
+
+
+def _begin_seeds(output: Path, name: str, seeds: Sequence[int], resume: str | None) -> None:
+    if is_seeds(output):
+        before = named_seeds(output)[1]
+        if resume is None:
+            raise RunFolderError(
+                f"{output} already holds runs with the seeds {', '.join(map(str, before))}. Continue them with --resume auto, or choose "
+                "another --output."
+            )
+        if before != list(seeds):
+            raise RunFolderError(
+                f"{output} was started with the seeds {', '.join(map(str, before))}, not {', '.join(map(str, seeds))}. Use the same "
+                "seeds, or choose another --output."
+            )
+        return
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RunFolderError(f"{output} is not empty and holds no runs of --seeds. Choose another --output.")
+    with wrap_os_errors("make", output):
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomic(output / SEEDS, json.dumps({"name": name, "seeds": list(seeds)}, indent=2).encode() + b"\n")

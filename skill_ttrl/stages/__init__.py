@@ -1,1 +1,0 @@
-"""One visible loop per stage; `run(config)` is the Python form of each command."""

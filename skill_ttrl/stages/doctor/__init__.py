@@ -1,1 +1,0 @@
-"""Needs of a config and means of this machine: checks, memory, speed, plan."""

@@ -1,1 +1,0 @@
-"""Measuring policies: samples, outcomes, controls, comparisons."""

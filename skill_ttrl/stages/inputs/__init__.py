@@ -1,1 +1,0 @@
-"""Inputs of a run: its environment's defaults, tasks and demonstrations, their revisions, and leaks among them."""

@@ -1,1 +1,0 @@
-"""Policies by name: a run, a checkpoint, a model, stored samples; sampling, playing and exporting them."""

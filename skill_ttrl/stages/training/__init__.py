@@ -1,1 +1,0 @@
-"""Parts of a training run: its context, state, steps, bank, votes, evolution and signs."""

@@ -1,0 +1,308 @@
+"""Changes of a run's skill bank besides those of its winners: failures evolve skills, and changes may have to pass a gate.
+
+Every `evolve.every` steps the tracker judges success by type of task; see `skills.evolution`. Each look changes the bank by one update
+or not at all, and is a line of `evolve.jsonl`.
+
+With `skills.gate` changes are collected in a draft, and applied once a paired test accepts them. Both
+versions are rolled out on the gate's tasks by the policy as it is, with the same seeds. Tasks, seeds and the test follow from the run's
+seed and the step, so a repeated step decides the same. Each decision is a line of `gate.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from skill_ttrl.config import GateConfig
+from skill_ttrl.errors import BudgetError, CheckpointError
+from skill_ttrl.optimize.paired import GateOutcome, PairedRule, gate_change
+from skill_ttrl.rollout.outcome import env_success
+from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.skills.admit import Admitted
+from skill_ttrl.skills.changes import Snapshot, content_changes, quote
+from skill_ttrl.skills.evolution import SOURCE, Evolver, SuccessTracker
+from skill_ttrl.skills.querying import bank_unchanged
+from skill_ttrl.skills.retrieval import BankView
+from skill_ttrl.skills.teachers import make_teacher
+from skill_ttrl.skills.types import TeacherResult
+from skill_ttrl.train.run import RolloutWorker, Run, TrainingComponents
+from skill_ttrl.train.run_bank import UNCHANGED, RunBank
+from skill_ttrl.types import BankUpdate, Change, Group, Task, derive_seed, from_json
+
+GATE_LOG = "gate.jsonl"
+"""In a run's folder: each decision of the gate."""
+TestChange = Callable[[Snapshot, Snapshot], GateOutcome]
+"""Compares a bank before and after a change."""
+
+
+@dataclass
+class BankGate:
+    """The gate of a run in progress: scores versions of a bank on tasks with the policy as it is."""
+
+    config: GateConfig
+    tasks: Sequence[Task]
+    worker: RolloutWorker
+    """Its environments are the gate's own."""
+    rollouts: int = 0
+    """Rollouts so far."""
+
+    def score(self, version: BankView, tasks: Sequence[Task], *, seed: int) -> list[float | None]:
+        """Mean success of each task with a version of the bank, in [0, 1]; None where no rollout could be scored.
+
+        Raises:
+            EndpointError, EnvError: all rollouts failed.
+        """
+        count, sampling = self.config.rollouts_per_task, self.worker.sampling
+        sampling = replace(sampling, temperature=self.config.temperature or sampling.temperature)
+        groups = self.worker.with_bank(version).generate_rollouts(tasks, count, sampling, seed)
+        refuse_failure(groups)
+        self.rollouts += count * len(tasks)
+        return [
+            mean_score([float(env_success(each) or 0.0) for each in group.trajectories if each.error is None])
+            for group in groups
+        ]
+
+    def test(self, bank: RunBank, before: Snapshot, after: Snapshot, seed: int) -> GateOutcome:
+        """Compare two versions of the bank on the gate's tasks."""
+        rule = PairedRule(self.config.rule, self.config.min_effect)
+        return gate_change(bank.view_of(before), bank.view_of(after), self.score, self.tasks, rule, seed=seed)
+
+
+def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankGate | None:
+    """The gate of a run, restored from a checkpoint's state; None where the config has none, or the bank is not used.
+
+    The bank collects its changes from here on: phases before this one change it directly.
+
+    Raises:
+        CheckpointError: that state is damaged.
+    """
+    bank, given = components.bank, components.gate
+    if not bank or given is None or bank.config.gate is None:
+        return None
+    gate = BankGate(bank.config.gate, given.tasks, replace(components.worker, envs=given.envs))
+    try:
+        bank.start_draft(from_json(BankUpdate, json.dumps(each)) for each in state.get("bank_pending", []))
+    except (AttributeError, TypeError, ValueError) as error:  # a ValidationError is a ValueError
+        raise CheckpointError(
+            f"The checkpoint is damaged: the bank's pending changes cannot be read ({error})."
+        ) from None
+    return gate
+
+
+def decide_changes(run: Run, gate: BankGate | None, evolver: Evolver | None, step: int) -> dict[str, float]:
+    """Apply or reject the collected changes, where a decision is due. Changes that count uses alone are applied without a test.
+
+    Returns:
+        The metrics of the decision, and the size and version of the bank.
+
+    Raises:
+        EndpointError, EnvError: all rollouts of the gate failed.
+    """
+    bank = run.components.bank
+    if gate is None or not bank:
+        return {}
+    metrics: dict[str, float] = {}
+    if step + 1 == run.config.rl.steps or (step + 1) % gate.config.every == 0:
+        now, wanted = bank.bank.snapshot(), bank.target.snapshot()
+        if changes := content_changes(now, wanted):
+            gate.rollouts = 0
+            outcome = gate.test(bank, now, wanted, derive_seed(run.config.seed, "gate", step))
+            metrics = _record(run, step, (now.version, wanted.version), changes, outcome)
+            metrics["gate/rollouts"] = float(gate.rollouts)
+        if not changes or outcome.decision.accept:
+            bank.accept_draft()
+        else:
+            bank.reject_draft(step)
+            if evolver is not None:
+                evolver.reject(changes)
+    return metrics | {"bank_skills": float(len(bank.bank)), "bank_version": float(bank.bank.version)}
+
+
+def _record(
+    run: Run, step: int, versions: tuple[int, int], changes: Sequence[Change], outcome: GateOutcome
+) -> dict[str, float]:
+    """Write a decision to `gate.jsonl`, tell the user, and return its metrics."""
+    found = outcome.decision
+    place = {"phase": "rl", "step": step, "kind": "change", "version": versions[0], "candidate": versions[1]}
+    named = [{"kind": each.kind, "id": each.skill.id, "source": each.skill.source} for each in changes]
+    record = place | outcome_record(outcome) | {"changes": named}
+    run.folder.append_jsonl(GATE_LOG, [json.dumps(record, ensure_ascii=False)])
+    run.progress.notice(
+        f"gate, after step {step + 1}: {'accepted' if found.accept else 'rejected'} {len(changes)} bank changes on "
+        f"{found.n} of {outcome.tasks} tasks: {found.reason}."
+    )
+    return {
+        "gate/accepted": float(found.accept),
+        "gate/difference": found.difference,
+        "gate/p_value": found.p_value,
+        "gate/changes": float(len(changes)),
+    }
+
+
+def outcome_record(outcome: GateOutcome) -> dict[str, Any]:
+    """A decision and its numbers, JSON-able."""
+    found = outcome.decision
+    return {
+        "accepted": found.accept,
+        "difference": found.difference,
+        "low": found.interval[0],
+        "high": found.interval[1],
+        "p_value": found.p_value,
+        "tasks": found.n,
+        "of": outcome.tasks,
+        "failed": outcome.failed,
+        "before": mean_score(outcome.before),
+        "after": mean_score(outcome.after),
+        "reason": found.reason,
+    }
+
+
+def verdict(outcome: GateOutcome) -> str:
+    """A decision in words."""
+    found = outcome.decision
+    word = "accepted" if found.accept else "rejected"
+    return f"The gate {word} the change of the bank on {found.n} of {outcome.tasks} tasks: {found.reason}."
+
+
+def mean_score(scores: Sequence[float | None]) -> float | None:
+    """Mean of the scores that there are."""
+    known = [score for score in scores if score is not None]
+    return sum(known) / len(known) if known else None
+
+
+# Evolution.
+
+EVOLVE_LOG = "evolve.jsonl"
+"""In a run's folder: what each look found, and what came of it."""
+TROUBLE = "A teacher that evolves skills gave no usable answer"
+UNPAID = "The budget for language models is spent, so skills no longer evolve."
+UNUSABLE = "Some of what the teacher drafted from failures was left out"
+"""Begin the warnings of these; each is given once."""
+UNTYPED = "any"
+"""Name of the type of tasks without one, for messages."""
+
+
+def make_evolver(components: TrainingComponents, state: Mapping[str, Any]) -> Evolver | None:
+    """The evolver of a run, restored from a checkpoint's state; None where the config has no `evolve` section.
+
+    Raises:
+        ConfigError: there is no such teacher.
+        MissingDependencyError: the packages that the teacher needs are not installed.
+        CheckpointError: that state is damaged.
+    """
+    config, bank, tasks = components.config.evolve, components.bank, components.train_tasks
+    if config is None or not bank:
+        return None
+    teacher = make_teacher(config.teacher, models=bank.models)
+    saved = state.get("evolve", {})
+    try:
+        tracker = SuccessTracker(
+            config,
+            splits={task.split for task in tasks},
+            seed=components.config.seed,
+            type_names=bank.config.type_names,
+            tasks=[task.id for task in tasks],
+            with_listed=getattr(teacher, "reads_listed", False),
+            state=saved,
+        )
+        return Evolver(config, teacher, tracker, [str(each) for each in saved.get("retired", [])])
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"The checkpoint is damaged: its evolve state cannot be read ({error}).") from None
+
+
+def warn_if_never(run: Run) -> None:
+    """Say it where no look is ever due: the run would evolve nothing without a word."""
+    config, steps = run.config.evolve, run.config.rl.steps
+    if config is not None and config.every > steps:
+        run.warn(
+            f"No skill evolves in this run because evolve.every ({config.every}) exceeds rl.steps ({steps}). Lower evolve.every, "
+            "raise rl.steps, or leave out the evolve section."
+        )
+
+
+def evolve(
+    run: Run, evolver: Evolver | None, groups: Sequence[Group], step: int, figures: Mapping[str, float]
+) -> dict[str, float]:
+    """Count a step's episodes; where a look is due, let failures change the bank. Returns its metrics.
+
+    Args:
+        run: the run, whose bank changes by one update or not at all.
+        evolver: what lets failures change it; None where nothing does.
+        groups: the step's episodes.
+        step: its number.
+        figures: the step's metrics so far; `skills_evolved` and `skills_evicted` add to theirs.
+
+    Raises:
+        ConfigError: an episode is not of a training task.
+        EndpointError: as `Evolver.evolve`.
+    """
+    bank = run.components.bank
+    if not bank or evolver is None:
+        return {}
+    evolver.tracker.add(groups, step)
+    if (step + 1) % evolver.config.every:
+        return {}
+    selection = evolver.tracker.judge()
+    found, result = Admitted(), TeacherResult()
+    try:
+        with bank_unchanged(UNCHANGED):
+            found, result = evolver.evolve(
+                selection,
+                bank.target.snapshot(),
+                step=step,
+                capacity=bank.target.settings.max_skills,
+                similarity=bank.alike,
+                threshold=bank.config.dedup_threshold or 1.0,
+            )
+    except BudgetError as error:
+        run.warn(f"{UNPAID} {error}", once=UNPAID)
+    if found.changes:
+        bank.apply(found.changes, reason=SOURCE, evidence=found.evidence, round=step)
+    new, improved, evicted = found.count("add"), found.count("replace"), found.count("evict")
+    left_out = _left_out(found, result)
+    record = {
+        "phase": "rl",
+        "step": step,
+        "worst": next(iter(selection.success), None),
+        "types_below": len(selection.below),
+        "analysed": len(selection.failures),
+        "added": new,
+        "changed": improved,
+        "retired": evicted,
+        "success": dict(selection.success),
+        "below": list(selection.below),
+        "failures": [case.task_id for case in selection.failures],
+        "changes": [{"kind": change.kind, "id": change.skill.id} for change in found.changes],
+        "left_out": left_out,
+        "requests": result.requests,
+        "failed": result.failed,
+    }
+    run.folder.append_jsonl(EVOLVE_LOG, [json.dumps(record, ensure_ascii=False)])
+    if selection.below:
+        worst = selection.below[0]
+        more = f" and {len(selection.below) - 1} more" if len(selection.below) > 1 else ""
+        run.progress.notice(
+            f"evolve, after step {step + 1}: success is {selection.success[worst]:.2f} at {worst or UNTYPED}{more}, below "
+            f"{evolver.config.threshold:g}; {len(selection.failures)} failures gave {new} new and {improved} improved skills, "
+            f"{evicted} were evicted."
+        )
+    if result.failed:
+        run.warn(f"{TROUBLE} ({result.failed} of {result.requests} requests): see {EVOLVE_LOG}.", once=TROUBLE)
+    if left_out:
+        run.warn(f"{UNUSABLE}, first: {left_out[0].rstrip('.')}. All are in {EVOLVE_LOG}.", once=UNUSABLE)
+    return {
+        "evolve_types_below": float(len(selection.below)),
+        "evolve_failures": float(len(selection.failures)),
+        "skills_evolved": figures.get("skills_evolved", 0.0) + new + improved,
+        "skills_evicted": figures.get("skills_evicted", 0.0) + evicted,
+        "bank_skills": float(len(bank.bank)),
+        "bank_version": float(bank.bank.version),
+    }
+
+
+def _left_out(found: Admitted, result: TeacherResult) -> list[str]:
+    names = (f"text for {quote(each.base)}" if each.base else f"skill {quote(each.text)}" for each, _ in found.refused)
+    refused = (f"{name}: {problem}" for name, (_, problem) in zip(names, found.refused, strict=True))
+    return [*result.notes, *found.fusions, *refused]

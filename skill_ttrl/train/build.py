@@ -1,0 +1,334 @@
+"""From a config to the parts of a run: policy, environments, tasks, meter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config.rl import COPY
+from skill_ttrl.envs import check_text_env, make_env, resolve_env
+from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.backend import BackendContext
+from skill_ttrl.llm.backends import backend_facts, make_backend
+from skill_ttrl.llm.chat import template_warning
+from skill_ttrl.progress import Progress
+from skill_ttrl.rl.parallel.launch import strategy
+from skill_ttrl.rollout.episode import EnvPool
+from skill_ttrl.train.policy import build_policy, check_context, load_policy
+from skill_ttrl.train.rules import (
+    check_cut_series,
+    check_graded,
+    check_run,
+    check_training_tasks,
+    raise_all,
+    task_refusals,
+)
+from skill_ttrl.train.run import GateTasks, Meter, RolloutWorker, TrainingComponents
+from skill_ttrl.train.run_bank import NoBank, RunBank
+from skill_ttrl.train.tasks import (
+    FOLDER_DIGEST,
+    fit_prompts,
+    hold_out,
+    leaks,
+    source_tasks,
+    training_tasks,
+)
+from skill_ttrl.types import Task
+from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, RewardSet, build_reward
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from skill_ttrl.llm.models.load import LoadedModel
+    from skill_ttrl.rl.parallel.driver import Driver, Replica
+    from skill_ttrl.rl.parallel.shard import Sharding
+    from skill_ttrl.rl.policy import Policy
+
+
+NO_BANK = NoBank()
+
+
+@dataclass(frozen=True)
+class RunTasks:
+    """The tasks of a run, with environments that can play them."""
+
+    train: list[Task]
+    evaluated: list[Task]
+    """The held-out tasks; `train` itself where there are none."""
+    held_out: bool
+    envs: EnvPool
+    notes: list[str]
+    """Lines for the summary on held-out tasks that are learned from."""
+
+
+def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
+    """Read the tasks of a run, and refuse what no run can do with them before anything is played or paid for.
+
+    Raises:
+        SkillTTRLError: they cannot be read, or a rule on them (`rules.task_refusals`) does not hold.
+    """
+    train = training_tasks(config, config.train_source, progress)
+    held_out, evaluated = config.data.held_out, train
+    if held_out:
+        split = config.evaluation_split
+        evaluated = source_tasks(config, config.eval_source, split, config.env.eval_tasks, progress)
+    envs = make_envs(config, [*train, *evaluated])
+    try:
+        raise_all(task_refusals(config, train, envs))
+        notes = leaks(config, train, evaluated) if held_out else []
+    except BaseException:
+        envs.close()
+        raise
+    return RunTasks(train, evaluated, held_out, envs, notes)
+
+
+def build(
+    config: SkillTTRLConfig,
+    progress: Progress,
+    *,
+    weights: Path | None = None,
+    bank: RunBank | NoBank = NO_BANK,
+    stopping: Callable[[], bool] = lambda: False,
+    warnings: list[str] | None = None,
+    driver: Driver | None = None,
+    tasks: RunTasks | None = None,
+) -> tuple[TrainingComponents, Meter]:
+    """Build the parts that act, and the meter, which alone holds the true answers.
+
+    Args:
+        config: the whole config.
+        progress: reports what was left out.
+        weights: a checkpoint folder to take the policy from, in place of `model.path`.
+        bank: the run's skill bank.
+        stopping: returns True once the user wants to stop; see `BackendContext`.
+        warnings: gets lines for the summary on held-out tasks that are learned from.
+        driver: the ranks that train together; None: this process alone.
+        tasks: what `open_tasks` gave; None: they are read now.
+
+    Raises:
+        SkillTTRLError: a part cannot be made; the message names it.
+    """
+    from skill_ttrl.llm.hf import HFBackend
+    from skill_ttrl.rl.parallel.driver import Driver, RanksBackend, Replica
+    from skill_ttrl.rl.parallel.ranks import ALONE
+
+    driver = driver or Driver(ALONE)
+    tasks = tasks or open_tasks(config, progress)
+    found = [] if warnings is None else warnings
+    found += tasks.notes
+    held_out, envs = tasks.held_out, tasks.envs
+    over_ranks: Any = partial(driver.run, Replica.on_model)  # type: ignore[call-arg]  # the others come with the call
+    parts = build_policy(
+        config,
+        weights=weights,
+        trains=True,
+        notice=progress.notice,
+        stopping=stopping,
+        load=lambda: driver.run(make_replica, config, weights),  # the replicas of all ranks get the policy
+        over_ranks=over_ranks if driver.ranks.several else None,
+    )
+    assert parts.context.loaded is not None  # a sampler that lives elsewhere has not looked at it yet
+    if refused := driver.replica.policy.packing_refused:
+        progress.notice(f"Sequences are padded, not packed (model.packing): {refused}.")
+    if driver.ranks.several and type(parts.backend) is HFBackend:
+        parts = replace(parts, backend=RanksBackend(driver, parts.backend))
+    with ExitStack() as stack:
+        stack.callback(parts.backend.close)
+        check_context(parts)
+        train = fit_prompts(tasks.train, config.data, parts.backend, parts.agent, progress)
+        evaluated = train
+        if held_out:
+            evaluated = fit_prompts(tasks.evaluated, config.data, parts.backend, parts.agent, progress)
+        train, gate = hold_out(config, train, evaluated, progress)
+        if config.votes:
+            check_training_tasks(config.rl, train)  # without those that do not fit
+        stack.pop_all()
+    if unshown := bank.unshown([*train, *evaluated]):
+        progress.notice(unshown, warning=True)
+    # An environment keeps what it was reset with: one that saw a true answer is not trained in.
+    answered = any(task.ground_truth is not None for task in evaluated)
+    known = {task.id: task.ground_truth for task in train if task.ground_truth is not None}
+    meter = Meter(known, evaluated, make_envs(config, evaluated) if answered else envs, not held_out)
+    worker = RolloutWorker(config, parts.backend, parts.agent, envs)
+    tested = GateTasks(gate, make_envs(config, gate)) if gate else None
+    return TrainingComponents(worker, driver, [task.without_ground_truth() for task in train], bank, tested), meter
+
+
+def build_for_eval(
+    config: SkillTTRLConfig,
+    problems: Mapping[str, Sequence[Task]],
+    progress: Progress,
+    *,
+    weights: Path | None = None,
+    bank: RunBank | NoBank = NO_BANK,
+) -> tuple[RolloutWorker, dict[str, list[Task]]]:
+    """Build the worker that evaluates a policy without training it; also returns the problems whose prompts fit.
+
+    Args:
+        config: the whole config; of its `data`, only the maximum prompt length is used.
+        problems: tasks by source, each with at least one.
+        progress: reports what was left out.
+        weights: as for `build`.
+        bank: the skill bank, which the agent sees as it is now.
+
+    Raises:
+        SkillTTRLError: a part cannot be made; the message names it.
+    """
+    check_run(config, trains=False)
+    every = [task for tasks in problems.values() for task in tasks]
+    envs = make_envs(config, every)
+    parts = build_policy(config, weights=weights, notice=progress.notice)
+    if unformatted := template_warning(parts.backend, parts.agent.formatter.messages("?")):
+        progress.notice(unformatted, warning=True)
+    with ExitStack() as stack:
+        stack.callback(parts.backend.close)
+        check_context(parts)
+        fitting = {
+            name: fit_prompts(tasks, config.data, parts.backend, parts.agent, progress)
+            for name, tasks in problems.items()
+        }
+        worker = RolloutWorker(config, parts.backend, parts.agent, envs)
+        worker = worker.with_bank(bank.view())
+        stack.pop_all()
+    return worker, fitting
+
+
+def make_envs(config: SkillTTRLConfig, tasks: Sequence[Task]) -> EnvPool:
+    """Environments for these tasks, one made to see that it can play them.
+
+    Raises:
+        ConfigError, EnvError: it cannot, or episodes would end before their last problem.
+    """
+    check_cut_series(config.agent.max_turns, tasks)
+    env_id = resolve_env(config.env.id)
+    envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
+    check_text_env(envs.acquire(1)[0], tasks[0])
+    return envs
+
+
+def make_replica(replica: Replica, config: SkillTTRLConfig, weights: Path | None) -> LoadedModel:
+    """Load the policy, whole or this rank's shard of it; each rank calls it at the same time.
+
+    Args:
+        replica: This rank's; gets `policy`, `accelerator`, `critic` where `rl.critic` names a model, and on the other ranks than the driver what samples, `backend`.
+        config: As the driver's run has it.
+        weights: Checkpoint to take the policy from, in place of `model.path`.
+
+    Raises:
+        SkillTTRLError: the policy cannot be made.
+    """
+    from skill_ttrl.rl.device import autocast_dtype, make_accelerator
+
+    ranks = replica.ranks
+    accelerator = make_accelerator(config.runtime)
+    replica.accelerator = accelerator
+    loaded, replica.policy = _load(replica, config, accelerator, weights)
+    if config.reinforces and config.rl.critic is not None and config.rl.critic.model is not None:
+        if config.rl.critic.model == COPY:
+            replica.policy.check_copy()  # the copy is made when the phase begins
+        else:
+            replica.critic = _load_critic(replica, config, accelerator)
+    if not ranks.is_driver and backend_facts(config).is_learner:
+        place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
+        place["weights"] = weights
+        replica.backend = make_backend(BackendContext(config, lambda: loaded, **place, trains=True))
+    return loaded
+
+
+def _load(
+    replica: Replica, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
+) -> tuple[LoadedModel, Policy]:
+    """The weights that `config.model` or a checkpoint names, on every rank, whole or this rank's shard of them."""
+    from skill_ttrl.rl.policy import Policy
+
+    ranks = replica.ranks
+    sharding: Sharding | None = None
+    if strategy(config.runtime, ranks.size, on_gpu=accelerator.device.type == "cuda") == "fsdp":
+        loaded, sharding = _load_sharded(replica, config, accelerator, weights)
+    else:
+        loaded = load_policy(config, accelerator, weights)
+        ranks.copy_from_driver_([*loaded.model.parameters(), *loaded.model.buffers()])
+    options = config.model.model_dump(include={"gradient_checkpointing", "packing"})
+    options["offload_optimizer"] = config.runtime.offload == "optimizer"
+    return loaded, Policy(loaded.model, loaded.tokenizer, accelerator.device, sharding=sharding, **options)
+
+
+def _load_critic(replica: Replica, config: SkillTTRLConfig, accelerator: Accelerator) -> Policy:
+    """The decoder that `rl.critic.model` names; a resumed run fills in what it learned.
+
+    Raises:
+        ModelError: it cannot be loaded, or it reads other tokens than the policy.
+    """
+    critic = config.rl.critic
+    assert critic is not None
+    named = config.model.model_copy(
+        update={"path": critic.model, "revision": config.data.revisions.get(critic.model or "")}
+    )
+    _, found = _load(replica, config.model_copy(update={"model": named}), accelerator, None)
+    if found.tokenizer.get_vocab() != replica.policy.tokenizer.get_vocab():
+        raise ModelError(
+            f"rl.critic.model={critic.model} has a different vocabulary from the policy. Use a model of the same family, "
+            "rl.critic.model=policy for a copy of the policy, or null for a head on it."
+        )
+    return found
+
+
+def _load_sharded(
+    replica: Replica, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
+) -> tuple[LoadedModel, Sharding]:
+    """This rank's shard of the weights. They are read once: by the driver, or each piece of a sharded checkpoint where it belongs."""
+    from skill_ttrl.llm.models.weights import is_sharded, read_shards, weights_of
+    from skill_ttrl.rl.device import autocast_dtype
+    from skill_ttrl.rl.parallel.shard import Sharding
+
+    ranks = replica.ranks
+    source = weights or Path(config.model.path)
+    in_pieces = is_sharded(source) and config.model.lora is None  # adapters rename what they adapt
+    loaded = load_policy(config, accelerator, weights, device="cpu", empty=in_pieces or not ranks.is_driver)
+    whole = {name: parameter.detach() for name, parameter in loaded.model.named_parameters()}
+    sharding = Sharding(
+        loaded.model,
+        accelerator.device,
+        ranks.size,
+        compute=autocast_dtype(accelerator),
+        offload=config.runtime.offload == "all",
+    )
+    if in_pieces:
+        read_shards(source, weights_of(loaded.model), ranks.control)
+        ranks.copy_from_driver_(list(loaded.model.buffers()))
+    else:
+        sharding.fill(whole if ranks.is_driver else {}, ranks)
+    return loaded, sharding
+
+
+def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
+    """The rewards that `rl.reward` and `rl.extra_rewards` name. The `label` control is the only one that holds the true answers.
+
+    Raises:
+        ConfigError: one cannot be computed in this run.
+        EnvError: the environment fails at the first task.
+    """
+    from skill_ttrl.llm.reward_model import RewardModel
+    from skill_ttrl.rl.learner import overlong_penalties
+
+    config, rl = components.config, components.config.rl
+    if components.gate is not None:
+        check_graded(components.gate.tasks[0], components.gate.envs, "skills.gate")
+    rewards: dict[str, Reward] = {}
+    for name in (rl.reward, *rl.extra_rewards):
+        scorer = None
+        if name.startswith(MODEL_REWARD):
+            path = name.removeprefix(MODEL_REWARD)
+            commit = config.data.revisions.get(path) or ""
+            commit = "" if commit.startswith(FOLDER_DIGEST) else commit
+            scorer = RewardModel(path, revision=commit or None, device=str(components.policy.device))
+        rewards[name] = build_reward(name, meter.references if name == "label" else {}, scorer)
+    if rl.overlong_penalty:
+        limit = config.rollout.max_new_tokens
+        rewards[OVERLONG] = lambda group, vote, seed: overlong_penalties(group, rl.overlong_penalty, limit)
+    return RewardSet(rewards, rl.extra_rewards)

@@ -1,0 +1,402 @@
+"""Metrics of a training step that need no true answers: rewards and lengths, votes, episodes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skill_ttrl.answers import canonical
+from skill_ttrl.config import RLConfig, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.registry import Registry
+from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
+from skill_ttrl.statistics import Interval, vote_entropy
+from skill_ttrl.train.results import Evaluation
+from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult, equal_rewards
+from skill_ttrl.voting import copied_winners, given_up, vote_metrics
+from skill_ttrl.voting.rewards import OVERLONG
+from skill_ttrl.voting.strategies import mean
+
+if TYPE_CHECKING:
+    import torch
+
+
+BY_TYPE = "success/"
+"""Begins the name of a metric that is the success of one type of task."""
+LEFT_OUT = ("turns", "observation_tokens", "actions")
+"""Parts that a prompt of `agent.context_mode: window` may have had no room for; see `Step.truncated_parts`."""
+
+
+def trajectories_of(groups: Sequence[Group]) -> list[Trajectory]:
+    """All rollouts of a step, group after group."""
+    return [trajectory for group in groups for trajectory in group.trajectories]
+
+
+def completions_of(groups: Sequence[Group]) -> list[Completion]:
+    """All completions of a step, in the order of its rollouts."""
+    steps = [step for trajectory in trajectories_of(groups) for step in trajectory.steps]
+    return [step.completion for step in steps if step.completion is not None]
+
+
+def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards, lengths and failures of a step's samples; where there are several rewards, `rewards/NAME/mean` of each before its weight."""
+    completions = completions_of(groups)
+    rewards = [[trajectory.reward or 0.0 for trajectory in group.trajectories] for group in groups]
+    parts = [each.rewards for each in trajectories_of(groups)]
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {
+        **{f"rewards/{name}/mean": mean([part[name] for part in parts if name in part]) for name in names},
+        "reward": float(np.mean([value for group in rewards for value in group])),
+        "frac_reward_zero_std": float(np.mean([equal_rewards(group) for group in rewards])),
+        "completions/mean_length": mean([float(done.num_sampled_tokens) for done in completions]),
+        "completions/clipped_ratio": mean([float(done.finish_reason == "length") for done in completions]),
+        "failed_rollouts": float(np.mean([each.error is not None for each in trajectories_of(groups)])),
+    }
+
+
+def staleness_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
+    """Steps between the weights that sampled a completion and those of `step`, which learn from it."""
+    ages = [float(step - done.policy_version) for done in completions_of(groups)]
+    return {"staleness/mean": mean(ages), "staleness/max": max(ages)} if ages else {}
+
+
+def overlong_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """`overlong_fraction`: share of rollouts with a length penalty. Empty without one (`rl.overlong_penalty`)."""
+    penalties = [each.rewards[OVERLONG] for each in trajectories_of(groups) if OVERLONG in each.rewards]
+    return {"overlong_fraction": mean([float(each < 0) for each in penalties])} if penalties else {}
+
+
+def step_rates(
+    groups: Sequence[Group],
+    metrics: Mapping[str, float],
+    times: Mapping[str, float],
+    device: torch.device,
+    ranks: int,
+) -> dict[str, float]:
+    """Rollouts and sampled tokens a second of sampling, those that a bank inserted not counted; for the rest see `update_rates`."""
+    from skill_ttrl.rl.learner import update_rates
+
+    tokens = sum(completion.num_sampled_tokens for completion in completions_of(groups))
+    seconds = max(times["sample_seconds"], 1e-9)
+    return {
+        "rollouts_per_second": len(trajectories_of(groups)) / seconds,
+        "tokens_per_second": tokens / seconds,
+        **update_rates(metrics, times["update_seconds"], device, ranks),
+    }
+
+
+def step_vote_metrics(
+    groups: Sequence[Group], votes: Sequence[VoteResult], rl: RLConfig, visits: Mapping[str, float]
+) -> dict[str, float]:
+    """Metrics of a step's votes and answers; `visits` are those of their history.
+
+    Empty where the environment's own return is rewarded and no rollout has an answer: there is nothing to vote on.
+    """
+    if rl.reward == "env" and all(answer is None for group in groups for answer in group.answers):
+        return {}
+    return {**visits, **vote_metrics(votes), **answer_metrics(groups, votes)}
+
+
+def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, float]:
+    """Entropy of a step's answers, how many stayed undecided, and the share of winners that stand in their question, where one has both."""
+    copied = copied_winners((group.task, vote.answer) for group, vote in zip(groups, votes, strict=True))
+    return ({} if copied is None else {"copied_winners": copied}) | {
+        "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
+        "undecided_answers": float(given_up(answer for group in groups for answer in group.answers).count),
+    }
+
+
+def several_types(tasks: Iterable[Task]) -> bool:
+    """True if the tasks are of more than one type."""
+    return len({task.task_type for task in tasks}) > 1
+
+
+def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type: bool) -> dict[str, float]:
+    """Metrics of a step's episodes, of all that were played.
+
+    `success`: share of the rollouts that the environment calls a success (`outcome.env_success`), those that failed included; with
+    `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
+    the environment reports it. Either is left out if the environment does not report it. `invalid_actions` and `repaired_actions`: shares of the
+    steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
+    that did not fail), `timeout_fraction` (share of rollouts) where there is a limit, and as `prompt_truncated/<what>` the share of steps whose
+    prompt had no room for all of it.
+    """
+    rollouts = trajectories_of(groups)
+    metrics: dict[str, float] = {}
+    results = [episode_result(each) for each in rollouts]
+    if any(each.error is None for each in results):
+        found: dict[str, float | None] = {"success": success_rate(results)}
+        if by_type and found["success"] is not None:
+            for kind in sorted({each.task_type for each in results}):
+                own = [each for each in results if each.task_type == kind]
+                found[f"{BY_TYPE}{kind or 'other'}"] = success_rate(own)
+        found["score"] = mean_score(results)
+        metrics = {name: value for name, value in found.items() if value is not None}
+    steps = [step for trajectory in rollouts for step in trajectory.steps]
+    read = [step.action_status for step in steps if step.action_status is not None]
+    if read:
+        metrics["invalid_actions"] = mean([float(verdict == "invalid") for verdict in read])
+        metrics["repaired_actions"] = mean([float(verdict == "repaired") for verdict in read])
+    if config.agent.max_turns > 1:
+        metrics["episode_steps"] = mean([float(len(each.steps)) for each in rollouts if each.error is None])
+        if config.rollout.rollout_timeout_s is not None:
+            metrics["timeout_fraction"] = mean([float(each.stop_reason == "timeout") for each in rollouts])
+        shown = config.skills is not None and config.skills.enabled and config.skills.prompt_top_k > 0
+        windowed = config.agent.windowed
+        for what in [*(LEFT_OUT if windowed else ()), *(["skills"] if shown else [])]:
+            metrics[f"prompt_truncated/{what}"] = mean([float(step.truncated_parts.get(what, 0) > 0) for step in steps])
+    return metrics
+
+
+# Signs that a run cannot work, as warnings: in the steps of its RL training, and in its votes with and without its skill bank.
+#
+# The votes' own signs are in `collapse_signs`. The metrics that need labels only measure: a warning is all that comes of them.
+
+
+EARLY = 5
+"""Steps after which the signs that need no course are looked at for the first time."""
+INVALID = 0.9
+"""Share of invalid actions from which on nearly all of them are."""
+CUT_OFF = 0.5
+"""Share of completions that were cut off from which on that is why they earn nothing."""
+RISE = 0.1
+"""Least rise of the agreement, from the first third of the steps to the last."""
+NEVER_TRUE = 0.05
+"""Share of true winners below which nearly none is."""
+OTHER_WINNERS = 0.5
+"""Share of the problems with another winner from which on a bank decides the votes."""
+BANK_RISE = 0.1
+"""Least difference of agreement that is worth a warning where no labels are known."""
+
+HOW_TO_ANSWER = r"Answers are read from \boxed{63} or <answer>63</answer>: request this form in the prompt (agent.template), use it in the demonstrations (sft.data), or read the samples in steps[] of trajectories.jsonl."
+Rows = Sequence[Mapping[str, Any]]
+"""Figures of each step, oldest first."""
+
+
+def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
+    """Warnings that a few steps are enough for, by the words that they begin with; `answers`: the reward looks at answers."""
+    abstained = figures(rows, "abstained")
+    if answers and abstained and mean(abstained) >= NO_ANSWER:  # all other signs follow from it
+        start = "Almost no sample contained an answer"
+        cut_off = mean(figures(rows, "completions/clipped_ratio") or [0.0]) >= CUT_OFF
+        why = "Most were truncated: raise rollout.max_new_tokens." if cut_off else HOW_TO_ANSWER
+        return {start: f"{start} ({mean(abstained):.0%} abstained over {steps_of(len(abstained))}). {why}"}
+    found = {}
+    uniform, invalid = figures(rows, "frac_reward_zero_std"), figures(rows, "invalid_actions")
+    # Samples of equal reward can have advantages without a group's mean (`psr`, `gae`).
+    learned = any(row.get(f"advantage/{name}") for row in rows for name in ("max", "min"))
+    if uniform and min(uniform) == 1.0 and not learned:
+        clipped, reward = mean(figures(rows, "completions/clipped_ratio") or [0.0]), mean(figures(rows, "reward"))
+        why = "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or start with easier tasks."
+        if reward > 0.5:
+            why = "The policy already gets all of this reward; harder tasks would show differences."
+        elif clipped >= CUT_OFF:
+            why = f"{clipped:.0%} of the completions were truncated: raise rollout.max_new_tokens."
+        found["No reward differed"] = (
+            f"within any group in {steps_of(len(uniform))} (mean reward {reward:.2f}), so no sample was better than another. {why}"
+        )
+    elif rows and all(map(_idle, rows)):
+        why = "rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages in trajectories.jsonl."
+        found["No step changed the weights"] = f"in {steps_of(len(rows))}: {why}"
+    if invalid and mean(invalid) >= INVALID:
+        found["Nearly all actions were invalid"] = (
+            f"({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the required form. See "
+            "steps[].parse_error in trajectories.jsonl; a longer cold start helps, or another agent.action_parser."
+        )
+    return {start: f"{start} {rest}" for start, rest in found.items()}
+
+
+def late_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
+    """`early_signs`, and what the whole course says."""
+    agreement, right = figures(rows, "majority_ratio"), figures(rows, "label_accuracy")
+    third = max(1, len(rows) // 3)
+    begun, ended = mean(agreement[:third]), mean(agreement[-third:])
+    found = early_signs(rows, answers=answers)
+    if len(agreement) > 1 and right and ended - begun >= RISE and mean(right[-third:]) < NEVER_TRUE:
+        found["Agreement rose"] = (
+            f"Agreement rose from {begun:.2f} to {ended:.2f}, but only {mean(right[-third:]):.1%} of the latest votes were correct "
+            "(diagnostic only): the policy learns to agree on wrong answers. Use a longer cold start or easier problems; see "
+            "docs/voting.md."
+        )
+    return found
+
+
+def steps_of(count: int) -> str:
+    """A number of steps in words."""
+    return f"{count} step{'s' * (count != 1)}"
+
+
+def _idle(row: Mapping[str, Any]) -> bool:
+    """Tell whether an update had samples, and none that pulled on the weights. One that the critic's warm-up left out has no rate."""
+    return row.get("updates") == 0 == row.get("skipped_updates") and row.get("learning_rate") is not None
+
+
+def bank_votes(after: Evaluation | None, off: Evaluation | None) -> dict[str, float]:
+    """Agreement with the bank and without it, maj@k without it, and the share of problems with another winner; empty without votes."""
+    if after is None or off is None:
+        return {}
+    pairs = [
+        (one.majority_answer, other.majority_answer) for one, other in zip(after.results, off.results, strict=True)
+    ]
+    if all(one is None for one, _ in pairs) or after.majority_ratio is None or off.majority_ratio is None:
+        return {}
+    differ = [(None if one is None else canonical(one)) != (None if other is None else canonical(other)) for one, other in pairs]  # fmt: skip
+    found = {
+        "majority_ratio": after.majority_ratio,
+        "majority_ratio_no_skills": off.majority_ratio,
+        "other_winners": sum(differ) / len(differ),
+    }
+    if after.majority is not None and off.majority is not None:
+        found |= {"majority": after.majority, "majority_no_skills": off.majority}
+    return found
+
+
+def bank_warning(votes: dict[str, float], change: Interval | None) -> str | None:
+    """A warning where the bank makes votes agree on wrong answers, or decides them where no label tells; else None.
+
+    Args:
+        votes: see `bank_votes`.
+        change: interval of maj@k with the bank less maj@k without it; None where there are no labels.
+    """
+    if not votes or votes["majority_ratio"] <= votes["majority_ratio_no_skills"]:
+        return None
+    more = f"agreement is {votes['majority_ratio']:.2f} with it and {votes['majority_ratio_no_skills']:.2f} without it"
+    if change is not None:
+        if change[1] >= 0:
+            return None
+        return (
+            f"The skill bank makes the votes agree on wrong answers: {more}, but {votes['majority']:.2f} of the winners are correct "
+            f"with it and {votes['majority_no_skills']:.2f} without it (diagnostic only). Find the wrong skill: skillttrl inspect "
+            "RUN/bank."
+        )
+    if (
+        votes["other_winners"] < OTHER_WINNERS
+        or votes["majority_ratio"] - votes["majority_ratio_no_skills"] < BANK_RISE
+    ):
+        return None
+    return (
+        f"The skill bank decides the votes: {votes['other_winners']:.0%} of the problems have another winner with it than "
+        f"without it, and {more}. No labels tell which winners are correct: give data.eval some true answers, or check a few by "
+        "hand."
+    )
+
+
+# When to stop without labels: rules that look at the votes of a run and at nothing else.
+#
+# A rule is one function from the steps done so far (lines of `metrics.jsonl`, oldest first), with options as keyword
+# arguments, to whether training should end after the last of them. One of your own is `module:function`. What each rule
+# costs against the best step in hindsight is measured in docs/evaluate.md.
+
+
+Rule = Callable[..., object]
+"""(rows, **options) → true, or anything that counts as true, to stop after the last of the rows."""
+
+RULES: Registry[Rule] = Registry("stopping rule", functions=True)
+
+
+def stop_step(rows: Rows, rule: str, options: Mapping[str, Any] | None = None) -> int | None:
+    """After how many of these steps `rule` would have ended training; None where it never does.
+
+    Raises:
+        ConfigError: no rule has this name, or an option is not one of its own or out of its range.
+    """
+    stop = find_rule(rule, options)
+    done = (done for done in range(1, len(rows) + 1) if stop(rows[:done], **(options or {})))
+    return next(done, None)
+
+
+def find_rule(rule: str, options: Mapping[str, Any] | None = None) -> Rule:
+    """The rule of this name, its options checked.
+
+    Raises:
+        ConfigError: see `stop_step`.
+    """
+    found = RULES.get(rule)
+    known = dict(list(inspect.signature(found).parameters.items())[1:])
+    for option, value in (options or {}).items():
+        if option not in known:
+            raise ConfigError(f"The stopping rule {rule!r} has no option {option!r}.{did_you_mean(option, known)}")
+        whole = isinstance(known[option].default, int)
+        if rule in RULES and (not isinstance(value, int if whole else int | float) or value <= 0):
+            kind = "a whole number" if whole else "a number"
+            raise ConfigError(f"The option {option} of the stopping rule {rule!r} is {kind} above 0, found {value!r}.")
+    return found
+
+
+COLLAPSE = "collapse"
+NO_ANSWER = 0.9
+"""Share of samples without an answer from which on nearly all abstain: there is nothing to vote on, and nothing else to say."""
+
+LEAST_WINNERS = 4
+"""Winners that a step needs to say how different they are."""
+
+
+def collapse_signs(
+    rows: Rows, *, agreement: float = 0.3, copied: float = 0.6, flips: float = 0.2, distinct: float = 0.5
+) -> dict[str, str]:
+    """Warnings that the votes collapse, by the words that they begin with; as a rule, any of them ends the run.
+
+    `train.rl.give_back` then returns the weights of before RL. docs/voting.md has what each sign finds.
+
+    Args:
+        rows: Figures of each step of RL.
+        agreement: Weak votes: mean share of the winner among the answers given in the first 3 steps below it. RESTRAIN (arXiv 2510.02172) gives no reward
+            on a prompt whose most frequent answer has too small a share; here the same doubt is about the mean prompt.
+        copied: Copies: mean `copied_winners` of the latest 2 steps at or above it.
+        flips: Flips: mean `flip_rate` of the latest 5 steps that have one above it (TTRL-Guard, arXiv 2605.19444).
+        distinct: Few answers: mean `distinct_winners` of the latest 3 steps below this share of the first 3 steps', of steps with at
+            least 4 `winners`.
+    """
+    found = {}
+    voted = [row for row in rows if row.get("majority_ratio") is not None][:3]
+    silent = mean(figures(voted, "abstained")) >= NO_ANSWER
+    shares = [row["majority_ratio"] / max(1e-9, 1.0 - row.get("abstained", 0.0)) for row in voted]
+    if len(shares) == 3 and not silent and mean(shares) < agreement:
+        found["The first votes were weak"] = (
+            f": their winners had less than {agreement:.0%} of the answers. A majority that is mostly wrong teaches errors; try a "
+            "stronger base, more votes or easier tasks. rl.stop_options.agreement is the threshold of rl.stop_rule=collapse."
+        )
+    copies = figures(rows, "copied_winners")[-2:]
+    if len(copies) == 2 and mean(copies) >= copied:
+        found["The winners copy the question"] = (
+            f": {mean(copies):.0%} of those in the latest 2 steps are words or numbers of it. If answers never stand in their questions, the "
+            "policy is learning to repeat: set env.kwargs.copies=false (math), or show it more examples. If they do, ignore this, and with "
+            "rl.stop_rule=collapse set rl.stop_options.copied=2."
+        )
+    changes = figures(rows, "flip_rate")[-5:]
+    if len(changes) > 1 and mean(changes) > flips:
+        found["Possible collapse"] = (
+            f": over {flips:.0%} of the revisited prompts changed their winner. Rising agreement is then no sign of accuracy; stop, or "
+            "see docs/voting.md."
+        )
+    apart = figures([row for row in rows if row.get("winners", 0) >= LEAST_WINNERS], "distinct_winners")
+    before, now = mean(apart[:3]), mean(apart[-3:])
+    if len(apart) > 5 and now < distinct * before:
+        found["The prompts collapse to few answers"] = (
+            f": {before:.2f} different winners a prompt in the first steps, {now:.2f} in the latest. If their true answers differ, the "
+            "policy is learning one answer for everything: stop, and lower rl.learning_rate or raise rl.kl_coef; see docs/voting.md."
+        )
+    return {start: start + rest for start, rest in found.items()}
+
+
+RULES.register(COLLAPSE)(collapse_signs)
+
+
+@RULES.register("entropy")
+def spent_entropy(rows: Rows, *, window: int = 3, share: float = 0.25) -> bool:
+    """Little is left to vote on: mean entropy of the answers in the latest `window` steps below `share` of the first.
+
+    Reinforcement pays for accuracy with entropy and gains no more once it is spent (arXiv 2505.22617, of the tokens'
+    entropy; here it is that of the answers to a prompt, which needs no log-probs). It saves steps where training goes well;
+    a collapse spends entropy just so, and is not noticed.
+    """
+    entropies = figures(rows, "answer_entropy")
+    return len(entropies) > window and mean(entropies[-window:]) < share * mean(entropies[:window])
+
+
+def figures(rows: Rows, name: str) -> list[float]:
+    """The figure of each step that has it."""
+    return [float(row[name]) for row in rows if row.get(name) is not None]

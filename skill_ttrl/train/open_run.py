@@ -1,0 +1,254 @@
+"""Opening a run: its folder, a new one or one to resume, and its skill bank.
+
+A run's bank lives in `bank/` of its folder. A checkpoint holds the bank's version; resuming cuts the log back to that version, so
+a resumed run sees and writes what one that was never stopped would.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
+from skill_ttrl.data.families import bank_family
+from skill_ttrl.errors import RunFolderError, SkillBankError
+from skill_ttrl.progress import Progress
+from skill_ttrl.runs.checkpoint import newest, restore_to_checkpoint
+from skill_ttrl.runs.folder import RunFolder, config_differences, summarize_names
+from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.skills.bank import SkillBank
+from skill_ttrl.skills.changes import Snapshot
+from skill_ttrl.skills.files import SkillFile, holds_skills, read_file
+from skill_ttrl.skills.log import BANK_FILE, LOG_FILE, BankSettings, is_bank
+from skill_ttrl.skills.querying import LLMEndpoints
+from skill_ttrl.storage.files import write_folder
+from skill_ttrl.train.run import ResumePoint
+from skill_ttrl.train.run_bank import NoBank, RunBank
+from skill_ttrl.train.tasks import pin_revisions, take_revisions
+from skill_ttrl.types import Skill
+from skill_ttrl.voting import requires
+
+Resume = Literal["auto"]
+
+
+def open_folder(
+    config: SkillTTRLConfig, output: str | Path, resume: Resume | None, source: str | None, progress: Progress
+) -> tuple[RunFolder, SkillTTRLConfig]:
+    """Open and lock the run's folder; also gives the config with its revisions pinned, now or when the resumed run was started.
+
+    Raises:
+        RunFolderError: it holds a run and `resume` is None, or it was made for another config.
+    """
+    if not RunFolder.exists(output):
+        pinned = pin_revisions(config)
+        return RunFolder.create(output, pinned, source=source), pinned
+    if resume is None:
+        RunFolder.check_new(Path(output))
+    folder = RunFolder.open(output)
+    try:
+        if not folder.checkpoints.is_dir():
+            return folder, _as_it_is_now(folder, config, source, progress)
+        folder.belongs_to(_as_long_as(folder, config))
+        return folder, pin_revisions(take_revisions(config, folder.config))
+    except BaseException:
+        folder.close()
+        raise
+
+
+def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the run's own `rl.steps`, where more of them are asked now and the run can have them.
+
+    Raises:
+        RunFolderError: they are more, and the steps that are done depend on how many there were to be.
+    """
+    done, asked = folder.config.rl.steps, config.rl.steps
+    if asked <= done or "rl" not in config.phases:
+        return config
+    way = (
+        f"To continue from its result: skillttrl rl {folder.path / 'config.yaml'} --policy {folder.path} --set "
+        f"rl.steps={asked - done}"
+    )
+    if config.rl.lr_scheduler != "constant":
+        raise RunFolderError(
+            f"{folder.path} was planned for {done} steps and cannot be extended to {asked}: "
+            f"rl.lr_scheduler={config.rl.lr_scheduler} has already lowered its learning rate over {done}. {way}"
+        )
+    if "base_answers" in requires(config.vote.strategy, config.vote.options):
+        raise RunFolderError(
+            f"{folder.path} was planned for {done} steps and cannot be extended to {asked}: vote.strategy={config.vote.strategy} "
+            f"asked the initial policy about the prompts of {done} steps only. {way}"
+        )
+    return config.model_copy(update={"rl": config.rl.model_copy(update={"steps": done})})
+
+
+def _as_it_is_now(
+    folder: RunFolder, config: SkillTTRLConfig, source: str | None, progress: Progress
+) -> SkillTTRLConfig:
+    """The config of a run without a checkpoint, which starts again: what was wrong with it may have been mended since.
+
+    Episodes that were collected stay where they are of the same tasks, agent and settings; others are refused by their file.
+    """
+    changed = config_differences(folder.config, config)
+    if not changed:
+        return pin_revisions(take_revisions(config, folder.config))
+    pinned = pin_revisions(config)
+    folder.take_config(pinned, source)
+    progress.notice(f"Nothing was trained here yet, so the new config is used: {summarize_names(changed)}.")
+    return pinned
+
+
+def restore_checkpoint(folder: RunFolder, config: SkillTTRLConfig, progress: Progress) -> ResumePoint:
+    """Put the folder back to the checkpoint to resume from; without one, to its start."""
+    checkpoint = newest(folder)
+    state = restore_to_checkpoint(folder, checkpoint)
+    if checkpoint is not None:
+        planned = {"sft": config.sft.steps, "rl": config.rl.steps}.get(checkpoint.phase)
+        over = checkpoint.phase == config.phases[-1] and checkpoint.step == planned
+        progress.notice(
+            f"Training has ended ({checkpoint.path.name}); only what is missing after it is done."
+            if over
+            else f"Continuing from {checkpoint.path.name}."
+        )
+    return ResumePoint(config, checkpoint, state)
+
+
+BANK = "bank"
+WRITER = "run"
+"""Marks the updates that a run makes in its own bank (`BankUpdate.writer`)."""
+FAMILY = "synthetic:"
+DOCUMENT = "document:"
+
+
+def open_run_bank(
+    config: SkillsConfig | None,
+    folder: RunFolder,
+    state: Mapping[str, Any] | None,
+    models: LLMEndpoints | None = None,
+) -> RunBank | NoBank:
+    """Open the bank of a run that is being trained; `NoBank` where the config has no skills.
+
+    Args:
+        config: the run's skills section.
+        folder: the run's folder, locked.
+        state: of the checkpoint that the run resumes from; None starts a new bank.
+        models: language models that may be asked; see `models_of`.
+
+    Raises:
+        SkillBankError: what it is to begin with cannot be read, or the bank of a resumed run is missing.
+    """
+    if config is None:
+        return NoBank()
+    version = None if state is None else bank_version(state)
+    path = folder.path / BANK
+    first = starting_file(config) if version is None else SkillFile([])
+    if not is_bank(path) and version is not None:
+        raise SkillBankError(
+            f"The run's skill bank at {path} is missing; the run needs its version {version}. Restore the folder, or start a new run."
+        )
+    notices = keep_edits(path, version or 0)
+    if version is None:
+        discard_bank(folder)  # of a start that was killed before its first checkpoint
+    bank = SkillBank.from_config(config, path, writer=WRITER)
+    try:
+        if version is not None:
+            bank.rewind(version)
+        elif first.skills:
+            bank.import_skills(first.skills, origin=first.origin, reason=f"import {config.bank}")
+        _ = bank.retriever  # a wrong embedder must not cost the cold start
+        notices += bank.notices
+        return RunBank(config, bank, models or LLMEndpoints(), notices)
+    except BaseException:
+        bank.close()
+        raise
+
+
+def keep_edits(path: Path, version: int) -> list[str]:
+    """Copy a run's bank before it goes back to `version`, where somebody else has changed it since.
+
+    The run's own updates after its checkpoint need no copy: they are made again.
+
+    Args:
+        path: the bank's folder in the run.
+        version: version that the run resumes from; 0 starts a new bank.
+
+    Returns:
+        What to say of it; empty where nothing is lost.
+    """
+    if not is_bank(path):
+        return []
+    with SkillBank.open(path, read_only=True) as bank:
+        edits = [update for update in bank.history(version) if update.writer != WRITER]
+        last = bank.version
+    if not edits:
+        return []
+    numbers = itertools.count(2)
+    copy = path.with_name(f"{path.name}-version-{last}")
+    while copy.exists():
+        copy = path.with_name(f"{path.name}-version-{last}-{next(numbers)}")
+    write_folder(copy, {name: (path / name).read_bytes() for name in (BANK_FILE, LOG_FILE)})
+    said = ", ".join(f"{update.version} ({escape_terminal(update.reason)})" for update in edits[:5])
+    return [
+        (
+            f"Something other than the run changed its skill bank: version {said}{' …' * (len(edits) > 5)}. The run continues from "
+            f"its own version {version}, without these changes; a copy with them is at {copy}. To train with it, start a new run "
+            f"with skills.bank={copy}."
+        )
+    ]
+
+
+def discard_bank(folder: RunFolder) -> None:
+    """Remove the bank of a run that has no checkpoint: its next start begins it anew."""
+    if (folder.path / BANK).exists():
+        shutil.rmtree(folder.path / BANK)
+
+
+def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -> RunBank | NoBank:
+    """Read the bank of a run at one version, to query and measure it. Nothing is written: vectors are made in memory."""
+    if config is None:
+        return NoBank()
+    with SkillBank.open(run / BANK, read_only=True) as bank:
+        snapshot = bank.snapshot() if version is None else bank.at(version)
+    return RunBank(config, SkillBank.from_snapshot(snapshot, BankSettings.from_config(config)))
+
+
+def bank_in_memory(config: SkillsConfig) -> RunBank:
+    """A bank that begins as the config says and is kept nowhere: another one than the run's, to measure with."""
+    return RunBank(
+        config, SkillBank.from_snapshot(Snapshot.of(0, starting_skills(config)), BankSettings.from_config(config))
+    )
+
+
+def starting_skills(config: SkillsConfig) -> list[Skill]:
+    """The skills that `skills.bank` names; see `starting_file`."""
+    return starting_file(config).skills
+
+
+def starting_file(config: SkillsConfig) -> SkillFile:
+    """Read the skills that `skills.bank` names: a bank's folder, a file or a folder of skills, a document, or a family's rules."""
+    if config.bank is None:
+        return SkillFile([])
+    if config.bank.startswith(FAMILY):
+        return SkillFile(bank_family(config.bank.removeprefix(FAMILY)))
+    is_document = config.bank.startswith(DOCUMENT)
+    path = Path(config.bank.removeprefix(DOCUMENT))
+    if not path.exists():
+        raise SkillBankError(f"skills.bank: there is nothing at {path}. Name a bank's folder or an exported file.")
+    if is_document:
+        return read_file(path, "document")
+    if path.is_dir() and not holds_skills(path):
+        if RunFolder.exists(path):
+            path = path / BANK
+        with SkillBank.open(path, read_only=True) as bank:
+            return SkillFile(list(bank.snapshot()), bank.snapshot().origin)
+    return read_file(path)
+
+
+def bank_version(state: Mapping[str, Any]) -> int | None:
+    """The bank's version in a checkpoint's state."""
+    found = state.get("bank_version")
+    if found is not None and not isinstance(found, int):
+        raise RunFolderError(f"The checkpoint is damaged: its bank_version is {found!r}, not a number.")
+    return found

@@ -1,0 +1,228 @@
+"""From a config to a policy: its sampler, its agent, and the weights where they are here.
+
+torch and its family are imported only where weights are: a remote model is queried without them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.agents.action_parser import ActionList, projection
+from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
+from skill_ttrl.agents.observations import find_observations
+from skill_ttrl.agents.prompt import PromptFormatter, document_of
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
+from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
+from skill_ttrl.data.tasks import tokenizer_corpus
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
+from skill_ttrl.llm.backends import backend_facts, make_backend
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.skills.retrieval import TIERS
+from skill_ttrl.train.open_run import starting_skills
+from skill_ttrl.train.rules import refuse_length
+from skill_ttrl.train.run import check_document
+from skill_ttrl.types import Message, Skill, derive_seed
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from skill_ttrl.llm.models.load import LoadedModel
+
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PolicyBundle:
+    """Parts needed to query a policy."""
+
+    context: BackendContext
+    """Loads the learner's model where it is looked at: a sampler that lives elsewhere needs none here."""
+    backend: Backend
+    agent: Agent
+
+
+def build_policy(
+    config: SkillTTRLConfig,
+    *,
+    weights: Path | None = None,
+    trains: bool = False,
+    notice: Notice = lambda text: None,
+    stopping: Callable[[], bool] = lambda: False,
+    load: Callable[[], LoadedModel] | None = None,
+    over_ranks: OnLearner | None = None,
+) -> PolicyBundle:
+    """Sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`.
+
+    With `trains` the weights will change: the sampler must be able to follow them. `load` loads the policy in another way than
+    `load_policy`, and `over_ranks` reaches a model that spans several ranks (see `BackendContext`).
+    """
+    accelerator: Accelerator | None = None
+    place: dict[str, Any] = {}
+    if not backend_facts(config).remote:
+        from skill_ttrl.rl.device import autocast_dtype, make_accelerator
+
+        accelerator = make_accelerator(config.runtime)
+        place = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
+    context = BackendContext(
+        config,
+        load or partial(load_policy, config, accelerator, weights),
+        **place,
+        over_ranks=over_ranks,
+        weights=weights,
+        trains=trains,
+        notice=notice,
+        stopping=stopping,
+    )
+    backend = make_backend(context)
+    try:
+        if config.agent.whole_episodes:
+            # What a function of the user's makes is known only here, and whether a chat template only appends.
+            encode_next = getattr(backend, "encode_next", None)
+            if encode_next is None or encode_next(Message("user", "next")) is None:
+                raise ConfigError(
+                    "agent.context_mode=episode needs a backend with encode_next (skill_ttrl.llm.backend.Backend); "
+                    f"rollout.backend={config.rollout.backend} has none. Add it, or set agent.context_mode=conversation."
+                )
+        return PolicyBundle(context, backend, make_agent(config, backend))
+    except BaseException:
+        backend.close()
+        raise
+
+
+def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
+    """The agent that a config asks for; its prompts have skills where the config has a skills section."""
+    numbered = config.agent.actions == "numbered"
+    project = projection(config.agent.action_parser, numbered=numbered)
+    listing = ActionList.of(config.agent)
+    agent, skills, window = config.agent, config.skills, None
+    if agent.windowed:
+        window = TurnPromptBuilder(
+            Templates(agent.prompts),
+            agent.template,
+            system=agent.system,
+            history=agent.history_length,
+            observation_tokens=agent.max_observation_tokens,
+            max_tokens=config.data.max_prompt_tokens,
+            count=backend.count,
+            count_text=backend.count_text,
+            numbered=numbered,
+            asks=skills is not None and skills.max_retrievals > 0,
+            document=document_of(agent),
+        )
+        agent = agent.model_copy(update={"template": "plain"})
+    formatter = PromptFormatter.from_config(agent)
+    if skills is not None:
+        formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_max_tokens, count=backend.count_text)
+    form = find_observations(config.agent.observations)
+    made = Agent(formatter, agent.context_mode, window, skills, project=project, listing=listing, form=form)
+    check_document(made, backend, config.data.max_prompt_tokens)
+    return made
+
+
+def load_policy(
+    config: SkillTTRLConfig,
+    accelerator: Accelerator | None,
+    weights: Path | None,
+    *,
+    device: str | None = None,
+    empty: bool = False,
+) -> LoadedModel:
+    """The policy of a config, or of a checkpoint of it; `accelerator` None makes one.
+
+    `device` is where the weights go, None: where the accelerator computes. With `empty` they are not read: the caller fills them in.
+    Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not.
+    """
+    from skill_ttrl.llm.models.load import load_checkpoint, load_model
+    from skill_ttrl.rl.device import make_accelerator, weight_dtype
+
+    accelerator = accelerator or make_accelerator(config.runtime)
+    device = device or str(accelerator.device)
+    dtype = weight_dtype(accelerator, frozen=config.model.lora is not None)
+    if weights is not None:
+        return load_checkpoint(weights, device=device, dtype=dtype, base=config.model, empty=empty)
+    corpus: Collection[str] = []
+    if config.model.path == BUILTIN and config.model.builtin.vocabulary == "entities":
+        corpus = prompt_texts(config, () if config.skills is None else tuple(starting_skills(config.skills)))
+    elif config.model.path == BUILTIN and config.demonstration_source is not None:
+        corpus = tokenizer_corpus(config.demonstration_source, seed=derive_seed(config.seed, "demonstrations"))
+    elif config.model.path == BUILTIN and config.demonstrations.trajectories is not None:
+        corpus = episode_corpus(config.demonstrations.trajectories)
+    seed = derive_seed(config.seed, "model")
+    return load_model(config.model, device=device, dtype=dtype, seed=seed, corpus=corpus, empty=empty)
+
+
+def check_context(made: PolicyBundle) -> None:
+    """Raise `ConfigError` where prompt, answer and skills together have more tokens than the model has positions."""
+    config = made.context.settings
+    parts = config.context_parts
+    if config.skills is not None:
+        parts["the templates around skills"] = _around_skills(config.skills, made)
+    refuse_length(config, parts, made.backend.max_model_len)
+
+
+def _around_skills(skills: SkillsConfig, made: PolicyBundle) -> int:
+    """Tokens of the templates that skills are put into; the budgets are of the skills alone."""
+    backend, agent = made.backend, made.agent
+    every = tuple(Skill("skill", "skill", "skill", tier=tier) for tier in TIERS)
+    shown = every[1:2] if agent.window is None else every  # each tier has a heading of its own there
+    render = agent.formatter.render_skill if agent.window is None else agent.window.skill
+    with_skills, without = (
+        backend.count(agent.prompt(AgentInput("question", skills=few)).messages) for few in (shown, ())
+    )
+    alone = sum(backend.count_text(render(each)) for each in shown)
+    prompt = with_skills - without - alone + skills.prompt_top_k  # a line break for each
+    found = backend.count_text(agent.formatter.render_skill(every[1]))
+    told = backend.count_text(agent.formatter.render_retrieved([every[1]]))
+    return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieval_top_k - 1)
+
+
+_PLACE = re.compile(r"\$\w+")
+_OF_SKILLS = ("skill", "skills", "skills_empty", "retrieved", "no_results")
+
+
+def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set[str]:
+    """Texts that stand in the prompts and answers of a run: of its demonstrations, its templates, and of these skills.
+
+    Raises:
+        DataError: the demonstrations cannot be read.
+        ConfigError, DocumentError: a template or the document cannot.
+    """
+    agent = config.agent
+    templates, form = Templates(agent.prompts), find_observations(agent.observations)
+    shown = [templates.get(agent.template, of_a_turn=agent.windowed)]
+    shown += [templates.get(name) for name in _OF_SKILLS if skills]
+    found = {_PLACE.sub(" ", each.template) for each in shown} | {agent.system or "", document_of(agent)}
+    found |= set(() if form is None else form.vocabulary)
+    found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}
+    if config.demonstration_source is not None:
+        found.update(tokenizer_corpus(config.demonstration_source, seed=derive_seed(config.seed, "demonstrations")))
+    elif config.demonstrations.trajectories is not None:
+        found.update(_of_episodes(config.demonstrations.trajectories, agent))
+    return found
+
+
+def _of_episodes(files: Files, agent: AgentConfig) -> Iterator[str]:
+    """Observations as prompts write them, tasks, what was done and what could have been (but for forms of actions, which say their words)."""
+    form = find_observations(agent.observations)
+    for trajectory in read_episodes(files):
+        for skill in task_skills(trajectory.task) or ():
+            yield from (skill.title, skill.text, skill.when_to_apply)
+        if agent.windowed:  # whose prompts have a place for it
+            yield trajectory.goal
+        for place, step in enumerate(trajectory.steps):
+            seen = step.observation
+            if form is not None:
+                seen = form.observe(
+                    AgentInput(seen, trajectory.steps[:place], trajectory.goal, step.admissible_actions)
+                )
+            yield seen
+            if form is None or form.actions is None:
+                yield from step.admissible_actions or (step.action,)  # a model may have written anything

@@ -1,0 +1,505 @@
+"""A run in progress: the parts that act, the meter, which alone holds true answers, and what its phases share besides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.agents.agent import Agent, AgentInput
+from skill_ttrl.agents.scripted import ScriptedAgent
+from skill_ttrl.answers import correct, grade_answer
+from skill_ttrl.config import RLConfig, SkillTTRLConfig
+from skill_ttrl.errors import DocumentError
+from skill_ttrl.llm.backend import Backend, Sampling, wait_for
+from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.llm.openai.ledger import Ledger
+from skill_ttrl.progress import Progress
+from skill_ttrl.rollout.episode import EnvPool
+from skill_ttrl.rollout.outcome import TaskSamples
+from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
+from skill_ttrl.runs.checkpoint import Checkpoint
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.metrics import MetricsLog, eval_line
+from skill_ttrl.signals import RESUME, StopSignal
+from skill_ttrl.skills.retrieval import BankView
+from skill_ttrl.train.measure import control_results, correctness, evaluation_draws, measure, play_controls
+from skill_ttrl.train.metrics import COLLAPSE, stop_step
+from skill_ttrl.train.results import Evaluation
+from skill_ttrl.train.run_bank import NoBank, RunBank
+from skill_ttrl.train.tasks import Seen, demonstration_leaks, set_names
+from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed, to_json
+from skill_ttrl.voting import apply_original_gt, apply_ttrl_gt, given_up, label_metrics, trained_metrics
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from skill_ttrl.rl.parallel.driver import Driver
+    from skill_ttrl.rl.policy import Policy
+    from skill_ttrl.train.rollout_workers import RayWorkers
+
+
+OnRolloutEnd = Callable[[Trajectory], None]
+
+
+def ignore(trajectory: Trajectory) -> None:
+    """The `OnRolloutEnd` that does nothing."""
+
+
+RolloutFn = Callable[..., list[Group]]
+"""`f(tasks, bank, seed, on_rollout_end)` rolls out each task several times with the policy as it is now; one group a task, in order. Every
+rollout sees the same frozen `bank`, or none; `on_rollout_end` is called with each as it ends."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tasks whose rollouts are sampled together."""
+
+    tasks: Sequence[Task]
+    n: int
+    """Rollouts of each."""
+    settings: RolloutSettings
+
+
+@dataclass(frozen=True)
+class RolloutWorker:
+    """Generates rollouts: the policy's sampler, its agent and the environments."""
+
+    config: SkillTTRLConfig
+    backend: Backend
+    agent: Agent
+    envs: EnvPool
+    others: RayWorkers | None = None
+    """Sample in its place, where there are any."""
+    schedule: Schedule | None = None
+    """The order in which rollouts advance; None: as the config says (`schedule_of`)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", self.schedule or schedule_of(self.config))
+
+    @property
+    def sampling(self) -> Sampling:
+        """Sampling parameters of the training."""
+        return Sampling.of(self.config.rollout)
+
+    def with_bank(self, bank: BankView | None) -> RolloutWorker:
+        """The same with an agent that sees this frozen version of the bank, or none."""
+        return replace(self, agent=self.agent.with_bank(bank))
+
+    def with_document(self, document: str) -> RolloutWorker:
+        """The same with another skill document at the head of its prompts; empty: without one.
+
+        Raises:
+            DocumentError: it leaves a prompt no room for the task; says how long it may be.
+        """
+        agent = self.agent.with_document(document)
+        check_document(agent, self.backend, self.config.data.max_prompt_tokens)
+        return replace(self, agent=agent, others=None)  # they do not know the document
+
+    def generate_rollouts(
+        self,
+        tasks: Sequence[Task],
+        n: int,
+        sampling: Sampling,
+        seed: int,
+        *,
+        on_rollout_end: OnRolloutEnd = ignore,
+        adviser: Callable[[], ScriptedAgent] | None = None,
+    ) -> list[Group]:
+        """Roll out each task `n` times with the policy as it is now; one group a task, in order. See `RolloutFn`.
+
+        `adviser` makes scripted agents that watch (`RolloutSettings.adviser`).
+        """
+        assert self.schedule is not None
+        settings = RolloutSettings(
+            sampling,
+            seed,
+            max_turns=self.config.agent.max_turns,
+            max_prompt_tokens=self.config.data.max_prompt_tokens,
+            constrain=self.config.agent.structured_actions,
+            adviser=adviser,
+            schedule=self.schedule,
+            rollout_timeout_s=self.config.rollout.rollout_timeout_s,
+        )
+        batches = batches_of(tasks, n, settings, self.config.rollout.prompts_per_batch)
+        if self.others is not None:
+            return self.others.generate_rollouts(batches, self.agent.bank, on_rollout_end)
+        return [group for batch in batches for group in self.sample_batch(batch, on_rollout_end)]
+
+    def sample_batch(self, batch: Batch, on_rollout_end: OnRolloutEnd = ignore) -> list[Group]:
+        """Roll out one batch in this process."""
+        parts: dict[str, Any] = {"envs": self.envs, "agent": self.agent, "backend": self.backend}
+        return wait_for(rollout(batch.tasks, batch.n, **parts, settings=batch.settings, on_episode=on_rollout_end))
+
+    def update_weights(self, policy_version: int) -> None:
+        """Have whatever samples take over the learner's present weights under this version number; see `Backend.update_weights`."""
+        self.backend.update_weights(policy_version)
+        if self.others is not None:
+            self.others.update_weights(policy_version)
+
+    def rollout_fn(self, n: int) -> RolloutFn:
+        """`generate_rollouts` with `n` training samples a task."""
+
+        def roll_out(
+            tasks: Sequence[Task], bank: BankView | None, seed: int, on_rollout_end: OnRolloutEnd = ignore
+        ) -> list[Group]:
+            return self.with_bank(bank).generate_rollouts(tasks, n, self.sampling, seed, on_rollout_end=on_rollout_end)
+
+        return roll_out
+
+    def close(self) -> None:
+        """Close the environments and stop what the sampler has started."""
+        self.envs.close()
+        self.backend.close()
+
+
+@dataclass(frozen=True)
+class GateTasks:
+    """Tasks that changes of the bank are tested on; none of them is trained on."""
+
+    tasks: Sequence[Task]
+    envs: EnvPool
+    """Environments of their own: the tasks may carry true answers, and an environment keeps what it was reset with."""
+
+
+@dataclass(frozen=True)
+class TrainingComponents:
+    """The parts of a run that trains, made from its config by `train.build`."""
+
+    worker: RolloutWorker
+    driver: Driver
+    """The ranks that learn, this process alone or several; its replica is this rank's."""
+    train_tasks: Sequence[Task]
+    """Without true answers."""
+    bank: RunBank | NoBank
+    gate: GateTasks | None = None
+    """Tasks that changes of the bank are tested on (`skills.gate`); None: changes are not tested."""
+
+    @property
+    def config(self) -> SkillTTRLConfig:
+        """The run's config."""
+        return self.worker.config
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that learns, this rank's part of it; the sampler may live elsewhere."""
+        return self.driver.replica.policy
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """Where this rank computes, and how precisely."""
+        return self.driver.replica.accelerator
+
+    @property
+    def backend(self) -> Backend:
+        """The policy's sampler."""
+        return self.worker.backend
+
+    def close(self) -> None:
+        """Close the environments and the sampler."""
+        self.worker.close()
+        if self.gate is not None:
+            self.gate.envs.close()
+
+
+def batches_of(tasks: Sequence[Task], n: int, settings: RolloutSettings, size: int | None) -> list[Batch]:
+    """Divide tasks into batches of `size` (`rollout.prompts_per_batch`), each with a seed of its own; None: one of them all."""
+    if size is None:
+        return [Batch(tasks, n, settings)]
+    return [
+        Batch(tasks[start : start + size], n, replace(settings, seed=derive_seed(settings.seed, "batch", start)))
+        for start in range(0, len(tasks), size)
+    ]
+
+
+def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> None:
+    """Check that an agent's document leaves its prompts room for a task.
+
+    Raises:
+        DocumentError: it does not; says how long it may be.
+    """
+    if not agent.formatter.document.strip():
+        return
+    # Prompts that show next to nothing of a task.
+    unbounded = agent if agent.window is None else replace(agent, window=replace(agent.window, max_tokens=None))
+    whole, bare = (
+        backend.count(each.prompt(AgentInput("?", task="?")).messages)
+        for each in (unbounded, unbounded.with_document(""))
+    )
+    if whole > max_prompt_tokens:
+        raise DocumentError(
+            f"The skill document has {whole - bare} tokens, and only {max(0, max_prompt_tokens - bare)} fit: data.max_prompt_tokens "
+            f"is {max_prompt_tokens}, and the shortest prompt takes {bare}. Shorten the document, or raise data.max_prompt_tokens."
+        )
+
+
+def schedule_of(config: SkillTTRLConfig) -> Schedule:
+    """The order in which rollouts advance; `rollout.mode: auto` goes by the backend and the number of turns."""
+    if config.rollout.mode != "auto":
+        return config.rollout.mode
+    return "sync" if backend_facts(config).blocking or config.agent.max_turns == 1 else "async"
+
+
+Chosen = Sequence[tuple[Group, VoteResult]]
+"""The samples of each prompt that are trained on, and their vote."""
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Holds the true answers and the tasks to be measured on. Nothing of it is fed back."""
+
+    references: Mapping[str, str]
+    """True answers of the training tasks, by id."""
+    eval_tasks: Sequence[Task]
+    """With their true answers, where there are any."""
+    envs: EnvPool
+    """Where true answers are known, environments of its own: one keeps what it was reset with."""
+    transductive: bool
+    """True if evaluation runs on the training tasks themselves."""
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    """By label, oldest first."""
+
+    def label_metrics(self, groups: Sequence[Group], votes: Sequence[VoteResult], size: int) -> dict[str, float]:
+        """Accuracy of the votes of groups of this size; empty where a task has no true answer."""
+        truths = self._truths(groups)
+        if truths is None:
+            return {}
+        return label_metrics(votes, truths, [group.answers for group in groups], size)
+
+    def trained_metrics(self, chosen: Chosen, size: int) -> dict[str, float]:
+        """`label_metrics` of the samples that were trained on (TTRL: `post_`)."""
+        truths = self._truths([group for group, _ in chosen])
+        if truths is None:
+            return {}
+        answers = [group.answers for group, _ in chosen]
+        return trained_metrics([vote for _, vote in chosen], truths, answers, size)
+
+    def labelled(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> list[Group]:
+        """The groups with the true answer and the voted one as labels, the voted one in force (TTRL: `apply_ttrl_gt`)."""
+        known = [
+            replace(g, task=replace(g.task, ground_truth=self.references.get(g.task.id), labels=None)) for g in groups
+        ]
+        return apply_ttrl_gt(known, votes)
+
+    def original_scores(self, labelled: Sequence[Group]) -> list[list[float | None]]:
+        """Score each rollout of these groups against the true answer (TTRL: `apply_original_gt`, then the reward again).
+
+        None where the true answer is not known.
+        """
+        originals = apply_original_gt(labelled)
+        right = iter(correct([(answer, group.task.ground_truth) for group in originals for answer in group.answers]))
+        rows = [[float(next(right)) for _ in group.trajectories] for group in originals]
+        return [
+            [None if group.task.ground_truth is None else score for score in row]
+            for group, row in zip(originals, rows, strict=True)
+        ]
+
+    def correctness(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> list[bool | None]:
+        """For each vote whether its winner is the true answer; None where that is not known."""
+        truths = [self.references.get(group.task.id) for group in groups]
+        return [
+            None if truth is None else grade_answer(vote.answer, truth)["score"] == 1.0
+            for vote, truth in zip(votes, truths, strict=True)
+        ]
+
+    def evaluate(
+        self,
+        worker: RolloutWorker,
+        label: str,
+        bank: BankView | None,
+        on_rollout_end: OnRolloutEnd,
+        on_samples: Callable[[Sequence[TaskSamples]], None] | None = None,
+    ) -> Evaluation:
+        """Measure the policy as it is now on the evaluation tasks, with this bank or without; `on_samples` is given all samples."""
+        config, worker = worker.config, replace(worker, envs=self.envs).with_bank(bank)
+        found = measure(
+            partial(worker.generate_rollouts, self.eval_tasks, on_rollout_end=on_rollout_end),
+            label=label,
+            config=config.eval,
+            rollout=config.rollout,
+            seed=config.seed,
+            on_samples=on_samples,
+        )
+        played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
+        controls = control_results(played, found.results)
+        found = replace(found, source=set_names(config)[1], transductive=self.transductive)
+        return replace(found, controls=controls, no_controls=played.why_none)
+
+    def demonstration_leaks(self, config: SkillTTRLConfig, seen: Seen, what: str) -> list[str]:
+        """Lines on evaluation tasks among demonstrations; see `inputs.tasks.demonstration_leaks`."""
+        return demonstration_leaks(config, self.eval_tasks, seen, what, transductive=self.transductive)
+
+    def close(self) -> None:
+        """Close its environments."""
+        self.envs.close()
+
+    def _truths(self, groups: Sequence[Group]) -> list[str] | None:
+        if not all(group.task.id in self.references for group in groups):
+            return None
+        return [self.references[group.task.id] for group in groups]
+
+
+BEFORE = "before"
+"""Label of the evaluation of the policy that votes begin to train."""
+GIVEN_UP = "Answers that could not be read"
+"""Begins the warning of them, which a run gives once."""
+
+
+@dataclass
+class WarningLog:
+    """Warns the user of each thing once, and keeps the texts for the summary."""
+
+    progress: Progress
+    texts: list[str] = field(default_factory=list)
+
+    def __call__(self, text: str, *, once: str | None = None) -> None:
+        """Warn, unless the same was said; `once`: unless an earlier text begins so."""
+        if not any(each.startswith(once) if once else each == text for each in self.texts):
+            self.texts.append(text)
+            self.progress.notice(text, warning=True)
+
+
+def warn_of_undecided_answers(warn: WarningLog, where: str, groups: Sequence[Group]) -> None:
+    """Warn once of many undecided answers: votes for them are split although they may be equal."""
+    found = given_up(answer for group in groups for answer in group.answers)
+    if found.many:
+        text = f"{GIVEN_UP} ({where}): {found} Metric: undecided_answers; see docs/answers.md."
+        warn(text, once=GIVEN_UP)
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a run starts: at its checkpoint, or without one at the beginning."""
+
+    config: SkillTTRLConfig
+    checkpoint: Checkpoint | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """Trainer state of the checkpoint."""
+
+    def over(self, phase: str) -> bool:
+        """True where the checkpoint is of a later phase."""
+        order: list[str] = list(self.config.phases)
+        return self.checkpoint is not None and order.index(phase) < order.index(self.checkpoint.phase)
+
+    def steps_done(self, phase: str) -> int:
+        """Steps of `phase` that the checkpoint holds: those it was saved at, or all where it is of a later phase."""
+        if self.checkpoint is None:
+            return 0
+        if self.over(phase):
+            config = self.config
+            return {"sft": config.sft.steps, "dagger": sum(config.dagger.round_steps)}.get(phase, config.rl.steps)
+        return self.checkpoint.step if self.checkpoint.phase == phase else 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in progress."""
+
+    components: TrainingComponents
+    meter: Meter
+    folder: RunFolder
+    log: MetricsLog
+    progress: Progress
+    stop: StopSignal
+    resumed: ResumePoint
+    ledger: Ledger
+    """Cost of its remote models, and the budget."""
+    warn: WarningLog
+    baseline: Evaluation | None = None
+    """The evaluation `before` of another run of the same starting policy; None: this run measures it."""
+
+    @property
+    def config(self) -> SkillTTRLConfig:
+        """The run's config."""
+        return self.components.config
+
+    def evaluate(self, label: str, *, use_bank: bool = True) -> Evaluation:
+        """Evaluate once under this label; a resumed run reads what it measured before it was stopped."""
+        done = self.meter.evaluations
+        if label in done:
+            return done[label]
+        if label == BEFORE and self.baseline is not None:
+            found = self.baseline
+            self.progress.notice(f"The evaluation {label!r} is that of {found.reused_from} (run.baseline).")
+        else:
+            found = self._measure(label, use_bank)
+        self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
+        place = "evaluate" if use_bank else "evaluate_no_skills"
+        last = self.config.phases[-1]  # an evaluation before it is at 0
+        learned = self.log.steps.get(last, self.resumed.steps_done(last))
+        self.log.track(place, tracked_metrics(found), learned)
+        done[label] = found
+        if found.failed:
+            self.warn(f"In the evaluation {label!r}, {found.failed:.1%} of the rollouts failed and count as wrong.")
+        return found
+
+    def _measure(self, label: str, use_bank: bool) -> Evaluation:
+        def keep(rows: Sequence[TaskSamples]) -> None:
+            if self.config.run.save_eval_samples:
+                lines = [eval_line(label, row, correctness(row)) for row in rows]
+                self.folder.append_jsonl("eval_samples.jsonl", lines)
+
+        phase = f"evaluate {label}"
+        draws = evaluation_draws(self.config.eval, self.config.rollout, self.config.seed)
+        rollouts = len(self.meter.eval_tasks) * sum(draw.rollouts_per_task for draw in draws)
+        self.progress.start(phase, rollouts, "rollout")
+        leaving = (
+            f"Interrupted during the evaluation {label!r}, which will start over; training is saved in "
+            f"{self.folder.path}. {RESUME}"
+        )
+        with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
+            began = time.perf_counter()
+            bank = self.components.bank.view() if use_bank else None
+            found = self.meter.evaluate(self.components.worker, label, bank, self._advancing(phase), keep)
+        self.log.time("evaluate", len(self.meter.evaluations), {"seconds": time.perf_counter() - began})
+        self.progress.finish(phase)
+        return found
+
+    def _advancing(self, phase: str) -> OnRolloutEnd:
+        """Advance the phase with each rollout that ends."""
+        ended: list[bool] = []
+        several = self.config.agent.max_turns > 1
+
+        def on_rollout_end(trajectory: Trajectory) -> None:
+            ended.append(trajectory.is_success)
+            self.progress.advance(phase, len(ended), {"success": sum(ended) / len(ended)} if several else {})
+
+        return on_rollout_end
+
+    def count_rollouts(self, phase: str, part: str) -> OnRolloutEnd:
+        """Show under `part` of the phase how many multi-turn rollouts have ended, and how many were won."""
+        ended: list[bool] = []
+
+        def count(trajectory: Trajectory) -> None:
+            ended.append(trajectory.is_success)
+            self.progress.enter(phase, f"{part}: {len(ended)} episodes, {sum(ended)} won")
+
+        return count if self.config.agent.max_turns > 1 else ignore
+
+
+def tracked_metrics(found: Evaluation) -> dict[str, float]:
+    """Metrics of an evaluation for a tracker; those that were not measured are left out."""
+    names = ("accuracy", "majority", "greedy", "score", "greedy_score", "majority_ratio", "entropy", "failed")
+    measured = {name: getattr(found, name) for name in names}
+    if all(result.majority_answer is None for result in found.results):  # no answers, so nothing to agree on
+        measured |= {"majority": None, "majority_ratio": None, "entropy": None}
+    measured |= {f"pass@{k}": value for k, value in found.pass_at_k.items()}
+    measured |= {f"accuracy/{kind or 'other'}": each.accuracy for kind, each in found.by_type.items()}
+    return {name: value for name, value in measured.items() if value is not None}
+
+
+def stopped_by(rows: Sequence[Mapping[str, Any]], config: RLConfig, finished: int) -> str | None:
+    """Why `rl.stop_rule` ends a run with these metrics after at most `finished` steps; None: it continues.
+
+    Only the first `finished` steps count, so a resumed run stops where it stopped before.
+    """
+    collapses = config.stops_collapse
+    if config.stop_rule is None or (config.stop_rule == COLLAPSE and not collapses):
+        return None
+    stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
+    if stop is None or (stop == config.steps and not collapses):  # it ended by itself
+        return None
+    given = " The weights of before RL are given back." if collapses else ""
+    return f"The stopping rule {config.stop_rule} ended RL after {stop} of {config.steps} steps.{given}"

@@ -1,0 +1,125 @@
+"""What is learned from is not measured on: the same task is found however it is written, and in every command that learns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.commands import merge, train
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import DataError
+from skill_ttrl.train.tasks import (
+    FirstWords,
+    Seen,
+    foreign_splits,
+    leaked,
+    plain,
+    seen_prompts,
+    seen_tasks,
+)
+from skill_ttrl.types import Step, Task, Trajectory, to_json
+from tests.doors import DOORS
+
+QUESTION = "Compute 12 + 34."
+DISGUISED = {
+    "trailing space": "Compute 12 + 34. ", "case": "COMPUTE 12 + 34.",
+    "full-width digits": "Compute \uff11\uff12 + \uff13\uff14.",
+    "zero-width": "Com\u200bpute 12\u2060 + 34.\ufeff",
+    "soft hyphen": "Com\u00adpute 12 + 34.", "line breaks": "Compute\r\n12 +\u00a034.", "no spaces": "Compute 12+34.",
+    "ligature": "Compute 12 \ufe62 34.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("disguise", DISGUISED)
+def test_a_disguised_problem_is_the_same(disguise: str) -> None:
+    assert plain(DISGUISED[disguise]) == plain(QUESTION)
+    one, other = (
+        Task(name, "E-v0", {"question": text}) for name, text in (("a", QUESTION), ("b", DISGUISED[disguise]))
+    )
+    assert seen_tasks([one]).holds(other, lambda task: None)
+    assert seen_prompts([DISGUISED[disguise]]).holds(one, lambda task: None)
+
+
+def test_other_problems_stay_other_problems() -> None:
+    texts = [QUESTION, "Compute 12 - 34.", "Compute 1 2 + 34.", "Compute 12 + 3 4.", "Compute 12 + 35."]
+    assert len({plain(text) for text in texts}) == len(texts)
+    by_seed = [Task("t", "E-v0", {}, seed=seed) for seed in (1, 2)]
+    assert not seen_tasks(by_seed[:1]).holds(by_seed[1], lambda task: None)
+
+
+def test_tasks_of_an_environment_are_known_by_what_it_shows_first() -> None:
+    config = load_config({}, [f"env.id={DOORS}"])
+    first = FirstWords(config)
+    tasks = [Task(f"test/{number}", DOORS, {"door": number}, split="test") for number in (0, 1)]
+    shown = [first(task) for task in tasks]
+    first.close()
+    assert all(shown) and shown[0] != shown[1]
+    found = leaked(config, tasks, seen_prompts([f" {str(shown[1]).upper()} "]), "sft.data")
+    assert found == "1 of the 2 tasks of env.eval_split (test) are also in sft.data, first 'test/1'."
+    assert leaked(config, tasks, Seen(), "sft.data") is None
+
+
+def test_a_leak_is_named_by_the_beginning_of_its_prompt() -> None:
+    config = load_config({})
+
+    def said(text: str) -> str:
+        task = Task("abc1d638e065c657", "E-v0", {"question": text})
+        return leaked(config, [task], seen_tasks([task]), "sft.data") or ""
+
+    assert said("Compute\n12 + 34.").endswith("first \"Compute 12 + 34.\" (task 'abc1d638e065c657').")
+    long = said("\x1b[31m" + "x" * 100)
+    assert "\x1b" not in long and "x" * 40 in long and "x" * 60 not in long and "…" in long
+
+
+def episode(split: str) -> Trajectory:
+    task = Task(f"{split}/1", "E-v0", {"door": 1}, split=split)
+    step = Step("seen", "<skill_ops><generate>Add the tens first.</generate></skill_ops> open", 1.0, True, False)
+    return Trajectory(task, (step,), "open", "terminated", reward=1.0)
+
+
+def test_episodes_of_other_splits_than_those_of_training_are_named() -> None:
+    splits = load_config({}, ["env.train_split=demos"]).training_splits
+    assert foreign_splits([episode("train"), episode("demos")], splits, "x.jsonl") is None
+    said = foreign_splits([episode("train"), episode("test"), episode("test")], splits, "x.jsonl")
+    assert said is not None and "x.jsonl holds" in said and "2 of the split 'test' (first: task 'test/1')" in said
+
+
+def test_merge_takes_no_trajectories_of_held_out_tasks(tmp_path: Path) -> None:
+    source, bank = tmp_path / "trajectories.jsonl", tmp_path / "bank"
+    source.write_text(f"{to_json(episode('test'))}\n")
+    with pytest.raises(DataError, match="1 of the split 'test'"):
+        merge.run(source, bank)
+    assert not bank.exists()
+
+
+def tiny(tiny_yaml: Path, *more: str) -> Any:
+    return load_config(tiny_yaml, ["sft.steps=1", "phases=[sft]", "sft.batch_size=2", *more])
+
+
+def test_the_evaluation_s_own_problems_are_no_demonstrations(tiny_yaml: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"compute 1{n}+2{n} .\u200b", "response": f"<answer>{30 + 2 * n}</answer>"} for n in range(3)]
+    demos, problems = tmp_path / "demos.jsonl", tmp_path / "problems.jsonl"
+    demos.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problems.write_text("".join(json.dumps({"prompt": f"Compute 1{n}+2{n}.", "answer": 1}) + "\n" for n in (1, 2, 5)))
+    settings = [f"sft.data={{path: {demos}}}", f"data.eval={{path: {problems}}}"]
+    with pytest.raises(DataError, match=r"2 of the 3 tasks of data\.eval are also in sft\.data"):
+        train.run(tiny(tiny_yaml, *settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_episodes_of_held_out_tasks_are_not_imitated(tiny_yaml: Path, tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    file.write_text(f"{to_json(episode('test'))}\n{to_json(episode('train'))}\n")
+    settings = ["sft.data=null", f"demonstrations.trajectories={file}", "demonstrations.label=success"]
+    with pytest.raises(DataError, match=r"demonstrations\.trajectories .*1 of the split 'test'"):
+        train.run(tiny(tiny_yaml, *settings), tmp_path / "run")
+    held = replace(episode("train"), task=Task("other name", "E-v0", {"question": "Compute 3+4."}, split="train"))
+    file.write_text(f"{to_json(held)}\n")
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text(json.dumps({"prompt": "Compute 3 + 4.", "answer": 7}) + "\n")
+    with pytest.raises(DataError, match=r"1 of the 1 tasks of data\.eval are also in demonstrations\.trajectories"):
+        train.run(tiny(tiny_yaml, *settings, f"data.eval={{path: {problems}}}"), tmp_path / "run")
