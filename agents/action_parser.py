@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from skill_ttrl.config import AgentConfig
-from skill_ttrl.types import ActionStatus, Skill, Tier
-from skill_ttrl.types.thoughts import content
+from skill_ttrl.types import ActionStatus, Skill, Tier, content
 
 PLACE = re.compile(r"<[^<>]+>")
 """Stands in an action where words of the agent's own do: `search[<your query>]`."""

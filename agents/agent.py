@@ -7,9 +7,10 @@ writes to the bank are answered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.action_parser import (
     AS_LISTED,
@@ -22,13 +23,16 @@ from skill_ttrl.agents.action_parser import (
     whole,
 )
 from skill_ttrl.agents.observations import Form, FormActions, read_form
-from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder
-from skill_ttrl.config import SkillsConfig
-from skill_ttrl.sanitize import replace_surrogates
+from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder, estimate_tokens
+from skill_ttrl.config import AgentConfig, SkillsConfig
+from skill_ttrl.prompts.templates import Templates, read_document, with_document
+from skill_ttrl.sanitize import escape, replace_surrogates
 from skill_ttrl.skills.ops import last_open_query
-from skill_ttrl.skills.retrieval import BankView, Query
+from skill_ttrl.skills.retrieval import TIERS, BankView, Query
 from skill_ttrl.types import Message, Skill, Step, Task
+
+if TYPE_CHECKING:
+    from skill_ttrl.skills.bank import SkillBank
 
 TASK_SKILL = "skill"
 """Option of a task that brings a skill of its own; also the id of that skill."""
@@ -91,6 +95,159 @@ def task_skills(task: Task) -> tuple[Skill, ...] | None:
         return None
     title, text, when = (str(given.get(name) or "") for name in ("title", "text", "when_to_apply"))
     return (Skill(TASK_SKILL, title, text, when, task_type=task.task_type),) if text else ()
+
+
+class PromptFormatter:
+    """Puts a question into a template, with skills where there is a bank.
+
+    Args:
+        template: template of a question by name (see `Templates`), or a path to a Markdown file with `$question`.
+        system: system message; None leaves it out.
+        prompts: a set of templates; see `Templates`.
+        skill_bank: asked for skills by the methods that are given none. None: prompts have no skills.
+        task_type: kind of task that skills are looked up for; empty for any.
+        max_skills: most skills in one prompt.
+        skill_tokens: token budget of the skills in one prompt.
+        count: tokens of a text.
+
+    Raises:
+        ConfigError: no such template, or it has not the places it needs.
+    """
+
+    def __init__(
+        self,
+        template: str = "boxed",
+        system: str | None = None,
+        *,
+        prompts: str | None = None,
+        skill_bank: SkillBank | None = None,
+        task_type: str = "",
+        max_skills: int = 6,
+        skill_tokens: int = 512,
+        count: Callable[[str], int] = estimate_tokens,
+    ) -> None:
+        self.templates = Templates(prompts)
+        self.templates.get(template)
+        self._template, self._system = template, system
+        self._bank, self._task_type, self._max_skills = skill_bank, task_type, max_skills
+        self.skill_tokens, self._count = skill_tokens, count
+        self.document = ""
+
+    @classmethod
+    def from_config(
+        cls, config: AgentConfig, *, skill_tokens: int = 512, count: Callable[[str], int] = estimate_tokens
+    ) -> PromptFormatter:
+        """The formatter that a run's config asks for; the agent hands it the skills."""
+        made = cls(config.template, config.system, prompts=config.prompts, skill_tokens=skill_tokens, count=count)
+        return made.with_document(read_document(config.document))
+
+    def with_document(self, document: str) -> PromptFormatter:
+        """The same formatter with another document in its conversations."""
+        other = copy.copy(self)
+        other.document = document
+        return other
+
+    def format_prompt(
+        self,
+        question: str,
+        task_type: str | None = None,
+        *,
+        skills: Sequence[Skill] | None = None,
+        bank_empty: bool | None = None,
+    ) -> str:
+        """The user's message. The question is inserted as it is: a `$` or brace in it means nothing.
+
+        Args:
+            question: the task.
+            task_type: kind of task that skills are looked up for; None: the formatter's own.
+            skills: what to put in front of it, in this order; None asks the formatter's own bank, or leaves skills out of
+                it where there is none.
+            bank_empty: whether the prompt says that the bank has nothing at all (cold start); None: where `skills` is empty.
+        """
+        text = self.templates.render(self._template, question=question)
+        return self._with_skills(text, question, task_type, skills, bank_empty)
+
+    def format_agent_prompt(
+        self,
+        task_description: str,
+        current_state: str = "",
+        available_actions: str | Sequence[str] = "",
+        task_type: str | None = None,
+        *,
+        skills: Sequence[Skill] | None = None,
+    ) -> str:
+        """The user's message for one turn of an agent; `task_type` and `skills` as in `format_prompt`."""
+        actions = available_actions if isinstance(available_actions, str) else ", ".join(available_actions)
+        text = self.templates.render("agent_task", task=task_description, state=current_state, actions=actions)
+        return self._with_skills(text, task_description, task_type, skills, None)
+
+    def format_batch(self, questions: Sequence[str], task_type: str | None = None) -> list[str]:
+        """One user's message for each question."""
+        return [self.format_prompt(question, task_type) for question in questions]
+
+    def messages(
+        self, question: str, skills: Sequence[Skill] | None = None, *, bank_empty: bool | None = None
+    ) -> tuple[Message, ...]:
+        """The conversation that the model is to continue; see `format_prompt`."""
+        system = (Message("system", self._system),) if self._system is not None else ()
+        task = Message("user", self.format_prompt(question, skills=skills, bank_empty=bank_empty))
+        return with_document((*system, task), self.document)
+
+    def fit(
+        self, skills: Sequence[Skill], tokens: int | None = None, render: Callable[[Skill], str] | None = None
+    ) -> tuple[Skill, ...]:
+        """The skills that fit a token budget, taken in the order given, shown in the order of their tiers.
+
+        A skill that does not fit is passed over; a shorter one after it may still fit. `render` is how a prompt shows one, where
+        that is not `render_skill`.
+        """
+        left = self.skill_tokens if tokens is None else tokens
+        fitting = []
+        for skill in skills:
+            needed = self._count((render or self.render_skill)(skill))
+            if needed <= left:
+                fitting.append(skill)
+                left -= needed
+        return tuple(sorted(fitting, key=lambda skill: TIERS.index(skill.tier)))  # stable: best first within a tier
+
+    def render_skill(self, skill: Skill) -> str:
+        """One skill as a prompt shows it. Its fields are escaped: they can neither open nor close a tag."""
+        return self.templates.render(
+            "skill",
+            id=escape(skill.id).replace('"', "'"),
+            title=escape(skill.title),
+            text=escape(skill.text),
+            when_to_apply=escape(skill.when_to_apply),
+            tier=skill.tier,
+        )
+
+    def render_retrieved(self, skills: Sequence[Skill]) -> str:
+        """Render the text inserted after a query: the retrieved skills, or a notice that there are none."""
+        if not skills:
+            return self.templates.render("no_results")
+        return self.templates.render("retrieved", skills=self._joined(skills))
+
+    def _with_skills(
+        self,
+        text: str,
+        question: str,
+        task_type: str | None,
+        skills: Sequence[Skill] | None,
+        bank_empty: bool | None,
+    ) -> str:
+        if skills is None:
+            if self._bank is None:
+                return text
+            view = BankView(self._bank.snapshot(), self._bank.retriever)
+            asked = Query(question, self._task_type if task_type is None else task_type)
+            found = view.select_for_prompts([asked], self._max_skills)[0]
+            skills, bank_empty = self.fit(found), not len(self._bank)
+        if bank_empty or (bank_empty is None and not skills):
+            return self.templates.render("skills_empty", question=text)
+        return self.templates.render("skills", skills=self._joined(skills), question=text)
+
+    def _joined(self, skills: Sequence[Skill]) -> str:
+        return "\n".join(self.render_skill(skill) for skill in skills)
 
 
 @dataclass(frozen=True)

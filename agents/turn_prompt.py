@@ -15,8 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from skill_ttrl.agents.action_parser import possible
-from skill_ttrl.agents.prompt import with_document
-from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.prompts.templates import Templates, with_document
 from skill_ttrl.sanitize import escape
 from skill_ttrl.skills.retrieval import TIERS
 from skill_ttrl.types import Message, Skill, Step
@@ -26,6 +25,11 @@ CUT = " …"
 """Stands where an observation was cut."""
 REMEMBERED = 5_000
 """Most texts whose tokens are kept in mind."""
+
+
+def estimate_tokens(text: str) -> int:
+    """About how many tokens a text has, where no tokenizer is at hand: one for every four characters."""
+    return -(-len(text) // 4)
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class TurnPromptBuilder:
     observation_tokens: int | None = None
     max_tokens: int | None = None
     count: Callable[[Sequence[Message]], int] = lambda messages: sum(len(each.content) for each in messages) // 4
-    count_text: Callable[[str], int] = lambda text: -(-len(text) // 4)
+    count_text: Callable[[str], int] = estimate_tokens
     asks: bool = False
     numbered: bool = False
     document: str = ""

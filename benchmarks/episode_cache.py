@@ -24,9 +24,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.agents.observations import find_observations
-from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.llm.backend import Sampling, wait_for

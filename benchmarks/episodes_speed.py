@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from skill_ttrl.agents.agent import Agent, AgentInput
+from skill_ttrl.agents.agent import Agent, AgentInput, PromptFormatter
 from skill_ttrl.agents.observations import Form, alfworld
-from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import BuiltinConfig

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import PromptFormatter
 from skill_ttrl.answers import extract
 from skill_ttrl.commands import train
 from skill_ttrl.config import SkillTTRLConfig, load_config

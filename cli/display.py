@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skill_ttrl.sanitize import escape_json, escape_terminal, one_line
-from skill_ttrl.types.thoughts import split_thought
+from skill_ttrl.types import split_thought
 
 if TYPE_CHECKING:
     from skill_ttrl.commands.doctor import Diagnosis

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skill_ttrl.agents.prompt import PromptFormatter
+    from skill_ttrl.agents.agent import PromptFormatter
     from skill_ttrl.answers import compute_reward, grade_answer
     from skill_ttrl.compat.skillrl import (
         BaseLLMClient,
@@ -118,7 +118,7 @@ __all__ = [
 _HOME = {
     name: module
     for module, names in {
-        "agents.prompt": "PromptFormatter",
+        "agents.agent": "PromptFormatter",
         "answers": "compute_reward grade_answer",
         "config": "SkillTTRLConfig load_config",
         "compat.skillrl": "BaseLLMClient OpenAIChatClient SimpleQAEnv SkillEnv SkillOptConfig SkillOptTrainer",

@@ -7,7 +7,6 @@ so intervals and tests are of means over problems, never over single samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from statistics import NormalDist
 from typing import Literal
 
@@ -280,16 +279,6 @@ def _tango_bound(difference: float, discordant: float, pairs: float, end: float,
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if accepted(middle) else (inside, middle)
     return inside
-
-
-def vote_entropy(counts: Iterable[int]) -> float:
-    """Shannon entropy (nats) of a distribution given as votes for each answer; 0 when all agree or nobody voted."""
-    votes = np.asarray(list(counts), dtype=np.float64)
-    votes = votes[votes > 0]
-    if votes.size <= 1:
-        return 0.0
-    shares = votes / votes.sum()
-    return float(-(shares * np.log(shares)).sum())
 
 
 def _z(confidence: float) -> float:

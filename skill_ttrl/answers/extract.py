@@ -14,7 +14,7 @@ from functools import cache
 from numbers import Real
 from typing import Literal
 
-from skill_ttrl.types.thoughts import content
+from skill_ttrl.types import content
 
 _BOX = re.compile(
     r"\\f?box(?:ed)?+(?:\s*(?P<brace>\{)|[ ]*(?P<bare>-?\.?\d[^\s{}$\\]*|[A-Z](?=[.,;)]*(?:\s*\$|\s*$|\s*\n))))?"
@@ -206,7 +206,7 @@ def extract(text: str, *, last_number: bool = False) -> str | None:
 
 
 def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
-    r"""The final answer of `text`, outside of its thoughts (`types.thoughts`), and the rule that found it.
+    r"""The final answer of `text`, outside of its thoughts (`types.split_thought`), and the rule that found it.
 
     In this order: the last `<answer>…</answer>` (`tag`; a box in it is opened), the last `\boxed{…}` (`boxed`; braces may nest or be
     missing), what follows the last "answer is", "Answer:" at the beginning of a line, a heading "Answer" or GSM8K's "####", up to the

@@ -28,7 +28,7 @@ from skill_ttrl.answers.grammar import Tree
 from skill_ttrl.answers.keys import INFINITY
 from skill_ttrl.answers.normalise import clean, plain
 from skill_ttrl.answers.units import read_number, without_unit
-from skill_ttrl.types.thoughts import content
+from skill_ttrl.types import content
 
 MatchType = Literal["exact", "string", "numeric", "symbolic", "lenient", "none"]
 

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.agents.prompt import read_document
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.commands.optimize_results import (
     SUMMARY,
@@ -42,6 +41,7 @@ from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.types import content_hash, graded
 from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.prompts.templates import read_document
 from skill_ttrl.registry import import_attribute
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal

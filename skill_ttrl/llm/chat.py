@@ -20,8 +20,7 @@ from skill_ttrl.config import RolloutConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Generation, Request
 from skill_ttrl.llm.models import ACTIONS, MESSAGES
-from skill_ttrl.types import Completion, Message
-from skill_ttrl.types.thoughts import HARMONY, MARKS, THINK, THINK_END, split_thought
+from skill_ttrl.types import HARMONY, MARKS, THINK, THINK_END, Completion, Message, split_thought
 
 _OPEN, _CLOSE = "\ue000\ue001", "\ue001\ue000"
 """Private-use characters around a control token in a message; taken out of messages first, so they cannot be forged."""

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from skill_ttrl.optimize.types import EDITS, Edit, Patch, as_text
 from skill_ttrl.sanitize import OUR_TAGS, replace_surrogates
 from skill_ttrl.storage.jsonl import parse_json
-from skill_ttrl.types.thoughts import json_content
+from skill_ttrl.types import json_content
 
 _FENCED = re.compile(r"```(?:json)?(.+?)```", re.DOTALL | re.IGNORECASE)
 _ESCAPED_TAG = re.compile(rf"&lt;(?=/?(?:{'|'.join(tag for tag in OUR_TAGS if tag != 'rollout')})\b)")

@@ -1,6 +1,6 @@
 """How episodes ended: success, score and ways around the task, counted together, by type of task, and as they come.
 
-Success is what the environment calls so (`env_success`). An environment in which an episode can be partly right also says how
+Success is what the environment calls so (`Trajectory.success`). An environment in which an episode can be partly right also says how
 far it came: `score` in its `info`, from 0 to 1 of a perfect one (WebShop). Then the mean score is reported too.
 
 A line of `samples.jsonl` is one `TaskSamples`: a problem and its rollouts under one way of sampling. Every result of an evaluation or a
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.statistics import Interval, mean_interval
 from skill_ttrl.types import Completion, Group, Task, Trajectory, equal_rewards
+from skill_ttrl.voting.strategies import mean_if_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +26,18 @@ class EpisodeResult:
     """Id of what was played."""
     task_type: str
     success: bool | None
-    """Success as the environment sees it (`env_success`)."""
+    """`Trajectory.success`."""
     steps: int
     error: str | None
     """Reason of the failure; such an episode counts as no success."""
     source: str
     """Where the task is from (`Trajectory.source`)."""
     score: float | None = None
-    """Score in [0, 1] (`env_score`); None also where the episode failed."""
+    """`Trajectory.score`; None also where the episode failed."""
     exploits: int = 0
-    """Attempts to get around the task (`exploit_count`); 0 where the environment does not count them."""
+    """`Trajectory.exploits`; 0 where the environment does not count them."""
     invalid: int | None = None
-    """Steps in which what a model wrote was no valid action (`Step.action_status`); None where that is not env_success."""
+    """Steps in which what a model wrote was no valid action (`Step.action_status`); None where that is not known."""
     unanswered: bool = False
     """True if it failed because the model gave no answer."""
 
@@ -49,7 +50,7 @@ class SuccessStats:
     """Different tasks."""
     episodes: int
     success: float | None
-    """Share of the episodes, in [0, 1]; None where one of them could not be env_success."""
+    """Share of the episodes, in [0, 1]; None where one of them could not be judged."""
     interval: Interval | None
     """Of the mean over tasks (`statistics.mean_interval`: Wilson's for one episode a task), at 95 %."""
     steps: float | None
@@ -62,33 +63,7 @@ class SuccessStats:
     exploits: int = 0
     """Episodes in which the agent tried a way around the task."""
     invalid: float | None = None
-    """Share of the steps in which what a model wrote was no valid action, in [0, 1]; None where that is not env_success."""
-
-
-def env_success(trajectory: Trajectory) -> bool | None:
-    """Success as the environment sees it (`Trajectory.is_success`); None where it could not tell. A failed rollout is no success."""
-    if trajectory.error is not None:
-        return False
-    if not trajectory.steps or not trajectory.steps[-1].info.get("graded", True):
-        return None
-    return trajectory.is_success
-
-
-def env_score(trajectory: Trajectory) -> float | None:
-    """Score of a rollout in [0, 1], 1 for a perfect one: `score` in the last step's `info`.
-
-    None where there is none, or a number out of that range: other games count points, which have no such meaning.
-    """
-    score = trajectory.steps[-1].info.get("score") if trajectory.steps else None
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
-        return None
-    return float(score)
-
-
-def exploit_count(trajectory: Trajectory) -> int | None:
-    """Attempts to get around the task: `exploits` in the last step's `info`, where the environment counts them."""
-    count = trajectory.steps[-1].info.get("exploits") if trajectory.steps else None
-    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+    """Share of the steps in which what a model wrote was no valid action, in [0, 1]; None where that is not known."""
 
 
 def episode_result(trajectory: Trajectory) -> EpisodeResult:
@@ -97,30 +72,15 @@ def episode_result(trajectory: Trajectory) -> EpisodeResult:
     return EpisodeResult(
         trajectory.task.id,
         trajectory.task.task_type,
-        env_success(trajectory),
+        trajectory.success,
         len(trajectory.steps),
         trajectory.error,
         trajectory.source,
-        env_score(trajectory) if trajectory.error is None else None,
-        exploit_count(trajectory) or 0,
+        trajectory.score if trajectory.error is None else None,
+        trajectory.exploits or 0,
         verdicts.count("invalid") if verdicts else None,
         trajectory.stop_reason == "no_answer",
     )
-
-
-def success_rate(results: Sequence[EpisodeResult]) -> float | None:
-    """Share of successes, in [0, 1]; None where one of the episodes could not be judged."""
-    if any(result.success is None for result in results):
-        return None
-    return sum(bool(result.success) for result in results) / len(results)
-
-
-def mean_score(results: Sequence[EpisodeResult]) -> float | None:
-    """Mean score, in [0, 1], failed episodes counted as 0; None where one that did not fail has none, or all failed."""
-    whole = [result for result in results if result.error is None]
-    if not whole or any(result.score is None for result in whole):
-        return None
-    return sum(result.score or 0.0 for result in results) / len(results)
 
 
 def count_success(results: Sequence[EpisodeResult]) -> SuccessStats:
@@ -132,7 +92,9 @@ def count_success(results: Sequence[EpisodeResult]) -> SuccessStats:
         scores.setdefault(result.task, []).append(result.score or 0.0)
     whole = [result for result in results if result.error is None]
     read = [result for result in results if result.invalid is not None]
-    success, score = success_rate(results), mean_score(results)
+    success = mean_if_known([result.success for result in results])
+    # An episode that failed scores nothing.
+    score = mean_if_known([result.score if result.error is None else 0.0 for result in results]) if whole else None
     return SuccessStats(
         tasks=len(by_task),
         episodes=len(results),
@@ -213,15 +175,15 @@ class Sample:
     """True if a completion reached the token limit."""
     is_correct: bool | None = None
     """True if its answer is the task's true one, as graded when `samples.jsonl` was written; without a true answer, success as the
-    environment reports it (`env_success`). None: neither is known."""
+    environment reports it (`Trajectory.success`). None: neither is known."""
     error: str | None = None
     """Error of a failed rollout."""
     skills: Mapping[str, int] | None = None
     """Counts of its skill operations and of what it retrieved from the bank; None without a bank."""
     score: float | None = None
-    """Score in [0, 1], 1 for a perfect rollout (`env_score`); None where the environment gives none, or the rollout failed."""
+    """Score in [0, 1], 1 for a perfect rollout (`Trajectory.score`); None where the environment gives none, or the rollout failed."""
     exploits: int | None = None
-    """Attempts to get around the task (`exploit_count`); None where the environment does not count them."""
+    """Attempts to get around the task (`Trajectory.exploits`); None where the environment does not count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +218,11 @@ def sample_of(trajectory: Trajectory) -> Sample:
         logprob=sum(_logprob(completion) for completion in done) if known else None,
         tokens=sum(completion.num_sampled_tokens for completion in done) if known else None,
         truncated=any(completion.finish_reason == "length" for completion in done),
-        is_correct=env_success(trajectory) if trajectory.task.ground_truth is None else None,
+        is_correct=trajectory.success if trajectory.task.ground_truth is None else None,
         error=trajectory.error,
         skills=_skill_counts(trajectory, done),
-        score=env_score(trajectory) if trajectory.error is None else None,
-        exploits=exploit_count(trajectory),
+        score=trajectory.score if trajectory.error is None else None,
+        exploits=trajectory.exploits,
     )
 
 

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 
 from skill_ttrl.answers import find_answer
 from skill_ttrl.answers.extract import ExtractionRule, last_tagged
-from skill_ttrl.types import Evolution, SkillOps
-from skill_ttrl.types.thoughts import split_thought
+from skill_ttrl.types import Evolution, SkillOps, split_thought
 
 BLOCK = "skill_ops"
 OPERATIONS = ("generate", "retrieve", "evolve")

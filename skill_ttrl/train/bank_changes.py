@@ -18,7 +18,6 @@ from typing import Any
 from skill_ttrl.config import GateConfig
 from skill_ttrl.errors import BudgetError, CheckpointError
 from skill_ttrl.optimize.paired import GateOutcome, PairedRule, gate_change
-from skill_ttrl.rollout.outcome import env_success
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.admit import Admitted
 from skill_ttrl.skills.changes import Snapshot, content_changes, quote
@@ -60,7 +59,7 @@ class BankGate:
         refuse_failure(groups)
         self.rollouts += count * len(tasks)
         return [
-            mean_score([float(env_success(each) or 0.0) for each in group.trajectories if each.error is None])
+            mean_score([float(each.success or 0.0) for each in group.trajectories if each.error is None])
             for group in groups
         ]
 

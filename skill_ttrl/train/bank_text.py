@@ -21,7 +21,6 @@ from skill_ttrl.optimize.documents import apply_patch_outside
 from skill_ttrl.optimize.engines import make_optimizer, unwrapped
 from skill_ttrl.optimize.schedule import budget_of
 from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
-from skill_ttrl.rollout.outcome import env_success
 from skill_ttrl.skills.document import document_changes, document_of
 from skill_ttrl.train.document_rollouts import as_result
 from skill_ttrl.train.run import Run, TrainingComponents
@@ -167,7 +166,7 @@ def rollouts_of(groups: Sequence[Group], most: int, *, show_reference: bool) -> 
     rounds = zip_longest(*(group.trajectories for group in groups))
     found = []
     for each in [trajectory for one in rounds for trajectory in one if trajectory is not None][:most]:
-        said, rewarded = env_success(each), each.error is None and (each.reward or 0.0) > 0
+        said, rewarded = each.success, each.error is None and (each.reward or 0.0) > 0
         success = rewarded if said is None else said
         found.append(as_result(each, show_reference=show_reference, success=success))
     return found

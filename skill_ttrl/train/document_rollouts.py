@@ -17,7 +17,6 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.optimize.lessons import clip
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.registry import naming
-from skill_ttrl.rollout.outcome import env_score, env_success
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import Snapshot, normalize_skill
 from skill_ttrl.skills.log import BankSettings
@@ -141,12 +140,12 @@ def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: b
         show_reference: it holds the true answer of the task.
         success: overrides the rules above.
     """
-    task, given, score = trajectory.task, success is not None, env_score(trajectory)
+    task, given, score = trajectory.task, success is not None, trajectory.score
     undecided = not given and trajectory.error is None and trajectory.won is None
     if undecided and task.ground_truth is not None:
         success = bool(correct([(trajectory.answer, task.ground_truth)])[0])
     elif not given:
-        success = env_success(trajectory)
+        success = trajectory.success
     hard, question = int(bool(success)), task.options.get("question")
     extras: dict[str, Any] = {"stop_reason": trajectory.stop_reason}
     if success is None:
@@ -193,7 +192,7 @@ def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_referenc
         reasons.append("the last reply reached its length limit")
     if invalid:
         reasons.append(f"{invalid} of {len(trajectory.steps)} actions were not valid")
-    reference, score = true_answer(trajectory.task), env_score(trajectory)
+    reference, score = true_answer(trajectory.task), trajectory.score
     if reference is not None and trajectory.answer is None:
         reasons.append("no answer was found in the reply")
     elif reference is not None:

@@ -48,8 +48,7 @@ from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.train.run import Meter, TrainingComponents
 from skill_ttrl.train.run_bank import models_of
 from skill_ttrl.train.tasks import foreign_splits, refuse_leak, seen_prompts, seen_tasks
-from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
-from skill_ttrl.types.thoughts import content
+from skill_ttrl.types import Message, Skill, Step, Trajectory, content, derive_seed
 
 PHASE = "thoughts"
 BATCH = 64

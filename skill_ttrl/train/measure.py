@@ -35,12 +35,11 @@ from skill_ttrl.statistics import (
     paired_difference,
     pass_at_k,
     verdict,
-    vote_entropy,
     wilson_interval,
 )
 from skill_ttrl.train.results import Evaluation, ProblemResult, SamplingResult, TypeResult
 from skill_ttrl.types import Group, Skill, Task, derive_seed
-from skill_ttrl.voting import copied_winners, given_up, majority_vote
+from skill_ttrl.voting import copied_winners, given_up, majority_vote, vote_entropy
 
 
 @dataclass(frozen=True, slots=True)

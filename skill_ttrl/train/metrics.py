@@ -12,13 +12,12 @@ from skill_ttrl.answers import canonical
 from skill_ttrl.config import RLConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry
-from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
-from skill_ttrl.statistics import Interval, vote_entropy
+from skill_ttrl.statistics import Interval
 from skill_ttrl.train.results import Evaluation
 from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult, equal_rewards
-from skill_ttrl.voting import copied_winners, given_up, vote_metrics
+from skill_ttrl.voting import copied_winners, given_up, vote_entropy, vote_metrics
 from skill_ttrl.voting.rewards import OVERLONG
-from skill_ttrl.voting.strategies import mean
+from skill_ttrl.voting.strategies import mean, mean_if_known
 
 if TYPE_CHECKING:
     import torch
@@ -117,7 +116,7 @@ def several_types(tasks: Iterable[Task]) -> bool:
 def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type: bool) -> dict[str, float]:
     """Metrics of a step's episodes, of all that were played.
 
-    `success`: share of the rollouts that the environment calls a success (`outcome.env_success`), those that failed included; with
+    `success`: share of the rollouts that the environment calls a success (`Trajectory.success`), those that failed included; with
     `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
     the environment reports it. Either is left out if the environment does not report it. `invalid_actions` and `repaired_actions`: shares of the
     steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
@@ -126,14 +125,13 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
     """
     rollouts = trajectories_of(groups)
     metrics: dict[str, float] = {}
-    results = [episode_result(each) for each in rollouts]
-    if any(each.error is None for each in results):
-        found: dict[str, float | None] = {"success": success_rate(results)}
+    if any(each.error is None for each in rollouts):
+        found = {"success": mean_if_known([each.success for each in rollouts])}
         if by_type and found["success"] is not None:
-            for kind in sorted({each.task_type for each in results}):
-                own = [each for each in results if each.task_type == kind]
-                found[f"{BY_TYPE}{kind or 'other'}"] = success_rate(own)
-        found["score"] = mean_score(results)
+            for kind in sorted({each.task.task_type for each in rollouts}):
+                own = [each.success for each in rollouts if each.task.task_type == kind]
+                found[f"{BY_TYPE}{kind or 'other'}"] = mean_if_known(own)
+        found["score"] = mean_if_known([each.score if each.error is None else 0.0 for each in rollouts])
         metrics = {name: value for name, value in found.items() if value is not None}
     steps = [step for trajectory in rollouts for step in trajectory.steps]
     read = [step.action_status for step in steps if step.action_status is not None]

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.action_parser import ActionList, projection
-from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
+from skill_ttrl.agents.agent import Agent, AgentInput, PromptFormatter, task_skills
 from skill_ttrl.agents.observations import find_observations
-from skill_ttrl.agents.prompt import PromptFormatter, document_of
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
@@ -23,7 +22,7 @@ from skill_ttrl.data.tasks import tokenizer_corpus
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
 from skill_ttrl.llm.backends import backend_facts, make_backend
-from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.prompts.templates import Templates, read_document
 from skill_ttrl.skills.retrieval import TIERS
 from skill_ttrl.train.open_run import starting_skills
 from skill_ttrl.train.rules import refuse_length
@@ -115,7 +114,7 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
             count_text=backend.count_text,
             numbered=numbered,
             asks=skills is not None and skills.max_retrievals > 0,
-            document=document_of(agent),
+            document=read_document(agent.document),
         )
         agent = agent.model_copy(update={"template": "plain"})
     formatter = PromptFormatter.from_config(agent)
@@ -199,7 +198,7 @@ def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set
     templates, form = Templates(agent.prompts), find_observations(agent.observations)
     shown = [templates.get(agent.template, of_a_turn=agent.windowed)]
     shown += [templates.get(name) for name in _OF_SKILLS if skills]
-    found = {_PLACE.sub(" ", each.template) for each in shown} | {agent.system or "", document_of(agent)}
+    found = {_PLACE.sub(" ", each.template) for each in shown} | {agent.system or "", read_document(agent.document)}
     found |= set(() if form is None else form.vocabulary)
     found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}
     if config.demonstration_source is not None:

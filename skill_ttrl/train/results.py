@@ -101,7 +101,7 @@ class Evaluation:
     """By type of task; empty where there is only one type, or a problem has no true answer."""
     score: float | None = None
     """Mean over problems of how near their samples came to a perfect one, in [0, 1], failed ones counted as 0, where the
-    environment says so (`outcome.env_score`): what is right in part counts in part. None elsewhere."""
+    environment says so (`Trajectory.score`): what is right in part counts in part. None elsewhere."""
     score_interval: Interval | None = None
     greedy_score: float | None = None
     greedy_score_interval: Interval | None = None

@@ -171,7 +171,7 @@ def evaluate_and_save(run: Run, state: RLState) -> None:
         with checkpoint_on_error(run, state):
             run.evaluate(f"step {state.step}")
     save_if_due(run, state, due=last or state.step % config.save_steps == 0, failed=failed)
-    if not last:
+    if not last and run.ledger.bounded:
         with checkpoint_on_error(run, state):
             run.ledger.check()
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from skill_ttrl.agents.agent import PromptFormatter
 from skill_ttrl.agents.observations import find_observations
-from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import check_adviser, find_scripted_agent, make_scripted_agent
 from skill_ttrl.answers import conditions
 from skill_ttrl.config import (

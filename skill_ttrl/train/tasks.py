@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.prompt import document_revision
 from skill_ttrl.config import (
     BUILTIN,
     DataConfig,
@@ -50,6 +49,7 @@ from skill_ttrl.llm.backend import Backend
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.gguf import is_gguf
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
+from skill_ttrl.prompts.templates import document_revision
 from skill_ttrl.rollout.episode import TextEnvironment
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder, describe_environment

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -22,7 +23,6 @@ from skill_ttrl.types.skills import Skill as Skill
 from skill_ttrl.types.skills import SkillOps as SkillOps
 from skill_ttrl.types.skills import SkillStats as SkillStats
 from skill_ttrl.types.skills import Tier as Tier
-from skill_ttrl.types.thoughts import content
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -216,6 +216,30 @@ class Trajectory:
             return False
         return self.env_return > 0 if self.won is None else self.won
 
+    @property
+    def success(self) -> bool | None:
+        """`is_success`; None where the environment did not grade (`graded` in the last step's `info`). A failed rollout is no success."""
+        if self.error is None and not (self.steps and self.steps[-1].info.get("graded", True)):
+            return None
+        return self.is_success
+
+    @property
+    def score(self) -> float | None:
+        """How near it came to a perfect rollout, in [0, 1]: `score` in the last step's `info`.
+
+        None where there is none, or a number out of that range: other games count points, which have no such meaning.
+        """
+        score = self.steps[-1].info.get("score") if self.steps else None
+        if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
+            return None
+        return float(score)
+
+    @property
+    def exploits(self) -> int | None:
+        """Attempts to get around the task: `exploits` in the last step's `info`; None where the environment does not count them."""
+        count = self.steps[-1].info.get("exploits") if self.steps else None
+        return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -275,6 +299,66 @@ class VoteResult:
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.answer, self.majority_ratio, list(self.matches)))
+
+
+# Thoughts: what stands between a model's thinking marks, parsed in one place. Answers, actions and skills are read from the rest.
+
+
+THINK, THINK_END = "<think>", "</think>"
+MARKS = (
+    (THINK, THINK_END),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|channel>thought", "<channel|>"),
+)
+"""What opens a thought and what closes it: Qwen, DeepSeek, GLM and others; Seed; Mistral; Gemma 4."""
+HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
+"""gpt-oss opens a channel for each part of an answer; `final` is the one that the user sees."""
+_CLOSE = re.compile("|".join(re.escape(close) for _, close in MARKS), re.IGNORECASE)
+_OPENING = {close.lower(): re.compile(re.escape(opened), re.IGNORECASE) for opened, close in MARKS}
+_THOUGHT = re.compile(
+    "|".join(rf"{re.escape(opened)}(.*?)(?:{re.escape(close)}|\Z)" for opened, close in MARKS),
+    re.DOTALL | re.IGNORECASE,
+)
+_CHANNEL = re.compile(
+    r"<\|channel\|>\s*+(\w++).{,200}?<\|message\|>(.*?)(?=<\|(?:start|channel|end|return|call)\|>|\Z)", re.DOTALL
+)
+_JSON = re.compile(r"\s*+(?:[{`]|\[(?!THINK))")
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """(thought, content) of what a model wrote. Total: any text has both, either may be empty.
+
+    A thought that is never closed reaches to the end, so there is no content. A closing mark without its opening one ends a thought that
+    the prompt has opened. Several thoughts are joined by blank lines.
+    """
+    if channels := _CHANNEL.findall(text):
+        thoughts = [said for name, said in channels if name != "final"]
+        return _joined(thoughts), "".join(said for name, said in channels if name == "final")
+    begun, closed = list[str](), _CLOSE.search(text)
+    if closed and not _OPENING[closed[0].lower()].search(text, 0, closed.start()):
+        begun, text = [text[: closed.start()]], text[closed.end() :]
+    thoughts = [*begun, *(found[found.lastindex or 0] for found in _THOUGHT.finditer(text))]
+    return (_joined(thoughts), _THOUGHT.sub("", text).lstrip()) if thoughts else ("", text)
+
+
+def content(text: str) -> str:
+    """What a model wrote without its thoughts: see `split_thought`."""
+    return split_thought(text)[1]
+
+
+def json_content(text: str) -> str:
+    """`content` of an answer in JSON; where the text begins with JSON, all of it, because marks in its strings are text."""
+    return text if _JSON.match(text) else content(text)
+
+
+def with_thought(thought: str, said: str) -> str:
+    """One text of a thought and a content that came apart, which `split_thought` parses back."""
+    return f"{THINK}\n{_CLOSE.sub('', thought).strip()}\n{THINK_END}\n\n{said}" if thought.strip() else said
+
+
+def _joined(thoughts: list[str]) -> str:
+    return "\n\n".join(filter(None, (thought.strip() for thought in thoughts)))
 
 
 def equal_rewards(rewards: Iterable[float]) -> bool:

@@ -12,6 +12,7 @@ from skill_ttrl.voting.metrics import (
     label_metrics,
     restore_labels,
     trained_metrics,
+    vote_entropy,
     vote_metrics,
 )
 from skill_ttrl.voting.strategies import (
@@ -53,5 +54,6 @@ __all__ = [
     "strategy",
     "trained_metrics",
     "vote",
+    "vote_entropy",
     "vote_metrics",
 ]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from skill_ttrl.answers import bare_key, canonical, canonicals, correct, stands_in, verdict
 from skill_ttrl.types import Group, Labels, Task, VoteResult
 from skill_ttrl.voting.strategies import mean, tally
@@ -56,6 +58,16 @@ def trained_metrics(
         return {}
     _, right = _graded(votes, references, groups)
     return {f"post_{name}": value for name, value in _sample_metrics(votes, right, samples).items()}
+
+
+def vote_entropy(counts: Iterable[int]) -> float:
+    """Shannon entropy (nats) of a distribution given as votes for each answer; 0 when all agree or nobody voted."""
+    votes = np.asarray(list(counts), dtype=np.float64)
+    votes = votes[votes > 0]
+    if votes.size <= 1:
+        return 0.0
+    shares = votes / votes.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 def vote_metrics(votes: Sequence[VoteResult]) -> dict[str, float]:

@@ -96,6 +96,12 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
+def mean_if_known(values: Sequence[float | None]) -> float | None:
+    """Mean of at least one value; None where one of them is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
 # The samples of one prompt, and votes on them by the name of a strategy.
 #
 # A strategy is one function from a `Ballot`, with options as keyword arguments, to a `VoteResult`. To add one, write it in
@@ -214,7 +220,7 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     if missing:
         asked = "; ".join(f"{field}: {INPUT_SOURCES.get(field, field)}" for field in missing)
         raise ConfigError(f"The voting strategy {name!r} needs inputs that this ballot lacks. {asked}.")
-    with nullcontext() if name in STRATEGIES else naming(f"The voting strategy {name!r}", f"on task {ballot.prompt!r}"):
+    with naming(f"The voting strategy {name!r}", f"on task {ballot.prompt!r}") if ":" in name else nullcontext():
         found = function(ballot, **(options or {}))
     if not isinstance(found, VoteResult) or not _sound(found, len(ballot.answers)):
         raise ConfigError(

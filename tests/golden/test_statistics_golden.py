@@ -13,9 +13,9 @@ from skill_ttrl.statistics import (
     repeats_interval,
     tango_interval,
     verdict,
-    vote_entropy,
     wilson_interval,
 )
+from skill_ttrl.voting import vote_entropy
 
 BEFORE = [0.1, 0.4, 0.35, 0.8, 0.9, 0.2, 0.65, 0.7, 0.05, 0.55, 0.3, 1.0]
 

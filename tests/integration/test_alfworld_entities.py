@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, AgentInput
+from skill_ttrl.agents.agent import Agent, AgentInput, PromptFormatter
 from skill_ttrl.agents.observations import Form, alfworld
-from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.config import BuiltinConfig, load_config
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv

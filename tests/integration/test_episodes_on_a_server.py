@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.commands import train
 from skill_ttrl.config import BuiltinConfig, DemonstrationsConfig, load_config
 from skill_ttrl.data.episodes import read_episodes

@@ -88,7 +88,7 @@ def test_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_installed_wheel_is_what_is_imported(site: Path, tmp_path: Path) -> None:
     statement = (
-        "import skill_ttrl, skill_ttrl.envs, skill_ttrl.agents.prompt, skill_ttrl.cli.main, skill_ttrl.configs\n"
+        "import skill_ttrl, skill_ttrl.envs, skill_ttrl.agents.agent, skill_ttrl.cli.main, skill_ttrl.configs\n"
         "import skill_ttrl.commands.train, skill_ttrl.commands.doctor\n"
         "print(*sorted({m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'skill_ttrl'}), sep='\\n')"
     )

@@ -24,8 +24,7 @@ from skill_ttrl.skills import similarity as fuse
 from skill_ttrl.skills.embedders import WORDS
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.train.tasks import plain
-from skill_ttrl.types import Skill
-from skill_ttrl.types.thoughts import split_thought
+from skill_ttrl.types import Skill, split_thought
 
 RUNS = (" ", "\n", "a", "1", "*", "{", "<", "\\", "a ", "1,", "\n ")
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.statistics import mean_interval, paired_difference, pass_at_k, vote_entropy, wilson_interval
+from skill_ttrl.statistics import mean_interval, paired_difference, pass_at_k, wilson_interval
+from skill_ttrl.voting import vote_entropy
 
 COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
 

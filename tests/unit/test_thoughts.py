@@ -9,7 +9,7 @@ from skill_ttrl.answers import compute_reward, extract
 from skill_ttrl.llm.openai.replies import read_reply
 from skill_ttrl.optimize.documents import extract_json
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.types.thoughts import split_thought, with_thought
+from skill_ttrl.types import split_thought, with_thought
 
 FINAL = "<|end|><|start|>assistant<|channel|>final<|message|>"
 

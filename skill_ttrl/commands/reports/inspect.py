@@ -33,8 +33,7 @@ from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.statistics import verdict
 from skill_ttrl.storage.jsonl import first_keys, parse_json, read_jsonl, whole_lines
 from skill_ttrl.train.results import EVALUATION, Evaluation
-from skill_ttrl.types import Trajectory, first_problem, from_json
-from skill_ttrl.types.thoughts import folded
+from skill_ttrl.types import Trajectory, first_problem, from_json, split_thought
 
 T = TypeVar("T")
 
@@ -213,11 +212,13 @@ def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:
 
 
 def _folded(value: Any) -> Any:
+    """A model's text to look at, or all of them in a value: of its thought the length alone, then its content."""
     if isinstance(value, list):
         return [_folded(each) for each in value]
     if isinstance(value, dict):
         return {name: _folded(each) for name, each in value.items()}
-    return folded(value) if isinstance(value, str) else value
+    thought, said = split_thought(value) if isinstance(value, str) else ("", value)
+    return f"[thought: {len(thought):,} characters] {said}" if thought else value
 
 
 OPTIMIZE_COLUMNS = ("step", "action", "success", "edits", "candidate", "current", "best")

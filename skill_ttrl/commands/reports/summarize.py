@@ -27,8 +27,7 @@ from skill_ttrl.train.results import NO_SKILLS, Evaluation, control_warning
 from skill_ttrl.train.rules import learning_phases
 from skill_ttrl.train.run import Run, stopped_by
 from skill_ttrl.train.tasks import set_names
-from skill_ttrl.types import Trajectory, first_problem, from_json
-from skill_ttrl.types.thoughts import split_thought
+from skill_ttrl.types import Trajectory, first_problem, from_json, split_thought
 
 
 def summarise(run: Run, *, failed: str | None = None) -> Summary:

@@ -17,8 +17,7 @@ from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRL
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.llm.openai.replies import FATAL_KINDS, Choice, tokens_in_text
-from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
-from skill_ttrl.types.thoughts import content, with_thought
+from skill_ttrl.types import Completion, FinishReason, Message, content, derive_seed, with_thought
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.backend import BackendContext

@@ -130,6 +130,8 @@ class Ledger:
     ) -> None:
         self.path = path
         self.limits = {"max_cost": max_cost, "max_total_tokens": max_total_tokens, "max_requests": max_requests}
+        self.bounded = any(limit is not None for limit in self.limits.values())
+        """True if there is a budget."""
         self.present_phase = "other"
         """The phase of requests that begin now."""
         self.unsettled = 0
@@ -163,11 +165,6 @@ class Ledger:
     def current_phase(self) -> str:
         """The phase of a request that begins now: the one that `asked_in` has named in this context, else the ledger's."""
         return _phase.get() or self.present_phase
-
-    @property
-    def bounded(self) -> bool:
-        """True if there is a budget."""
-        return any(limit is not None for limit in self.limits.values())
 
     def check(self) -> None:
         """Called before work begins that needs requests; each of them is reserved for by itself.

@@ -20,7 +20,7 @@ from skill_ttrl.llm.openai.ledger import Usage
 from skill_ttrl.llm.server_key import found_key
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.storage.jsonl import parse_json
-from skill_ttrl.types.thoughts import json_content
+from skill_ttrl.types import json_content
 
 OPENAI = "https://api.openai.com/v1"
 AZURE_VERSION = "2024-12-01-preview"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.action_parser import LONGEST, answer_for, parse_numbered_action, project, projection
-from skill_ttrl.types.thoughts import content
+from skill_ttrl.types import content
 
 ROOM = ("go to cabinet 1", "open cabinet 1", "take apple 2 from table 1", "look")
 SHOP = ("search[<your query>]", "click[buy now]", "click[size <5]")

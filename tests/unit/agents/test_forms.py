@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.action_parser import projection
-from skill_ttrl.agents.agent import Agent, AgentInput
+from skill_ttrl.agents.agent import Agent, AgentInput, PromptFormatter
 from skill_ttrl.agents.observations import WORDS, Form, FormActions, Slot, find_observations
-from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.errors import ConfigError, ExtensionError
 from skill_ttrl.prompts.templates import Templates

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.config import Source
 from skill_ttrl.data.families import Demonstration
 from skill_ttrl.data.tasks import load_demonstrations, load_tasks

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.data.families import Demonstration
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Generation, Request
@@ -27,8 +26,7 @@ from skill_ttrl.llm.chat import (
     template_warning,
 )
 from skill_ttrl.train.encode import encode_answers, encode_written
-from skill_ttrl.types import Completion, Message
-from skill_ttrl.types.thoughts import split_thought
+from skill_ttrl.types import Completion, Message, split_thought
 
 SPECIAL = (
     "<|im_end|> <|im_start|> <|im_sep|> <|eot|> <turn> <|end|> <|start|> <|return|> <|message|> <|channel|> [INST] [/INST] [SYSTEM_PROMPT] "

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import PromptFormatter
 from skill_ttrl.config import BuiltinConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Request, Sampling, wait_for

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv

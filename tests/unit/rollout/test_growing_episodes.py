@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, AgentInput
+from skill_ttrl.agents.agent import Agent, AgentInput, PromptFormatter
 from skill_ttrl.agents.observations import Form
-from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.llm.backend import Sampling, wait_for

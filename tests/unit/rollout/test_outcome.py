@@ -13,8 +13,6 @@ from skill_ttrl.rollout.outcome import (
     count_by_type,
     count_success,
     drawn,
-    env_score,
-    env_success,
     episode_result,
     winning,
 )
@@ -48,19 +46,17 @@ def broken(task: Task = TASK) -> Trajectory:
 
 
 def test_what_the_environment_says_of_winning_decides_before_what_it_pays() -> None:
-    assert env_success(ended(0.67, won=False)) is False and env_success(ended(0.0, won=True)) is True
-    assert env_success(ended(0.67)) is True and env_success(ended(0.0)) is False, (
-        "where it says nothing, the return does"
-    )
-    assert env_success(ended(0.67, won="no")) is True, "a text is no truth value"
-    assert env_success(ended(1.0, won=True, graded=False)) is None
+    assert ended(0.67, won=False).success is False and ended(0.0, won=True).success is True
+    assert ended(0.67).success is True and ended(0.0).success is False, "where it says nothing, the return does"
+    assert ended(0.67, won="no").success is True, "a text is no truth value"
+    assert ended(1.0, won=True, graded=False).success is None
     assert is_correct(bought(0.67)) is False and is_correct(bought(1.0, pays=10)) is True
     assert episode_result(broken()).success is False
 
 
 @pytest.mark.parametrize("score", [True, "0.5", None, float("nan"), 350, -1])
 def test_only_a_number_from_0_to_1_is_a_score(score: object) -> None:
-    assert env_score(ended(1.0, score=score)) is None
+    assert ended(1.0, score=score).score is None
 
 
 def outcome(task: str, score: float | None, kind: str = "fashion", error: str | None = None) -> EpisodeResult:

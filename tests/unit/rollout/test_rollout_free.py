@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.errors import BudgetError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for

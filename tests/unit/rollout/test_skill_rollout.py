@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.llm.backend import Sampling, wait_for

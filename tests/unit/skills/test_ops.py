@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills.ops import MAX_ERRORS, MAX_OPERATIONS, MAX_QUERY, OutputParser, ParsedOutput, last_open_query
-from skill_ttrl.types import Evolution, SkillOps, from_json, to_json
-from skill_ttrl.types.thoughts import content
+from skill_ttrl.types import Evolution, SkillOps, content, from_json, to_json
 
 PIECES = (
     *("<skill_ops>", "</skill_ops>", "<SKILL_OPS >", "<skill_ops/>", "<skill_ops", "</skill_ops"),

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.action_parser import ActionList, parse_numbered_action
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.commands.collect import run_as_configured

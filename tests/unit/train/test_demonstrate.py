@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import DemonstrationsConfig, SkillsConfig
 from skill_ttrl.errors import DataError

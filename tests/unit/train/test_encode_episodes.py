@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.chat import encode_chats, encode_next, turn_end

@@ -13,8 +13,7 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.agents.scripted import make_scripted_agent
 from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, resolve_env
 from skill_ttrl.envs.alfworld.engine import NOTHING

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.agent import Agent, task_skills
-from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.agent import Agent, PromptFormatter, task_skills
 from skill_ttrl.config import DistillConfig, SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine, Frame

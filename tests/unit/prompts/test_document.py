@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.prompt import document_revision, read_document
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import DocumentError
+from skill_ttrl.prompts.templates import document_revision, read_document
 from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.train.policy import make_agent
 from skill_ttrl.train.run import RolloutWorker
