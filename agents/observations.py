@@ -41,8 +41,6 @@ from skill_ttrl.sanitize import replace_surrogates
 
 if TYPE_CHECKING:
     from skill_ttrl.agents.agent import AgentInput
-if TYPE_CHECKING:
-    from skill_ttrl.agents.agent import AgentInput
 
 Observe = Callable[["AgentInput"], str]
 """The text of `AgentInput.observation` in a prompt."""

@@ -135,13 +135,11 @@ def winning(group: Group) -> list[bool]:
     """
     best = max((trajectory.reward or 0.0 for trajectory in group.trajectories), default=0.0)
     return [
-        best > 0 and equal_rewards((each.reward or 0.0, best)) and not _only_in_part(each)
+        best > 0
+        and equal_rewards((each.reward or 0.0, best))
+        and not (each.reward == each.env_return and each.won is False)
         for each in group.trajectories
     ]
-
-
-def _only_in_part(trajectory: Trajectory) -> bool:
-    return trajectory.reward == trajectory.env_return and trajectory.won is False
 
 
 SAMPLE, GREEDY = "sample", "greedy"

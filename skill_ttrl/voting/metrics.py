@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-import numpy as np
-
 from skill_ttrl.answers import bare_key, canonical, canonicals, correct, stands_in, verdict
 from skill_ttrl.types import Group, Labels, Task, VoteResult
 from skill_ttrl.voting.strategies import mean, tally
@@ -62,6 +60,8 @@ def trained_metrics(
 
 def vote_entropy(counts: Iterable[int]) -> float:
     """Shannon entropy (nats) of a distribution given as votes for each answer; 0 when all agree or nobody voted."""
+    import numpy as np  # `import skill_ttrl` does without
+
     votes = np.asarray(list(counts), dtype=np.float64)
     votes = votes[votes > 0]
     if votes.size <= 1:

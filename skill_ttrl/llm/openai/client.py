@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from pydantic import BaseModel
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError
 from skill_ttrl.llm.backend import BackgroundEventLoop
-from skill_ttrl.llm.openai.ledger import CountedRequest, Entry, Ledger, Usage, counted_request, current_ledger
+from skill_ttrl.llm.openai.ledger import CountedRequest, Entry, Ledger, Usage, cost_of, counted_request, current_ledger
 from skill_ttrl.llm.openai.replies import (
     Address,
     MalformedResponse,
@@ -286,11 +287,8 @@ class Client:
             answer = max(limits) * max(
                 [1, *(body[name] for name in ("n", "best_of") if isinstance(body.get(name), int))]
             )
-        return Usage(
-            tokens_in=prompt,
-            tokens_out=answer,
-            cost=(prompt * (config.price_in or 0.0) + answer * (config.price_out or 0.0)) / 1e6,
-        )
+        most = Usage(tokens_in=prompt, tokens_out=answer)
+        return replace(most, cost=cost_of(most, config) or 0.0)
 
     def _message(self, text: str) -> str:
         return f"endpoints.roles.{self.role}: {self.config.model!r} at {self.host} {one_line(text)}"
