@@ -4,12 +4,11 @@ Every reward and every vote passes through here. Two answers are the same exactl
 equality is reflexive, symmetric and transitive and a vote does not depend on the order of the samples. Grading against a
 reference accepts more.
 
-    extract.py      a text → its answer; boxes and formulas
-    normalise.py    an answer → cleaned text
+    extract.py      a text → its answer → cleaned text; boxes and formulas
     units.py        cleaned text → an exact fraction; the same without its unit, and the unit
     grammar.py      cleaned text → a tree
     keys.py         a tree → the key of its class; symbolic.py says what a value is, in the process of worker.py
-    equivalence.py  all of it in order: which answers are the same, remembered and persisted; pool.py holds the worker
+    equivalence.py  all of it in order: which answers are the same, remembered and persisted; it starts the worker
     grade.py        an answer against a reference, with what is accepted there and is no equivalence; or against conditions, without one
 """
 

@@ -19,14 +19,15 @@ from skill_ttrl.answers.extract import (
     Extraction,
     ExtractionRule,
     answer_text,
+    clean,
     find_answer,
     find_conclusion,
     last_formula,
+    plain,
     true_answer,
 )
 from skill_ttrl.answers.grammar import Tree
 from skill_ttrl.answers.keys import INFINITY
-from skill_ttrl.answers.normalise import clean, plain
 from skill_ttrl.answers.units import read_number, without_unit
 from skill_ttrl.types import content
 

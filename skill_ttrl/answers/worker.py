@@ -1,6 +1,6 @@
 """The process in which SymPy runs: `python -m skill_ttrl.answers.worker BYTES`. Trees in, keys out, one JSON object a line.
 
-It imports SymPy once and forks a child that does the work, and another when that one ends: `answers.pool` kills a child at its time limit, and
+It imports SymPy once and forks a child that does the work, and another when that one ends: `equivalence.Pool` kills a child at its time limit, and
 the next one is ready in milliseconds. A child's memory is limited by the system. POSIX only, as is the rest of the package.
 """
 
@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 import psutil
 
+from skill_ttrl.answers.equivalence import Judged
 from skill_ttrl.answers.grammar import Tree
 from skill_ttrl.answers.keys import Hard, Undecided, key_of
-from skill_ttrl.answers.pool import Judged
 
 _RECURSION = 3000
 

@@ -23,15 +23,15 @@ from torch import Tensor
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, answer_end, decode_texts, end_ids, open_thoughts
-from skill_ttrl.llm.hf.decoding import Decoding, KeptDecoding, KeptRows, takes_slot_masks
-from skill_ttrl.llm.hf.sampling import (
-    ChoiceTokens,
-    Draft,
-    Ids,
+from skill_ttrl.llm.hf.choices import ChoiceTokens, Draft, Ids, sample_choices
+from skill_ttrl.llm.hf.decoding import (
+    Decoding,
+    KeptDecoding,
+    KeptRows,
     row_uniforms,
-    sample_choices,
     sample_seeds,
     sample_token,
+    takes_slot_masks,
 )
 from skill_ttrl.types import Completion, FinishReason
 

@@ -16,10 +16,9 @@ import psutil
 import pytest
 
 from skill_ttrl.answers import canonical, equivalent, persist_cache, verdict
-from skill_ttrl.answers.equivalence import EquivalenceCache, EquivalenceResult
+from skill_ttrl.answers.equivalence import EquivalenceCache, EquivalenceResult, Judged, Pool
+from skill_ttrl.answers.extract import clean
 from skill_ttrl.answers.grammar import Tree, parse
-from skill_ttrl.answers.normalise import clean
-from skill_ttrl.answers.pool import Judged, Pool
 from skill_ttrl.errors import WorkerError
 
 SLOW = " + ".join(rf"\sin({n}x)\cos({n + 1}x)\tan({n}y)" for n in range(1, 12))

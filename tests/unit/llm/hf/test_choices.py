@@ -19,7 +19,7 @@ from skill_ttrl.agents.observations import WORDS, FormActions, Slot
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.hf import HFBackend, sample_seeds
-from skill_ttrl.llm.hf.sampling import SLOT, ChoiceTokens
+from skill_ttrl.llm.hf.choices import SLOT, ChoiceTokens
 from skill_ttrl.llm.models.builtin import build_entity_tokenizer
 
 CHOICES = ("go to 1", "go to 12", "go", "take 3 from 4", "take 3", "look")
