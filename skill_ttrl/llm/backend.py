@@ -64,6 +64,8 @@ class Request:
     Only for backends that say `limits_slots`."""
     max_new_tokens: int | None = None
     """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
+    tools: tuple[str, ...] = ()
+    """Schemas of the tools that the model may call, each as a JSON text `{"type": "function", "function": {...}}`."""
 
     def limit(self, sampling: Sampling) -> int:
         """Most tokens of a completion."""

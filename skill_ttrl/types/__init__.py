@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from skill_ttrl.types.skills import BankUpdate as BankUpdate
 from skill_ttrl.types.skills import Change as Change
@@ -32,7 +32,7 @@ T = TypeVar("T")
 FinishReason = Literal["stop", "length", "error"]
 StopReason = Literal["terminated", "truncated", "max_turns", "timeout", "no_answer", "error"]
 ActionStatus = Literal["valid", "repaired", "invalid"]
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,41 @@ class Task:
         return replace(self, ground_truth=None, labels=None)
 
 
+def _where_any() -> Any:
+    """Leaves a field out of files where it is empty, as in runs without tools."""
+    from pydantic import Field
+
+    return Field(exclude_if=lambda value: not value)
+
+
+ToolError = Literal["", "not_json", "no_tool", "bad_arguments", "failed", "timeout", "too_long"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool that a model wrote, and what came of it."""
+
+    name: str
+    arguments: str
+    """The JSON object as the model wrote it; with the error `not_json` the whole call as it was written."""
+    id: str = ""
+    """By which a remote model knows its result again; empty where the order says it."""
+    result: str | None = None
+    """Text that the model sees; None before the call is run."""
+    error: ToolError = ""
+    """What went wrong; empty: nothing. `too_long`: the result is cut."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation."""
 
     role: Role
     content: str
+    calls: tuple[ToolCall, ...] = ()
+    """Calls of tools at the end of an assistant's turn."""
+    call: ToolCall | None = None
+    """The call that a `tool` message answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +131,8 @@ class Completion:
     allowed: tuple[tuple[int, ...], ...] | None = None
     """Token ids that each token was drawn from, ascending, where `Request.choice` limited it; a forced token's is itself alone, with log-prob
     0. None: any token of the vocabulary. Log-probs are those of the distribution over these ids alone. Not written to files."""
+    calls: Annotated[tuple[ToolCall, ...] | None, _where_any()] = None
+    """Calls of tools that a server has parsed; `text` is then without them. None: they stand in the text."""
 
     @property
     def num_sampled_tokens(self) -> int:
@@ -144,6 +175,8 @@ class Step:
     """Result of parsing the action from the model's text (`agents.action_parser`); None if the whole text is the action."""
     parse_error: str = ""
     """Reason why the action is not `valid`; empty if it is."""
+    calls: Annotated[tuple[ToolCall, ...], _where_any()] = ()
+    """Calls of tools of this turn, with their results; where there are any, `action` is their text."""
     truncated_parts: Mapping[str, int] = field(default_factory=dict)
     """Counts of items that did not fit into the prompt: `turns` of the history, `observation_tokens`, `actions`, `skills`."""
 
