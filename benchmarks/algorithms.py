@@ -34,7 +34,7 @@ from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.train.defaults import load_checked
 from skill_ttrl.train.results import Evaluation
-from skill_ttrl.train.rules import check_run
+from skill_ttrl.train.rules import Rules
 
 CELLS = "cells.jsonl"
 
@@ -79,7 +79,7 @@ def check(options: argparse.Namespace) -> None:
         if name not in known and name != BASE:
             raise ConfigError(f"{' and '.join(options.recipes)} have no arm {name!r}.{did_you_mean(name, known)}")
     for (recipe, _), own in arms.items():
-        check_run(load_checked(recipe, [*RECIPES[recipe], *own, *options.settings]))
+        Rules(load_checked(recipe, [*RECIPES[recipe], *own, *options.settings])).check()
 
 
 def asked_cells(options: argparse.Namespace) -> list[Cell]:

@@ -35,7 +35,7 @@ from skill_ttrl.commands import train
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.llm.models.gguf import model_folder
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.train.tasks import training_tasks
+from skill_ttrl.train.tasks import ConfigTasks
 from skill_ttrl.voting import compute_voting_rewards
 
 
@@ -162,7 +162,7 @@ def cost_trl(model: str, output: Path, options: argparse.Namespace) -> Cost:
     ours = our_config(model, options)
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    tasks = training_tasks(ours, ours.train_source, SilentProgress())
+    tasks = ConfigTasks(ours).training()
     formatter, last_number = PromptFormatter.from_config(ours.agent), bool(ours.env.kwargs.get("last_number"))
     texts = [formatter.format_prompt(str(task.options["question"])) for task in tasks]
     plain = ours.model.chat_template == "none"

@@ -72,10 +72,9 @@ def run_or_check(
     text, where = read_config_text(found.source)
     if dry_run:
         from skill_ttrl.commands.dry_run import dry_run as check
-        from skill_ttrl.commands.train import check_place
 
-        checked = check(config, asks_ranks=found.asks_ranks)
-        checked.attempt(check_place, config, None if seeds else found.options.output, resume)
+        output = None if seeds else found.options.output
+        checked = check(config, output=output, resume=resume, asks_ranks=found.asks_ranks)
         show(checked, as_json, dry_run_view)
         if checked.exit_code:
             raise typer.Exit(checked.exit_code)
@@ -84,9 +83,9 @@ def run_or_check(
     if (config.runtime.nproc or 1) > 1 and not launched():
         from skill_ttrl.rl.parallel.launch import launch, this_command
         from skill_ttrl.runs.checkpoint import what_is_saved
-        from skill_ttrl.train.rules import check_run
+        from skill_ttrl.train.rules import Rules
 
-        check_run(config, asks_ranks=found.asks_ranks, begun=(folder / "checkpoints").is_dir())
+        Rules(config, asks_ranks=found.asks_ranks, begun=(folder / "checkpoints").is_dir()).check()
         ranks = config.runtime.nproc or 1
         raise typer.Exit(launch(this_command(), ranks, notice=notice, saved=lambda: what_is_saved(folder)))
     from skill_ttrl.commands.reports.inspect import seeds_inspection

@@ -130,8 +130,7 @@ def settings(rl: Mapping[str, Any]) -> RLConfig:
     """The settings of a toy's training, with the defaults that an algorithm brings where `rl` says nothing."""
     algorithm = dict(rl)
     plain = {key: value for key, value in PLAIN.items() if key not in algorithm}
-    config = with_algorithm_defaults(load_config({"phases": ["rl"], "rl": {**plain, **algorithm}}))
-    return config.rl
+    return with_algorithm_defaults(load_config({"phases": ["rl"], "rl": {**plain, **algorithm}}).rl)
 
 
 Rewards = Callable[[Group, random.Random], list[float]]

@@ -27,7 +27,7 @@ from skill_ttrl.commands.sampler import (
     sample_chunks,
     split_into_chunks,
 )
-from skill_ttrl.config import AgentConfig, CollectConfig, ScaleConfig, SkillTTRLConfig
+from skill_ttrl.config import AgentConfig, CollectConfig, EnvConfig, ScaleConfig, SkillTTRLConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.envs.lookup import refuse_split
@@ -46,7 +46,8 @@ from skill_ttrl.rollout.outcome import (
 )
 from skill_ttrl.runs.episode_logs import TrajectoryFile, lines_of, write_array
 from skill_ttrl.runs.folder import describe_environment
-from skill_ttrl.train.tasks import TaskSelection, Unit, training_selection
+from skill_ttrl.train.rules import Rules
+from skill_ttrl.train.tasks import ConfigTasks, TaskSelection, Unit
 from skill_ttrl.types import Group, Task, Trajectory, to_json
 
 _LISTING = {"action_order", "hidden_verbs", "actions", "action_parser", "max_turns"}
@@ -236,6 +237,8 @@ def run(
         raise ConfigError(
             f"--num-workers={jobs} sets processes on this machine. With scale.address={scale.address} set scale.workers instead."
         )
+    env = EnvConfig(id=selection.env, kwargs=dict(selection.kwargs))
+    Rules(SkillTTRLConfig(env=env, collect=CollectConfig(agent=agent), scale=scale), "collect").check()
     made, progress = selection.made(selection.kwargs), progress or SilentProgress()
     collection = Collection(made, agent, seed, output, progress, Exploration.of(explore))
     return _collect_scripted(collection, prompts, jobs, scale, timeout_s)
@@ -318,11 +321,12 @@ def run_policy(
     refuse_split({**env_kwargs(overrides, env_id), **selection.kwargs})
     found = resolve_target(source, overrides, config=config, use_bank=use_bank)
     selection = selection.made({**env_kwargs(overrides, env_id, found.config.env), **selection.kwargs})
+    playing = in_env(found, selection.env, selection.kwargs, overrides)
+    playing.check(use_bank=use_bank)
     usage = None if output is None else Path(f"{lines_of(Path(output))}.{USAGE}")
     with track_usage(usage, found.config.endpoints) as ledger, ledger.phase("collect"):
         own = found.config.seed if seed is None else seed
         collection = Collection(selection, found.name, own, output, progress)
-        playing = in_env(found, selection.env, selection.kwargs, overrides)
         collected = _collect_policy(playing, collection, greedy=greedy, chunk=chunk, use_bank=use_bank)
     for line in usage_lines(ledger.report()):
         progress.notice(line)
@@ -343,7 +347,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         SkillTTRLError: as for `run` and `run_policy`.
         Interrupted: a signal came; finished episodes are stored.
     """
-    asked, selection = config.collect, training_selection(config)
+    asked, selection = config.collect, ConfigTasks(config).selection()
     if find_scripted_agent(asked.agent, resolve_env(config.env.id)) is not None:
         collection = Collection(selection, asked.agent, config.seed, path, progress, exploration(asked))
         # More processes need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know.
@@ -354,8 +358,9 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
             "rollout.temperature for more variety."
         )
     found = resolve_target(asked.agent, config=None if is_trained(asked.agent) else config.model_dump(mode="json"))
-    collection = Collection(selection, found.name, config.seed, path, progress)
-    return _collect_policy(in_env(found, selection.env, selection.kwargs), collection)
+    playing = in_env(found, selection.env, selection.kwargs)
+    playing.check()
+    return _collect_policy(playing, Collection(selection, found.name, config.seed, path, progress))
 
 
 def exploration(asked: CollectConfig) -> Exploration:

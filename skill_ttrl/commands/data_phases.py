@@ -6,25 +6,20 @@ Neither needs weights that learn, so they come before the policy is made: the bu
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from skill_ttrl.commands.collect import collect_into
 from skill_ttrl.commands.distill import distill_into, read_with_progress
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.data.episodes import Files, names_of, paths_of, read_episodes
+from skill_ttrl.data.episodes import paths_of
 from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.llm.openai.ledger import AGAIN, SAME, Ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.train.run_bank import NoBank, RunBank, models_of
-from skill_ttrl.train.tasks import (
-    foreign_splits,
-    leaked,
-    refuse_leak,
-    seen_tasks,
-    source_tasks,
-)
+from skill_ttrl.train.tasks import ConfigTasks
 
 COLLECTED = "collected.jsonl"
 """The episodes that a run has collected, in its folder; those of further `collect.data` are in `collected-2.jsonl` and so on."""
@@ -59,54 +54,39 @@ def gather(config: SkillTTRLConfig, bank: RunBank | NoBank, ledger: Ledger, prog
     """
     files = config.demonstrations.trajectories
     spent: dict[str, float] = {}
-    if "distill" in config.phases and "collect" not in config.phases and files is not None:
-        refuse_episodes(config, files)
     if "collect" in config.phases:
         assert files is not None  # see `with_collected`
         began = time.perf_counter()
-        with ledger.phase("collect"):
+        with ledger.phase("collect"), _resumed_by_the_run():
             each = [{"data": data} for data in config.collect.data or ()] or [{}]
             for path, own in zip(paths_of(files), each, strict=True):
-                kwargs = {**config.env.kwargs, **own}
-                env = config.env.model_copy(update={"kwargs": kwargs})
-                _collect(path, config.model_copy(update={"env": env}), progress)
+                env = config.env.model_copy(update={"kwargs": {**config.env.kwargs, **own}})
+                collect_into(path, config.model_copy(update={"env": env}), progress)
         spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases:
         assert files is not None  # a rule
         assert isinstance(bank, RunBank)  # the config's own check
+        if "collect" not in config.phases:
+            ConfigTasks(config).refuse_episodes(files)
         began = time.perf_counter()
         with ledger.phase("distill"):
-            _distill(files, config, bank, progress)
+            episodes = read_with_progress(files, progress, progress)
+            try:
+                found = distill_into(bank.bank, episodes, config, models_of(config), progress)
+            except EndpointError as error:
+                ways = "the same command with --resume auto asks the teacher again; skills.on_failure=skip or heuristic continues without it"
+                raise EndpointError(f"{error} The episodes are saved: {ways}.", error.kind) from None
+        played = sum(count for counts in found.episodes.values() for count in counts.values())
+        progress.notice(f"Distilled {len(found.skills)} skills from {played:,} episodes ({found.teacher}).")
         spent["distill"] = time.perf_counter() - began
     return spent
 
 
-def _distill(files: Files, config: SkillTTRLConfig, bank: RunBank, progress: Progress) -> None:
-    episodes = read_with_progress(files, progress, progress)
+@contextmanager
+def _resumed_by_the_run() -> Iterator[None]:
+    """Adapt messages about an early end to a run: the command `collect` resumes by itself, a run needs `--resume auto`."""
     try:
-        found = distill_into(bank.bank, episodes, config, models_of(config), progress)
-    except EndpointError as error:
-        ways = "the same command with --resume auto asks the teacher again; skills.on_failure=skip or heuristic continues without it"
-        raise EndpointError(f"{error} The episodes are saved: {ways}.", error.kind) from None
-    played = sum(count for counts in found.episodes.values() for count in counts.values())
-    progress.notice(f"Distilled {len(found.skills)} skills from {played:,} episodes ({found.teacher}).")
-
-
-def refuse_episodes(config: SkillTTRLConfig, files: Files) -> None:
-    """Raise `DataError` where skills would come from episodes of held-out tasks."""
-    what = f"demonstrations.trajectories ({names_of(files)})"
-    refuse_leak(foreign_splits(read_episodes(files), config.training_splits, what))
-    if config.data.eval is None and config.data.train is not None:  # it is measured on its training tasks
-        return
-    measured = source_tasks(config, config.eval_source, config.evaluation_split, config.env.eval_tasks)
-    seen = seen_tasks(episode.task for episode in read_episodes(files))
-    refuse_leak(leaked(config, measured, seen, what))
-
-
-def _collect(path: Path, config: SkillTTRLConfig, progress: Progress) -> None:
-    """Collect, and adapt messages about an early end to a run: the command `collect` resumes by itself, a run needs `--resume auto`."""
-    try:
-        collect_into(path, config, progress)
+        yield
     except Interrupted as leaving:
         raise Interrupted(str(leaving).replace(SAME, RESUME), leaving.exit_code - 128) from None
     except BudgetError as error:

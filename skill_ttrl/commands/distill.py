@@ -28,6 +28,7 @@ from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import SOURCE, Case, CaseCollector, TeacherResult
 from skill_ttrl.storage.files import remove_unfinished, unfinished, wrap_os_errors
 from skill_ttrl.train.bank_changes import TestChange, outcome_record, verdict
+from skill_ttrl.train.rules import Rules
 from skill_ttrl.train.run_bank import models_of
 from skill_ttrl.train.tasks import ForeignSplits, refuse_leak
 from skill_ttrl.types import Skill, Trajectory
@@ -181,6 +182,7 @@ def run(
     config, progress = config or SkillTTRLConfig(), progress or SilentProgress()
     if teacher is not None:
         config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
+    Rules(config, "distill").check()
     source, folder = Path(trajectories), Path(bank)
     _check_place(folder, merge)
     paid = Path(f"{folder.absolute()}.usage.jsonl")

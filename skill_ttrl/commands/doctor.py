@@ -100,12 +100,13 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> tuple[Any, st
 
 def host_checks(config: SkillTTRLConfig) -> list[Check]:
     """A check of each host that a run of `config` would send requests to."""
-    from skill_ttrl.train.rules import roles_used
+    from skill_ttrl.train.rules import Rules
 
     checks: list[Check] = []
     if config.rollout.backend == "vllm" and config.vllm.mode == "server":
-        checks += [_server(config, address) for address in config.vllm.servers or ()]
-    for role in sorted(roles_used(config)):
+        needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+        checks += [_server(address, needed) for address in config.vllm.servers]
+    for role in sorted(Rules(config).roles):
         endpoint = config.endpoints.of(role)
         if endpoint is not None:  # one that is missing is found by `check_models`
             checks += tried(f"endpoint {role}", partial(_endpoint, endpoint, role))
@@ -119,12 +120,11 @@ def _models(address: str, headers: Mapping[str, str]) -> tuple[list[dict[str, An
     return [each for each in data if isinstance(each, dict)] if isinstance(data, list) else [], problem
 
 
-def _server(config: SkillTTRLConfig, address: str) -> Check:
+def _server(address: str, needed: int) -> Check:
     from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
 
     models, problem = _models(f"{address}/v1/models", key_headers(address))
     lengths = [each["max_model_len"] for each in models if isinstance(each.get("max_model_len"), int)]
-    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
     found, advice = f"ready for {max(lengths, default=0)} tokens", ""
     if problem or not lengths:
         found = problem or "it lists no model with a length, so it is no vLLM server"
@@ -241,23 +241,22 @@ class Diagnosis:
 def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     """Check this installation and machine, and what `config` needs of it. Problems are returned, never raised."""
     checks = check_machine()
-    if config is not None:
-        checks += tried("hosts", lambda: host_checks(config))
-        checks += tried("config", lambda: _run_checks(config))
-    return Diagnosis(checks)
+    if config is None:
+        return Diagnosis(checks)
 
+    def run_checks() -> list[Check]:
+        from skill_ttrl.commands.dry_run import dry_run
 
-def _run_checks(config: SkillTTRLConfig) -> list[Check]:
-    """Findings of a dry run."""
-    from skill_ttrl.commands.dry_run import dry_run
+        found = dry_run(config, measures=True, hosts=False)
+        return [
+            Check("tasks", "ok", found.tasks),
+            *([Check("model", "ok", found.model)] if found.model else []),
+            *(Check("note", "warn", text) for text in found.notes),
+            *(Check("config", "fail", text) for text in found.obstacles),
+        ]
 
-    found = dry_run(config, measures=True, hosts=False)
-    return [
-        Check("tasks", "ok", found.tasks),
-        *([Check("model", "ok", found.model)] if found.model else []),
-        *(Check("note", "warn", text) for text in found.notes),
-        *(Check("config", "fail", text) for text in found.obstacles),
-    ]
+    checks += tried("hosts", lambda: host_checks(config))
+    return Diagnosis(checks + tried("config", run_checks))
 
 
 def _packages() -> list[Check]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
-from skill_ttrl.commands.data_phases import refuse_episodes
 from skill_ttrl.commands.doctor import host_checks
+from skill_ttrl.commands.train import reused_baseline
 from skill_ttrl.config import ModelConfig, SkillTTRLConfig, Source
 from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
@@ -16,19 +17,13 @@ from skill_ttrl.errors import ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.load import count_parameters, load_model_config
 from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.train.build import make_envs
 from skill_ttrl.train.defaults import with_defaults
 from skill_ttrl.train.encode import refuse_unanswered
-from skill_ttrl.train.rules import combined, refusals, task_refusals
-from skill_ttrl.train.tasks import (
-    demonstration_leaks,
-    foreign_splits,
-    leaks,
-    refuse_leak,
-    seen_prompts,
-    seen_tasks,
-    source_tasks,
-)
+from skill_ttrl.train.open_run import Resume
+from skill_ttrl.train.rules import Rules, combined
+from skill_ttrl.train.tasks import ConfigTasks, foreign_splits, refuse_leak, seen_prompts, seen_tasks
 from skill_ttrl.types import Task, derive_seed
 
 T = TypeVar("T")
@@ -85,30 +80,44 @@ class DryRun:
             return None
 
 
-def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool = False, hosts: bool = True) -> DryRun:
+def dry_run(
+    config: SkillTTRLConfig,
+    *,
+    output: Path | None = None,
+    resume: Resume | None = None,
+    asks_ranks: bool = False,
+    measures: bool = False,
+    hosts: bool = True,
+) -> DryRun:
     """Apply the rules of a run of `config`, and state its sizes.
 
     Args:
         config: The config as given.
-        asks_ranks: The command line says how many ranks (`rules.refusals`).
+        output: The folder of the run; None: it is not looked at.
+        resume: As for `commands.train.run`.
+        asks_ranks: The command line says how many ranks (`Rules.asks_ranks`).
         measures: The config may be one that only measures, with a policy that is not loaded here.
         hosts: Also ask the hosts that the config names whether they are there.
     """
-    found, trains = DryRun(config.name), not (measures and backend_facts(config).remote)
-    refused = [*refusals(config, trains=trains, asks_ranks=asks_ranks)]
+    found, remote = DryRun(config.name), backend_facts(config).remote
+    refused = [*Rules(config, "sample" if measures and remote else "train", asks_ranks).refusals()]
     for error in refused:
         found.refuse(error)
     if (whole := combined(refused)) is not None:
         found.exit_code = whole.exit_code
     with suppress(SkillTTRLError):  # which is among the obstacles
         config = with_defaults(config)
-        _check_tasks(config, found)
-        if not backend_facts(config).remote:
+        _Tasks(config, found).check()
+        if not remote:
             found.model = found.attempt(_model_size, config.model) or ""
         for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
                 found.refuse(EndpointError(f"{check.name}: {check.found}. {check.advice}".rstrip()))
-    found.phases = [_phase(name, config, found) for name in (*config.phases, "evaluate")]
+        if output is None or not (output / "checkpoints").is_dir():
+            found.attempt(reused_baseline, config)
+    if output is not None and (resume is None or not RunFolder.exists(output)):
+        found.attempt(RunFolder.check_new, output)
+    found.phases = [_Tasks(config, found).phase(name) for name in (*config.phases, "evaluate")]
     return found
 
 
@@ -120,63 +129,6 @@ def _model_size(model: ModelConfig) -> str:
         f"{model.path}, {parameters:,} parameters, {trainable:,} of them trainable: weights, gradients and optimizer take up to "
         f"{size:.2g} GB; activations and the sampler come on top"
     )
-
-
-def _phase(name: str, config: SkillTTRLConfig, found: DryRun) -> PhaseSize:
-    rl, sft, own, tasks = config.rl, config.sft, config.dagger, found.train_tasks
-    if name == "collect":
-        count = config.collect.episodes or (tasks or 0) * config.collect.rollouts_per_task
-        return PhaseSize(name, prompts=tasks, samples=count * len(config.collect.data or [None]) or None)
-    if name == "sft":
-        batch = sft.batch_size if sft.batch_tokens is None else None
-        return PhaseSize(name, sft.steps, batch, batch and sft.steps * batch)
-    if name == "dagger":
-        return PhaseSize(name, sum(own.round_steps), own.episodes, own.rounds * own.episodes)
-    if name in ("rl", "vote_sft"):
-        samples = rl.steps * rl.prompts_per_step * config.rollout.n_votes_per_prompt
-        return PhaseSize(name, rl.steps, rl.prompts_per_step, samples)
-    if name == "evaluate" and found.evaluated_tasks:
-        each = config.eval.samples * (1 + len(config.eval.extra_temperatures)) + config.eval.greedy
-        return PhaseSize(name, prompts=found.evaluated_tasks, samples=found.evaluated_tasks * each)
-    return PhaseSize(name)
-
-
-def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
-    """Check the tasks that are trained and evaluated on, and the environment with the first of them."""
-    data, env, held_out = config.data, config.env, config.data.held_out
-    split = env.train_split if data.train is None else "train"
-    train = evaluated = found.attempt(_tasks, config, config.train_source, split, env.train_tasks, found)
-    if held_out:
-        evaluated = found.attempt(_tasks, config, config.eval_source, config.evaluation_split, env.eval_tasks, found)
-    found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
-    known = [*(train or ()), *(evaluated or ())]
-    envs = found.attempt(make_envs, config, known) if known else None
-    for error in task_refusals(config, train, envs):
-        found.refuse(error)
-    if envs is not None:
-        envs.close()
-    if evaluated is None:
-        return
-    if held_out and train is not None:
-        found.notes += found.attempt(leaks, config, train, evaluated) or []
-    found.notes += found.attempt(_imitated, config, evaluated, transductive=not held_out) or []
-
-
-def _tasks(
-    config: SkillTTRLConfig, source: Source | None, split: str, limit: int | None, found: DryRun
-) -> list[Task] | None:
-    """The tasks as the run would take them; None where that takes long, which is noted."""
-    if source is not None and source.path.startswith("hf:"):
-        found.notes.append(f"the number of tasks in {source.path} is not known before it is fetched")
-        return None
-    try:
-        return source_tasks(config, source, split, limit, AtOnce())
-    except TakesLongError as slow:
-        if limit is None:
-            found.notes.append(
-                f"the number of tasks of {config.env.id} in the split {split} is not known: {slow} first"
-            )
-        return None
 
 
 class TakesLongError(SkillTTRLError):
@@ -191,24 +143,88 @@ class AtOnce(SilentProgress):
         raise TakesLongError(f"{total:,} {unit}s would have to be read or made")
 
 
-def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: bool) -> list[str]:
-    """Lines the run would report on demonstrations of tasks that it is measured on."""
-    data, notes = config.demonstration_source, list[str]()
-    if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories:
-        refuse_episodes(config, config.demonstrations.trajectories)
-    if not config.imitates or (data is not None and data.path.startswith("hf:")):
-        return notes
-    if data is not None:
-        shown = load_demonstrations(data, seed=derive_seed(config.seed, "demonstrations"))
-        refuse_unanswered(config.env, data, shown)
-        seen, what = seen_prompts(each.prompt for each in shown), f"sft.data ({data.path})"
-    elif "collect" in config.phases:  # its episodes are of training tasks
-        return notes
-    else:
-        files = config.demonstrations.trajectories
-        if files is None:  # a rule
-            return notes
-        what = f"demonstrations.trajectories ({names_of(files)})"
-        refuse_leak(foreign_splits(read_episodes(files), config.training_splits, what))
-        seen = seen_tasks(episode.task for episode in read_episodes(files))
-    return notes + demonstration_leaks(config, evaluated, seen, what, transductive=transductive)
+@dataclass(frozen=True)
+class _Tasks:
+    """The tasks of a run, and the sizes of its phases."""
+
+    config: SkillTTRLConfig
+    found: DryRun
+
+    def phase(self, name: str) -> PhaseSize:
+        config, tasks, measured = self.config, self.found.train_tasks, self.found.evaluated_tasks
+        rl, sft, own = config.rl, config.sft, config.dagger
+        if name == "collect":
+            count = config.collect.episodes or (tasks or 0) * config.collect.rollouts_per_task
+            return PhaseSize(name, prompts=tasks, samples=count * len(config.collect.data or [None]) or None)
+        if name == "sft":
+            batch = sft.batch_size if sft.batch_tokens is None else None
+            return PhaseSize(name, sft.steps, batch, batch and sft.steps * batch)
+        if name == "dagger":
+            return PhaseSize(name, sum(own.round_steps), own.episodes, own.rounds * own.episodes)
+        if name in ("rl", "vote_sft"):
+            samples = rl.steps * rl.prompts_per_step * config.rollout.n_votes_per_prompt
+            return PhaseSize(name, rl.steps, rl.prompts_per_step, samples)
+        if name == "evaluate" and measured:
+            each = config.eval.samples * (1 + len(config.eval.extra_temperatures)) + config.eval.greedy
+            return PhaseSize(name, prompts=measured, samples=measured * each)
+        return PhaseSize(name)
+
+    def check(self) -> None:
+        """Check the tasks that are trained and evaluated on, and the environment with the first of them."""
+        config, found, data = self.config, self.found, self.config.data
+        tasks = ConfigTasks(config, AtOnce())
+        split = config.env.train_split if data.train is None else "train"
+        train = evaluated = found.attempt(
+            self._count, tasks.training, config.train_source, split, config.env.train_tasks
+        )
+        if data.held_out:
+            place = (config.eval_source, config.evaluation_split, config.env.eval_tasks)
+            evaluated = found.attempt(self._count, tasks.evaluated, *place)
+        found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
+        known = [*(train or ()), *(evaluated or ())]
+        envs = found.attempt(make_envs, config.env, config.agent.max_turns, known) if known else None
+        for error in Rules(config).of_tasks(train, envs):
+            found.refuse(error)
+        if envs is not None:
+            envs.close()
+        if evaluated is None:
+            return
+        if data.held_out and train is not None:
+            found.notes += found.attempt(tasks.leaks, train, evaluated) or []
+        found.notes += found.attempt(self._imitated, evaluated) or []
+
+    def _count(
+        self, read: Callable[[], list[Task]], source: Source | None, split: str, limit: int | None
+    ) -> list[Task] | None:
+        """The tasks as the run would take them; None where that takes long, which is noted."""
+        if source is not None and source.path.startswith("hf:"):
+            self.found.notes.append(f"the number of tasks in {source.path} is not known before it is fetched")
+            return None
+        try:
+            return read()
+        except TakesLongError as slow:
+            if limit is None:
+                self.found.notes.append(
+                    f"the number of tasks of {self.config.env.id} in the split {split} is not known: {slow} first"
+                )
+            return None
+
+    def _imitated(self, evaluated: list[Task]) -> list[str]:
+        """Lines the run would report on demonstrations of tasks that it is measured on."""
+        config, data, files = self.config, self.config.demonstration_source, self.config.demonstrations.trajectories
+        tasks = ConfigTasks(config)
+        if "distill" in config.phases and "collect" not in config.phases and files:
+            tasks.refuse_episodes(files)
+        if not config.imitates or (data is not None and data.path.startswith("hf:")):
+            return []
+        if data is not None:
+            shown = load_demonstrations(data, seed=derive_seed(config.seed, "demonstrations"))
+            refuse_unanswered(config.env, data, shown)
+            seen, what = seen_prompts(each.prompt for each in shown), f"sft.data ({data.path})"
+        elif "collect" in config.phases or files is None:  # its episodes are of training tasks; or a rule refuses it
+            return []
+        else:
+            what = f"demonstrations.trajectories ({names_of(files)})"
+            refuse_leak(foreign_splits(read_episodes(files), config.training_splits, what))
+            seen = seen_tasks(episode.task for episode in read_episodes(files))
+        return tasks.demonstration_leaks(evaluated, seen, what, transductive=not config.data.held_out)

@@ -28,7 +28,7 @@ from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, tel
 from skill_ttrl.rollout.outcome import TaskSamples
 from skill_ttrl.train.measure import evaluate_samples, evaluation_draws
 from skill_ttrl.train.results import EVALUATION, Evaluation
-from skill_ttrl.train.tasks import set_names
+from skill_ttrl.train.tasks import ConfigTasks
 from skill_ttrl.types import Task, to_json
 
 
@@ -202,7 +202,7 @@ def _evaluations(subject: EvalTarget, source: str, samples: DrawnSamples) -> lis
             part,
             label=subject.name,
             config=subject.config.eval,
-            source=source or set_names(subject.config)[1],
+            source=source or ConfigTasks(subject.config).names[1],
             transductive=side,
             controls=samples.controls.of(part),
         )

@@ -31,6 +31,7 @@ from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import bank_unchanged
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.train.bank_changes import TestChange, outcome_record, verdict
+from skill_ttrl.train.rules import Rules
 from skill_ttrl.train.run_bank import models_of
 from skill_ttrl.train.tasks import foreign_splits, refuse_leak
 from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, first_problem, from_json
@@ -186,6 +187,7 @@ def run(
         EndpointError, BudgetError: a language model gave no usable answer, or its budget is spent. Nothing was merged.
     """
     config = config or SkillTTRLConfig()
+    Rules(config, "merge").check()
     skills, notes = config.skills or SkillsConfig(), list[str]()
     merge = partial(merge_groups, skills=skills, merger=make_merger(skills.merger, models=models_of(config)))
     samples = read_samples(Path(source), notes)

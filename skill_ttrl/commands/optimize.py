@@ -51,7 +51,7 @@ from skill_ttrl.train.build import build_for_eval
 from skill_ttrl.train.defaults import load_checked, with_env_defaults
 from skill_ttrl.train.document_rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, true_answer
 from skill_ttrl.train.run import RolloutWorker
-from skill_ttrl.train.tasks import pinned_source, source_tasks, task_content, training_tasks
+from skill_ttrl.train.tasks import ConfigTasks, pinned_source, task_content
 from skill_ttrl.types import Task, derive_seed
 
 PHASE = "optimize"
@@ -129,6 +129,8 @@ def prepare(
     asked.document, config.agent.document = asked.document or config.agent.document, None
     check_optimizer(asked.optimizer)
     place_of(config)
+    target = replace(target, config=config)
+    target.check(use_bank=asked.place == "bank")
     try:
         first = "" if asked.document is None else read_document(asked.document)
     except DocumentError as error:
@@ -137,7 +139,7 @@ def prepare(
     check_answers(tasks)
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
     check(OptimizeTask(items[TRAIN], items[SELECTION], items[TEST], config.env.id))
-    return Prepared(config, replace(target, config=config), tasks, first, text)
+    return Prepared(config, target, tasks, first, text)
 
 
 def optimize_run(
@@ -464,13 +466,14 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
         )
     if asked.test_tasks and data.eval is not None:
         raise ConfigError("optimize.test_tasks and data.eval both name test tasks: set only one.")
-    train = training_tasks(config, pinned_source(config.train_source), progress)
+    named = ConfigTasks(config, progress)
+    train = named.training(pinned=True)
     if asked.test_tasks:
         train, test = hold_out(train, asked.test_tasks, derive_seed(config.seed, TEST), TEST)
     elif asked.test_tasks is None and data.eval is not None:
-        test = source_tasks(config, pinned_source(config.eval_source), TEST, None, progress)
+        test = named.read(pinned_source(config.eval_source), TEST)
     elif asked.test_tasks is None and data.train is None:
-        test = source_tasks(config, None, config.env.eval_split, config.env.eval_tasks, progress)
+        test = named.read(None, config.env.eval_split, config.env.eval_tasks)
     elif asked.test_tasks is None:
         progress.notice(
             "Without data.eval nothing is tested at the end, and the selection score of the best document is optimistic."
@@ -479,7 +482,7 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
         source = data.source(own.data)
         if source is not None:
             source.split = own.split
-        selection = source_tasks(config, pinned_source(source), own.split or SELECTION, None, progress)
+        selection = named.read(pinned_source(source), own.split or SELECTION)
     else:
         train, selection = hold_out(train, own.tasks, derive_seed(config.seed, SELECTION), SELECTION)
     return told_apart({TRAIN: train, SELECTION: selection, TEST: test})

@@ -40,9 +40,9 @@ from skill_ttrl.train.bank_changes import BankGate, TestChange
 from skill_ttrl.train.build import build_for_eval
 from skill_ttrl.train.defaults import with_env_defaults
 from skill_ttrl.train.policy import PolicyBundle, build_policy
-from skill_ttrl.train.rules import check_graded, check_run
+from skill_ttrl.train.rules import check_graded
 from skill_ttrl.train.run_bank import NoBank, RunBank
-from skill_ttrl.train.tasks import own_training_tasks, source_tasks, split_tasks
+from skill_ttrl.train.tasks import ConfigTasks, split_tasks
 from skill_ttrl.types import Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import majority_vote
 from skill_ttrl.voting.rewards import as_reward
@@ -148,7 +148,7 @@ def load_policy(trained: EvalTarget, use_bank: bool = True) -> Iterator[PolicyBu
         trained: which policy.
         use_bank: False leaves its skill bank out; so does `skills.enabled: false`.
     """
-    check_run(trained.config, trains=False)
+    trained.check(use_bank=use_bank)
     parts = build_policy(trained.config, weights=trained.weights)
     agent = parts.agent
     bank: RunBank | NoBank = NoBank()
@@ -361,6 +361,7 @@ def open_gate(
             "the section, e.g. --gate-set skills.embedder=hash."
         )
     gate = skills.gate or GateConfig()
+    target.check()
     with ExitStack() as stack:
         chosen = _tasks(target, gate)
         worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, progress, weights=target.weights)
@@ -380,8 +381,8 @@ def _tasks(target: EvalTarget, gate: GateConfig) -> list[Task]:
     """The tasks that a run of this config holds out for its gate."""
     config = target.config
     if gate.data is None:
-        return split_tasks(own_training_tasks(config), gate.tasks, config.seed)[1]
-    return source_tasks(config, config.data.source(gate.data), "train")[: gate.tasks]
+        return split_tasks(ConfigTasks(config).training(pinned=True), gate.tasks, config.seed)[1]
+    return ConfigTasks(config).read(config.data.source(gate.data), "train")[: gate.tasks]
 
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}

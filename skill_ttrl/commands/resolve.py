@@ -25,15 +25,15 @@ from skill_ttrl.skills.embedders import with_endpoint
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.train.defaults import load_checked, with_env_defaults
 from skill_ttrl.train.open_run import bank_in_memory, bank_version, read_run_bank
+from skill_ttrl.train.rules import Rules
 from skill_ttrl.train.run_bank import NoBank, RunBank
 from skill_ttrl.train.tasks import (
     FOLDER_DIGEST,
+    ConfigTasks,
     Seen,
     folder_digest,
-    own_training_tasks,
     pin_policy,
     pinned_source,
-    seen_by_run,
 )
 
 SAMPLE_FILES = (".json", ".jsonl", ".parquet")
@@ -85,9 +85,18 @@ class EvalTarget:
     note: str = ""
     """Settings that were chosen for the model (`with_fitting`); empty: none were."""
 
+    def check(self, *, use_bank: bool = True) -> None:
+        """Ask the rules on what samples, before anything is sampled, paid for or written; `use_bank`: with its skill bank.
+
+        Raises:
+            SkillTTRLError: it cannot be sampled.
+        """
+        config = self.config if use_bank else self.config.model_copy(update={"skills": None})
+        Rules(config, "sample", begun=self.run is not None).check()
+
     def bank(self) -> RunBank | NoBank:
         """The skill bank, open for reading: a run's as it was at the checkpoint, unless `skills.bank` is not what the run began with."""
-        skills = with_endpoint(self.config)
+        skills = with_endpoint(self.config.skills, self.config.endpoints)
         if self.run is not None and self.weights is not None:
             began = load_config(self.run / "config.yaml", trust=True).skills
             if skills is None or (began is not None and skills.bank == began.bank):
@@ -135,7 +144,7 @@ class EvalTarget:
         if self.run is None:
             return None, "the training data of a plain model are not known"
         try:
-            return seen_by_run(load_config(self.run / "config.yaml"), own_training_tasks), ""
+            return ConfigTasks.of_run(self.run).learned_from(), ""
         except (DataError, EnvError, TrustError) as error:
             return None, f"the run's training data can no longer be read ({error})"
 

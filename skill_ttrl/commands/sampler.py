@@ -42,11 +42,10 @@ from skill_ttrl.scale.cluster import open_pool
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.train.build import build_for_eval, make_envs
 from skill_ttrl.train.measure import Controls, applies, correctness, join, play_controls
-from skill_ttrl.train.rollout_workers import Sampled, worker_config
-from skill_ttrl.train.rules import check_shared_policy
+from skill_ttrl.train.rollout_workers import Sampled
 from skill_ttrl.train.run import OnRolloutEnd, ignore
 from skill_ttrl.train.run_bank import NoBank
-from skill_ttrl.train.tasks import FirstWords, source_tasks
+from skill_ttrl.train.tasks import ConfigTasks, FirstWords
 from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json, to_json
 from skill_ttrl.workers import Pool, ProcessCrew
 
@@ -295,17 +294,12 @@ class PolicySetup:
     """Local paths that it is loaded from."""
 
     def on_workers(self) -> PolicySetup:
-        """The same for a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null.
-
-        Raises:
-            ConfigError: such a policy is not sampled by workers.
-        """
+        """The same for a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null."""
         target, config = self.target, self.target.config
-        check_shared_policy(config)
         bank = config.skills.bank if self.use_bank and config.skills is not None else None
         named = (Path(each) for each in (target.weights, target.run, config.model.path, bank) if each is not None)
         needs = tuple(path.absolute() for path in named if path.exists())
-        return replace(self, target=replace(target, config=worker_config(config)), needs=needs)
+        return replace(self, target=replace(target, config=config.for_worker()), needs=needs)
 
     @contextmanager
     def open(self, progress: Progress) -> Iterator[LocalSampler]:
@@ -355,7 +349,9 @@ class PolicySetup:
                 raise RunFolderError(
                     f"{path} does not exist. Workers read the policy and its bank from the same path: use a folder that all nodes share."
                 )
-        make_envs(config, [task for tasks in self.problems.values() for task in tasks]).close()
+        make_envs(
+            config.env, config.agent.max_turns, [task for tasks in self.problems.values() for task in tasks]
+        ).close()
 
 
 Sampler = LocalSampler | WorkerSampler
@@ -413,6 +409,7 @@ def draw_samples(
         BudgetError: the budget is spent; as above.
     """
     config, folder = subject.config, None
+    subject.check(use_bank=use_bank)
     if subject.note:
         progress.notice(subject.note)
     with ExitStack() as stack:
@@ -422,7 +419,7 @@ def draw_samples(
             stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
         ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, config.endpoints))
         stack.enter_context(ledger.phase(phase))
-        tasks = {each.name: source_tasks(config, each.source, each.split, each.limit) for each in problems}
+        tasks = {each.name: ConfigTasks(config).read(each.source, each.split, each.limit) for each in problems}
         known, why = _known(subject, tasks)
         played = _kept_controls(folder, config.eval, tasks) if controls else Controls()
         if folder is not None and folder.complete and played is not None:
@@ -565,7 +562,7 @@ def _known(subject: EvalTarget, tasks: Mapping[str, Sequence[Task]]) -> tuple[di
     seen, why = subject.trained_on()
     if seen is None:
         return None, why
-    with closing(FirstWords(subject.config)) as first:
+    with closing(FirstWords(subject.config.env, subject.config.seed)) as first:
         return {(name, task.id): seen.holds(task, first) for name, own in tasks.items() for task in own}, ""
 
 

@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import skill_ttrl
-from skill_ttrl.config import BUILTIN, SkillTTRLConfig, load_config
+from skill_ttrl.config import BUILTIN, load_config
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.gguf import model_folder
 from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_localhost, key_file
@@ -73,15 +72,6 @@ def plan(
         raise ConfigError(f"{python!r} is not an executable Python interpreter. Set --python to the path of one.")
     _check_free(host, port)
     config = load_config({} if recipe is None else recipe, overrides)
-    options = _options(config, planned_lengths=recipe is not None)
-    path = policy or config.model.path
-    model = find_model(str(_written(config, output)) if path == BUILTIN else model_folder(path))
-    options |= {"model": model, "revision": None if policy else config.model.revision, "host": host, "port": port}
-    return python, str(LAUNCHER), json.dumps(options | {"parent": os.getpid()})
-
-
-def _options(config: SkillTTRLConfig, *, planned_lengths: bool) -> dict[str, Any]:
-    """The section `vllm` as the launcher reads it; with `planned_lengths` sequences are as long as the config's limits add up to."""
     from skill_ttrl.llm.models.load import load_model_config
     from skill_ttrl.llm.vllm.checks import engine_length
     from skill_ttrl.llm.vllm.servers import weight_transfer_dir
@@ -89,12 +79,23 @@ def _options(config: SkillTTRLConfig, *, planned_lengths: bool) -> dict[str, Any
     vllm = config.vllm
     options = vllm.model_dump() | {"dtype": DTYPES.get(config.runtime.precision, "auto")}
     options["weight_transfer_dir"] = str(weight_transfer_dir(vllm.weight_transfer_dir))
-    if planned_lengths:
+    if recipe is not None:  # sequences are as long as the config's limits add up to
         positions = getattr(load_model_config(config.model), "max_position_embeddings", None)
         options["max_model_len"] = engine_length(config, positions)
     if "gpu_memory_utilization" not in vllm.model_fields_set:
         options["gpu_memory_utilization"] = GPU_MEMORY
-    return options
+    path = policy or config.model.path
+    if path == BUILTIN:  # as a run of this recipe would begin with it
+        from skill_ttrl.llm.models.load import save_model
+        from skill_ttrl.train.policy import PolicyLoader
+
+        loaded = PolicyLoader(config).load()
+        with wrap_os_errors("write", output):
+            output.mkdir(parents=True, exist_ok=True)
+            save_model(loaded.model, loaded.tokenizer, output)
+    model = find_model(str(output) if path == BUILTIN else model_folder(path))
+    options |= {"model": model, "revision": None if policy else config.model.revision, "host": host, "port": port}
+    return python, str(LAUNCHER), json.dumps(options | {"parent": os.getpid()})
 
 
 def run(command: Sequence[str], host: str, port: int, notice: Callable[[str], None]) -> None:
@@ -175,16 +176,3 @@ def _check_free(host: str, port: int) -> None:
                 f"Port {port} of {host} is not available: {error.strerror}. Nothing was started. Choose another "
                 "with --port, or stop the program that uses it."
             ) from None
-
-
-def _written(config: SkillTTRLConfig, folder: Path) -> Path:
-    """The built-in model as a run of this recipe would begin with it."""
-    from skill_ttrl.llm.models.load import save_model
-    from skill_ttrl.rl.device import make_accelerator
-    from skill_ttrl.train.policy import load_policy
-
-    loaded = load_policy(config, make_accelerator(config.runtime), None)
-    with wrap_os_errors("write", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(loaded.model, loaded.tokenizer, folder)
-    return folder

@@ -41,7 +41,7 @@ from skill_ttrl.train.open_run import Resume, discard_bank, open_folder, open_ru
 from skill_ttrl.train.results import Evaluation
 from skill_ttrl.train.rl import reinforce
 from skill_ttrl.train.rollout_workers import on_cluster
-from skill_ttrl.train.rules import check_run, learning_phases, uncorrected_staleness
+from skill_ttrl.train.rules import Rules, uncorrected_staleness
 from skill_ttrl.train.run import BEFORE, ResumePoint, Run, WarningLog
 from skill_ttrl.train.run_bank import NoBank, RunBank, models_of
 
@@ -109,7 +109,7 @@ def run(
         if folder.config.rl.steps != config.rl.steps:
             progress.notice(f"Extending the run: rl.steps was {folder.config.rl.steps}, is now {config.rl.steps}.")
             folder.take_config(config, source)
-        run, functions = _prepare(stack, config, folder, resumed, stop, ledger, progress)
+        run, functions = _prepare(stack, folder, resumed, stop, ledger, progress)
         with _explaining_memory(run.folder.path):
             _train(run, functions)
         if config.phases[-1] in IMITATING:  # the other phases measure themselves
@@ -146,31 +146,19 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None, resume: 
         resume: see `run`.
 
     Raises:
-        SkillTTRLError: see `train.rules` and `check_place`.
+        SkillTTRLError: see `train.rules`, `reused_baseline` and `RunFolder.check_new`.
     """
     if (config.runtime.nproc or 1) > 1 and not launched():  # in Python nothing starts the others
         raise ConfigError(
             f"runtime.nproc is {config.runtime.nproc}, but this process runs alone. Start the run with skillttrl train or torchrun, or "
             "set runtime.nproc=1."
         )
-    check_run(config, begun=_has_begun(output))
-    check_place(config, output, resume)
-
-
-def check_place(config: SkillTTRLConfig, output: Path | None, resume: Resume | None) -> None:
-    """Check the folder of a run and the run whose baseline it reuses; arguments as for `check_runnable`.
-
-    Raises:
-        RunFolderError, ConfigError: see `reused_baseline` and `RunFolder.check_new`.
-    """
-    if not _has_begun(output):
+    begun = output is not None and (output / "checkpoints").is_dir()
+    Rules(config, begun=begun).check()
+    if not begun:
         reused_baseline(with_defaults(config))
     if output is not None and (resume is None or not RunFolder.exists(output)):
         RunFolder.check_new(output)
-
-
-def _has_begun(output: Path | None) -> bool:
-    return output is not None and (output / "checkpoints").is_dir()
 
 
 def reused_baseline(config: SkillTTRLConfig) -> Evaluation | None:
@@ -203,7 +191,6 @@ def reused_baseline(config: SkillTTRLConfig) -> Evaluation | None:
 
 def _prepare(
     stack: ExitStack,
-    config: SkillTTRLConfig,
     folder: RunFolder,
     resumed: ResumePoint,
     stop: StopSignal,
@@ -215,6 +202,7 @@ def _prepare(
     All that a phase needs is looked up now: a wrong name must not waste the phases before it. Where it fails, a new run leaves only
     what was collected.
     """
+    config = resumed.config
     bank: RunBank | NoBank = NoBank()
     functions: dict[Phase, Callable[[Run], None]] = {}
     warnings, seconds, checkpoint = list[str](), dict[str, float](), resumed.checkpoint
@@ -225,7 +213,7 @@ def _prepare(
             tasks = open_tasks(config, progress)
             stack.callback(tasks.envs.close)
             state = resumed.state if checkpoint else None
-            bank = open_run_bank(with_endpoint(config), folder, state, models_of(config))
+            bank = open_run_bank(with_endpoint(config.skills, config.endpoints), folder, state, models_of(config))
             stack.callback(bank.close)
             for text in bank.notices:
                 progress.notice(text, warning=True)
@@ -255,7 +243,7 @@ def _prepare(
                 if text_editor is not None:
                     stack.callback(text_editor.close)
             encoded: Encoded = ([], [])
-            for name in learning_phases(config.phases):
+            for name in config.learning_phases:
                 with ledger.phase(name), annotate_budget_error(f"Nothing was trained. {KEPT} {GO_ON}"):
                     if resumed.over(name):
                         functions[name] = lambda run: None
@@ -348,17 +336,12 @@ def run_seeds(
     for seed in seeds:
         folder = output / f"seed-{seed}"
         mine = config.model_copy(update={"seed": seed}, deep=True)
-        if resume is not None and _has_ended(folder, mine):
+        ended = resume is not None and (folder / "summary.json").is_file()
+        # Other settings lengthen the run or are refused, as they are without `--seeds`.
+        if ended and not config_differences(read_run(folder).config, with_defaults(mine)):
             continue
         run(mine, folder, resume=resume, progress=progress(folder) if progress else None, source=source)
     return read_seeds(output)
-
-
-def _has_ended(folder: Path, config: SkillTTRLConfig) -> bool:
-    """Tell whether nothing is left to do: other settings lengthen the run or are refused, as they are without `--seeds`."""
-    if not (folder / "summary.json").is_file():
-        return False
-    return not config_differences(read_run(folder).config, with_defaults(config))
 
 
 def _begin_seeds(output: Path, name: str, seeds: Sequence[int], resume: str | None) -> None:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from skill_ttrl.answers import bare_key, canonical, canonicals, correct, persist_cache
 from skill_ttrl.commands.resolve import is_stored, resolve_target, with_fitting, with_limit
 from skill_ttrl.commands.sampler import draw_samples
-from skill_ttrl.config import Source, load_config
+from skill_ttrl.config import Source
 from skill_ttrl.data.records import column, read_records
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError, did_you_mean
@@ -32,7 +32,7 @@ from skill_ttrl.statistics import Interval, Verdict, mean_interval, paired_diffe
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.train.defaults import load_checked
-from skill_ttrl.train.tasks import own_training_tasks
+from skill_ttrl.train.tasks import ConfigTasks
 from skill_ttrl.types import Task, Trajectory, VoteResult, derive_seed, first_problem, from_json, to_json
 from skill_ttrl.voting import (
     STRATEGIES,
@@ -535,7 +535,7 @@ def _references(run: Path, notes: list[str]) -> dict[str, str]:
     if not RunFolder.exists(run):
         return {}
     try:
-        tasks = own_training_tasks(load_config(run / "config.yaml"))
+        tasks = ConfigTasks.of_run(run).training(pinned=True)
     except (ConfigError, DataError, EnvError, TrustError) as error:
         notes.append(f"True answers are missing because the run's training problems cannot be read: {error}")
         return {}

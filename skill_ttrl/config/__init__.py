@@ -25,6 +25,7 @@ from skill_ttrl.config.load import InvalidConfigError, load_config, parse_overri
 from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
 from skill_ttrl.config.schema import (
+    ROLLING,
     Phase,
     RunConfig,
     SkillTTRLConfig,
@@ -52,6 +53,7 @@ from skill_ttrl.config.training import (
 __all__ = [
     "BUILTIN",
     "ROLES",
+    "ROLLING",
     "AgentConfig",
     "CollectConfig",
     "CommandConfig",

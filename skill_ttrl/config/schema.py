@@ -28,6 +28,8 @@ from skill_ttrl.config.training import (
 )
 
 Phase = Literal["collect", "distill", "sft", "dagger", "rl", "vote_sft"]
+ROLLING: tuple[Phase, ...] = ("rl", "vote_sft", "dagger")
+"""Phases of training that roll out."""
 _NO_SETTINGS = ("name", "seed", "run", "scale", "verified", "requires")
 AROUND_SKILLS = 256
 """Tokens left for the templates around the skills of a prompt, and around those of an answer to a question."""
@@ -202,6 +204,22 @@ class SkillTTRLConfig(SeedSections, Section):
     def imitates(self) -> bool:
         """True where a phase imitates demonstrations."""
         return bool({"sft", "dagger"} & {*self.phases})
+
+    @property
+    def learning_phases(self) -> list[Phase]:
+        """The phases in which weights change."""
+        return [phase for phase in self.phases if phase not in ("collect", "distill")]
+
+    @property
+    def rolls_out(self) -> bool:
+        """True where a phase of training rolls out, so that workers can."""
+        return any(phase in self.phases for phase in ROLLING)
+
+    def for_worker(self) -> SkillTTRLConfig:
+        """The same for a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null."""
+        config = self.model_copy(deep=True)
+        config.runtime.threads = config.runtime.threads or max(1, int(config.scale.cpus_per_worker))
+        return config
 
     def stated(self) -> dict[str, Any]:
         """Settings that differ from the defaults, as plain data."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from skill_ttrl.config import EndpointConfig, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, SkillsConfig
 from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError, ModelError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import BATCH_TEXTS, Client
@@ -257,16 +257,15 @@ PROBE = "dimension"
 """Text whose vector says how long vectors are."""
 
 
-def with_endpoint(config: SkillTTRLConfig) -> SkillsConfig | None:
+def with_endpoint(skills: SkillsConfig | None, endpoints: EndpointsConfig) -> SkillsConfig | None:
     """The skills section with `endpoints.roles.embeddings` in place of the embedder's model, where that is what embeds.
 
     Raises:
         ConfigError: `skills.embedder` is openai, and the config names no model in `endpoints.roles.embeddings`.
     """
-    skills = config.skills
     if skills is None or skills.embedder != NAME or not skills.embeds:
         return skills
-    own = config.endpoints.of("embeddings")
+    own = endpoints.of("embeddings")
     if own is None:
         raise ConfigError(
             "skills.embedder=openai needs a model of its own. Set endpoints.roles.embeddings.model, and endpoints.roles.embeddings.base_url "

@@ -9,41 +9,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import EnvConfig, SkillTTRLConfig
 from skill_ttrl.config.rl import COPY
+from skill_ttrl.data.tasks import longest_series
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
-from skill_ttrl.errors import ModelError
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import BackendContext
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.parallel.launch import strategy
 from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.train.policy import build_policy, check_context, load_policy
-from skill_ttrl.train.rules import (
-    check_cut_series,
-    check_graded,
-    check_run,
-    check_training_tasks,
-    raise_all,
-    task_refusals,
-)
+from skill_ttrl.train.policy import PolicyLoader, build_policy, check_context
+from skill_ttrl.train.rules import Rules, check_graded, check_training_tasks, combined
 from skill_ttrl.train.run import GateTasks, Meter, RolloutWorker, TrainingComponents
 from skill_ttrl.train.run_bank import NoBank, RunBank
-from skill_ttrl.train.tasks import (
-    FOLDER_DIGEST,
-    fit_prompts,
-    hold_out,
-    leaks,
-    source_tasks,
-    training_tasks,
-)
+from skill_ttrl.train.tasks import FOLDER_DIGEST, ConfigTasks, fit_prompts
 from skill_ttrl.types import Task
 from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, RewardSet, build_reward
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-
     from skill_ttrl.llm.models.load import LoadedModel
     from skill_ttrl.rl.parallel.driver import Driver, Replica
     from skill_ttrl.rl.parallel.shard import Sharding
@@ -70,17 +55,16 @@ def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
     """Read the tasks of a run, and refuse what no run can do with them before anything is played or paid for.
 
     Raises:
-        SkillTTRLError: they cannot be read, or a rule on them (`rules.task_refusals`) does not hold.
+        SkillTTRLError: they cannot be read, or a rule on them (`Rules.of_tasks`) does not hold.
     """
-    train = training_tasks(config, config.train_source, progress)
-    held_out, evaluated = config.data.held_out, train
-    if held_out:
-        split = config.evaluation_split
-        evaluated = source_tasks(config, config.eval_source, split, config.env.eval_tasks, progress)
-    envs = make_envs(config, [*train, *evaluated])
+    tasks, held_out = ConfigTasks(config, progress), config.data.held_out
+    train = tasks.training()
+    evaluated = tasks.evaluated() if held_out else train
+    envs = make_envs(config.env, config.agent.max_turns, [*train, *evaluated])
     try:
-        raise_all(task_refusals(config, train, envs))
-        notes = leaks(config, train, evaluated) if held_out else []
+        if error := combined([*Rules(config).of_tasks(train, envs)]):
+            raise error
+        notes = tasks.leaks(train, evaluated) if held_out else []
     except BaseException:
         envs.close()
         raise
@@ -129,7 +113,7 @@ def build(
         trains=True,
         notice=progress.notice,
         stopping=stopping,
-        load=lambda: driver.run(make_replica, config, weights),  # the replicas of all ranks get the policy
+        load=lambda: driver.run(ReplicaLoader(config, weights)),  # the replicas of all ranks get the policy
         over_ranks=over_ranks if driver.ranks.several else None,
     )
     assert parts.context.loaded is not None  # a sampler that lives elsewhere has not looked at it yet
@@ -144,7 +128,7 @@ def build(
         evaluated = train
         if held_out:
             evaluated = fit_prompts(tasks.evaluated, config.data, parts.backend, parts.agent, progress)
-        train, gate = hold_out(config, train, evaluated, progress)
+        train, gate = ConfigTasks(config, progress).hold_out(train, evaluated)
         if config.votes:
             check_training_tasks(config.rl, train)  # without those that do not fit
         stack.pop_all()
@@ -153,9 +137,11 @@ def build(
     # An environment keeps what it was reset with: one that saw a true answer is not trained in.
     answered = any(task.ground_truth is not None for task in evaluated)
     known = {task.id: task.ground_truth for task in train if task.ground_truth is not None}
-    meter = Meter(known, evaluated, make_envs(config, evaluated) if answered else envs, not held_out)
+    meter = Meter(
+        known, evaluated, make_envs(config.env, config.agent.max_turns, evaluated) if answered else envs, not held_out
+    )
     worker = RolloutWorker(config, parts.backend, parts.agent, envs)
-    tested = GateTasks(gate, make_envs(config, gate)) if gate else None
+    tested = GateTasks(gate, make_envs(config.env, config.agent.max_turns, gate)) if gate else None
     return TrainingComponents(worker, driver, [task.without_ground_truth() for task in train], bank, tested), meter
 
 
@@ -179,9 +165,8 @@ def build_for_eval(
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
     """
-    check_run(config, trains=False)
     every = [task for tasks in problems.values() for task in tasks]
-    envs = make_envs(config, every)
+    envs = make_envs(config.env, config.agent.max_turns, every)
     parts = build_policy(config, weights=weights, notice=progress.notice)
     if unformatted := template_warning(parts.backend, parts.agent.formatter.messages("?")):
         progress.notice(unformatted, warning=True)
@@ -198,112 +183,94 @@ def build_for_eval(
     return worker, fitting
 
 
-def make_envs(config: SkillTTRLConfig, tasks: Sequence[Task]) -> EnvPool:
+def make_envs(env: EnvConfig, max_turns: int, tasks: Sequence[Task]) -> EnvPool:
     """Environments for these tasks, one made to see that it can play them.
 
     Raises:
         ConfigError, EnvError: it cannot, or episodes would end before their last problem.
     """
-    check_cut_series(config.agent.max_turns, tasks)
-    env_id = resolve_env(config.env.id)
-    envs = EnvPool(lambda: make_env(env_id, **config.env.kwargs))
+    longest = longest_series(tasks)
+    if longest > max_turns:  # the answer to another problem would be judged
+        raise ConfigError(
+            f"A series has up to {longest} problems: raise agent.max_turns from {max_turns} to {longest}."
+        )
+    env_id = resolve_env(env.id)
+    envs = EnvPool(lambda: make_env(env_id, **env.kwargs))
     check_text_env(envs.acquire(1)[0], tasks[0])
     return envs
 
 
-def make_replica(replica: Replica, config: SkillTTRLConfig, weights: Path | None) -> LoadedModel:
-    """Load the policy, whole or this rank's shard of it; each rank calls it at the same time.
+@dataclass(frozen=True)
+class ReplicaLoader(PolicyLoader):
+    """Loads the policy on a rank, whole or this rank's shard of it; each rank calls it at the same time."""
 
-    Args:
-        replica: This rank's; gets `policy`, `accelerator`, `critic` where `rl.critic` names a model, and on the other ranks than the driver what samples, `backend`.
-        config: As the driver's run has it.
-        weights: Checkpoint to take the policy from, in place of `model.path`.
+    def __call__(self, replica: Replica) -> LoadedModel:
+        """Load it.
 
-    Raises:
-        SkillTTRLError: the policy cannot be made.
-    """
-    from skill_ttrl.rl.device import autocast_dtype, make_accelerator
+        Args:
+            replica: This rank's; gets `policy`, `accelerator`, `critic` where `rl.critic` names a model, and on the other ranks than the driver what samples, `backend`.
 
-    ranks = replica.ranks
-    accelerator = make_accelerator(config.runtime)
-    replica.accelerator = accelerator
-    loaded, replica.policy = _load(replica, config, accelerator, weights)
-    if config.reinforces and config.rl.critic is not None and config.rl.critic.model is not None:
-        if config.rl.critic.model == COPY:
+        Raises:
+            SkillTTRLError: the policy cannot be made.
+        """
+        from skill_ttrl.rl.device import autocast_dtype, make_accelerator
+
+        config = self.config
+        accelerator = replica.accelerator = make_accelerator(config.runtime)
+        loaded, replica.policy = self._policy(replica)
+        critic = config.rl.critic if config.reinforces else None
+        if critic is not None and critic.model == COPY:
             replica.policy.check_copy()  # the copy is made when the phase begins
+        elif critic is not None and critic.model is not None:
+            # A resumed run fills in what it learned.
+            named = {"path": critic.model, "revision": config.data.revisions.get(critic.model)}
+            changed = config.model_copy(update={"model": config.model.model_copy(update=named)})
+            _, replica.critic = ReplicaLoader(changed)._policy(replica)
+            if replica.critic.tokenizer.get_vocab() != replica.policy.tokenizer.get_vocab():
+                raise ModelError(
+                    f"rl.critic.model={critic.model} has a different vocabulary from the policy. Use a model of the same family, "
+                    "rl.critic.model=policy for a copy of the policy, or null for a head on it."
+                )
+        if not replica.ranks.is_driver and backend_facts(config).is_learner:
+            place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
+            place["weights"] = self.weights
+            replica.backend = make_backend(BackendContext(config, lambda: loaded, **place, trains=True))
+        return loaded
+
+    def _policy(self, replica: Replica) -> tuple[LoadedModel, Policy]:
+        """The weights on every rank, whole or this rank's shard of them."""
+        from skill_ttrl.rl.policy import Policy
+
+        ranks, accelerator, runtime = replica.ranks, replica.accelerator, self.config.runtime
+        sharding: Sharding | None = None
+        if strategy(runtime, ranks.size, on_gpu=accelerator.device.type == "cuda") == "fsdp":
+            loaded, sharding = self._shard(replica)
         else:
-            replica.critic = _load_critic(replica, config, accelerator)
-    if not ranks.is_driver and backend_facts(config).is_learner:
-        place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
-        place["weights"] = weights
-        replica.backend = make_backend(BackendContext(config, lambda: loaded, **place, trains=True))
-    return loaded
+            loaded = self.load(accelerator)
+            ranks.copy_from_driver_([*loaded.model.parameters(), *loaded.model.buffers()])
+        options = self.config.model.model_dump(include={"gradient_checkpointing", "packing"})
+        options["offload_optimizer"] = runtime.offload == "optimizer"
+        return loaded, Policy(loaded.model, loaded.tokenizer, accelerator.device, sharding=sharding, **options)
 
+    def _shard(self, replica: Replica) -> tuple[LoadedModel, Sharding]:
+        """This rank's shard of the weights. They are read once: by the driver, or each piece of a sharded checkpoint where it belongs."""
+        from skill_ttrl.llm.models.weights import is_sharded, read_shards, weights_of
+        from skill_ttrl.rl.device import autocast_dtype
+        from skill_ttrl.rl.parallel.shard import Sharding
 
-def _load(
-    replica: Replica, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
-) -> tuple[LoadedModel, Policy]:
-    """The weights that `config.model` or a checkpoint names, on every rank, whole or this rank's shard of them."""
-    from skill_ttrl.rl.policy import Policy
-
-    ranks = replica.ranks
-    sharding: Sharding | None = None
-    if strategy(config.runtime, ranks.size, on_gpu=accelerator.device.type == "cuda") == "fsdp":
-        loaded, sharding = _load_sharded(replica, config, accelerator, weights)
-    else:
-        loaded = load_policy(config, accelerator, weights)
-        ranks.copy_from_driver_([*loaded.model.parameters(), *loaded.model.buffers()])
-    options = config.model.model_dump(include={"gradient_checkpointing", "packing"})
-    options["offload_optimizer"] = config.runtime.offload == "optimizer"
-    return loaded, Policy(loaded.model, loaded.tokenizer, accelerator.device, sharding=sharding, **options)
-
-
-def _load_critic(replica: Replica, config: SkillTTRLConfig, accelerator: Accelerator) -> Policy:
-    """The decoder that `rl.critic.model` names; a resumed run fills in what it learned.
-
-    Raises:
-        ModelError: it cannot be loaded, or it reads other tokens than the policy.
-    """
-    critic = config.rl.critic
-    assert critic is not None
-    named = config.model.model_copy(
-        update={"path": critic.model, "revision": config.data.revisions.get(critic.model or "")}
-    )
-    _, found = _load(replica, config.model_copy(update={"model": named}), accelerator, None)
-    if found.tokenizer.get_vocab() != replica.policy.tokenizer.get_vocab():
-        raise ModelError(
-            f"rl.critic.model={critic.model} has a different vocabulary from the policy. Use a model of the same family, "
-            "rl.critic.model=policy for a copy of the policy, or null for a head on it."
-        )
-    return found
-
-
-def _load_sharded(
-    replica: Replica, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
-) -> tuple[LoadedModel, Sharding]:
-    """This rank's shard of the weights. They are read once: by the driver, or each piece of a sharded checkpoint where it belongs."""
-    from skill_ttrl.llm.models.weights import is_sharded, read_shards, weights_of
-    from skill_ttrl.rl.device import autocast_dtype
-    from skill_ttrl.rl.parallel.shard import Sharding
-
-    ranks = replica.ranks
-    source = weights or Path(config.model.path)
-    in_pieces = is_sharded(source) and config.model.lora is None  # adapters rename what they adapt
-    loaded = load_policy(config, accelerator, weights, device="cpu", empty=in_pieces or not ranks.is_driver)
-    whole = {name: parameter.detach() for name, parameter in loaded.model.named_parameters()}
-    sharding = Sharding(
-        loaded.model,
-        accelerator.device,
-        ranks.size,
-        compute=autocast_dtype(accelerator),
-        offload=config.runtime.offload == "all",
-    )
-    if in_pieces:
-        read_shards(source, weights_of(loaded.model), ranks.control)
-        ranks.copy_from_driver_(list(loaded.model.buffers()))
-    else:
-        sharding.fill(whole if ranks.is_driver else {}, ranks)
-    return loaded, sharding
+        ranks, accelerator, config = replica.ranks, replica.accelerator, self.config
+        source = self.weights or Path(config.model.path)
+        in_pieces = is_sharded(source) and config.model.lora is None  # adapters rename what they adapt
+        loaded = self.load(accelerator, device="cpu", empty=in_pieces or not ranks.is_driver)
+        whole = {name: parameter.detach() for name, parameter in loaded.model.named_parameters()}
+        how: Any = {"compute": autocast_dtype(accelerator), "offload": config.runtime.offload == "all"}
+        sharding = Sharding(loaded.model, accelerator.device, ranks.size, **how)
+        if in_pieces:
+            read_shards(source, weights_of(loaded.model), ranks.control)
+            ranks.copy_from_driver_(list(loaded.model.buffers()))
+        else:
+            sharding.fill(whole if ranks.is_driver else {}, ranks)
+        return loaded, sharding
 
 
 def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:

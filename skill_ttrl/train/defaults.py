@@ -20,7 +20,7 @@ from skill_ttrl.envs import SHORT_NAMES, env_defaults, resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.log import with_own_embedder
-from skill_ttrl.train.tasks import training_tasks
+from skill_ttrl.train.tasks import ConfigTasks
 
 MAX_TURNS = 50
 """Turns of an episode where neither a config nor the environment says how many."""
@@ -136,22 +136,22 @@ def with_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
     """The config of a training run: with the defaults of its environment, its skill bank, its data and its algorithm, where it states nothing itself.
 
     Raises:
-        EnvError, ConfigError: there is no such environment or algorithm, or a default of theirs is none that a config can have.
+        EnvError, ConfigError: there is no such environment or algorithm, or a default of theirs is none that a config can have; or
+            `rl.total_epochs` counts passes over a hub's data set, whose size is not known before it is fetched.
+        DataError: the tasks that `rl.total_epochs` passes over cannot be read.
     """
     config = with_env_defaults(config)
+    update: dict[str, Any] = {"rl": with_algorithm_defaults(config.rl)}
     if config.skills is not None:
-        config = config.model_copy(update={"skills": with_own_embedder(config.skills)})
-    return with_epochs(with_algorithm_defaults(with_data_defaults(config)))
-
-
-def with_epochs(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config with the steps that `rl.total_epochs` passes over its training tasks take, before prompts are left out for their length.
-
-    Raises:
-        ConfigError: the tasks are of a hub's data set, whose number is not known before it is fetched.
-        DataError, EnvError: there are none, or they cannot be read.
-    """
-    rl, source = config.rl, config.train_source
+        update["skills"] = with_own_embedder(config.skills)
+    source = config.train_source
+    # A plan fetches nothing: of a hub's data set whoever reads the tasks says what to set.
+    if source is not None and not source.path.startswith("hf:") and "system" not in config.agent.model_fields_set:
+        with suppress(DataError):  # whoever reads the tasks says what is wrong with them
+            if (system := system_message(source)) is not None:
+                update["agent"] = config.agent.model_copy(update={"system": system})
+    config = config.model_copy(update=update)
+    rl = config.rl
     if rl.total_epochs is None:
         return config
     if source is not None and source.path.startswith("hf:"):
@@ -159,38 +159,21 @@ def with_epochs(config: SkillTTRLConfig) -> SkillTTRLConfig:
             f"rl.total_epochs={rl.total_epochs} needs the number of training tasks, which is not known before the hub data set "
             f"{source.path} is loaded. Set rl.steps to epochs x problems / rl.prompts_per_step, and rl.total_epochs=null."
         )
-    tasks = len(training_tasks(config, source))
-    steps = rl.total_epochs * max(1, tasks // rl.prompts_per_step)
+    steps = rl.total_epochs * max(1, len(ConfigTasks(config).training()) // rl.prompts_per_step)
     return config.model_copy(update={"rl": rl.model_copy(update={"steps": steps, "total_epochs": None})})
 
 
-def with_data_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config with the system message of its training conversations (verl's layout) as `agent.system`, where it states none."""
-    source = config.train_source
-    if source is None or source.path.startswith("hf:") or "system" in config.agent.model_fields_set:
-        return config  # a plan fetches nothing: of a hub's data set `source_tasks` says what to set
-    try:
-        system = system_message(source)
-    except DataError:
-        return config  # whoever reads the tasks says what is wrong with them
-    return (
-        config
-        if system is None
-        else config.model_copy(update={"agent": config.agent.model_copy(update={"system": system})})
-    )
-
-
-def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config with the values of `rl` that its algorithm brings (`BuiltIn.defaults`), where it states nothing itself.
+def with_algorithm_defaults(section: RLConfig) -> RLConfig:
+    """The section with the values that its algorithm brings (`BuiltIn.defaults`), where it states nothing itself.
 
     Of a loss it may state some options: the others are the algorithm's, where that means the same loss. Options without a type are of
     the algorithm's loss.
     """
-    name = config.rl.algorithm["type"]
+    name = section.algorithm["type"]
     brought = _brought(name)
     if not brought:
-        return config
-    rl, stated = config.rl.model_copy(deep=True), config.rl.model_fields_set
+        return section
+    rl, stated = section.model_copy(deep=True), section.model_fields_set
     known = type(rl).model_fields
     for key, value in brought.items():
         if key not in known:
@@ -210,7 +193,7 @@ def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
         except ValidationError as error:
             said = " ".join(explain_problem(error.errors()[0], type(rl), shows_value=False))
             raise ConfigError(f"The algorithm {name!r} sets the invalid default rl.{key}={value!r}: {said}") from None
-    return config.model_copy(update={"rl": rl})
+    return rl
 
 
 def superseded(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
@@ -232,7 +215,7 @@ def superseded(source: str | Path | Mapping[str, Any], overrides: Sequence[str])
     now = RLConfig.model_validate(changed["rl"]).algorithm["type"]
     try:
         keys = {**_brought(before), **_brought(now)}
-        old, new = _alone(before), _alone(now)
+        old, new = (with_algorithm_defaults(RLConfig(algorithm={"type": name})) for name in (before, now))
     except SkillTTRLError:  # an unknown name is found by its lookup
         return []
     found = []
@@ -253,11 +236,6 @@ def _brought(name: str) -> Mapping[str, Any]:
     return found
 
 
-def _alone(name: str) -> RLConfig:
-    """The section of a config that states its algorithm and no more."""
-    return with_algorithm_defaults(SkillTTRLConfig(rl=RLConfig(algorithm={"type": name}))).rl
-
-
 def load_checked(
     source: str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
@@ -274,8 +252,6 @@ def load_checked(
         ConfigError, TrustError: see `load_config`.
     """
     config = load_config(source, overrides)
-    from skill_ttrl.train.defaults import superseded
-
     if not (keys := superseded(source, overrides)):  # after the source is known to be trusted: it may name code
         return config
     names = ", ".join(f"rl.{key}" for key in keys)

@@ -47,7 +47,7 @@ from skill_ttrl.skills.types import goal_of
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.train.run import Meter, TrainingComponents
 from skill_ttrl.train.run_bank import models_of
-from skill_ttrl.train.tasks import foreign_splits, refuse_leak, seen_prompts, seen_tasks
+from skill_ttrl.train.tasks import ConfigTasks, Seen, foreign_splits, refuse_leak, seen_prompts, seen_tasks
 from skill_ttrl.types import Message, Skill, Step, Trajectory, content, derive_seed
 
 PHASE = "thoughts"
@@ -298,7 +298,7 @@ def encode_demonstrations(
     refuse_unanswered(parts.config.env, source, demonstrations)
     prompts = seen_prompts(shown.prompt for shown in demonstrations)
     if not resumed:
-        warnings += meter.demonstration_leaks(parts.config, prompts, f"sft.data ({source.name})")
+        warnings += _leaks(parts, meter, prompts, f"sft.data ({source.name})")
     if len(demonstrations) >= MANY:
         progress.notice(f"Tokenizing {len(demonstrations):,} demonstrations ...")
     tokenizer, agent = parts.policy.tokenizer, agent_of(parts)
@@ -313,6 +313,12 @@ def encode_demonstrations(
         )
         return noisy, noisy
     return encode_written(tokenizer, agent, load_demonstrations(source, seed=seed, noise=0.0)), noisy
+
+
+def _leaks(parts: TrainingComponents, meter: Meter, seen: Seen, what: str) -> list[str]:
+    """Lines on evaluation tasks among demonstrations (`ConfigTasks.demonstration_leaks`)."""
+    tasks = ConfigTasks(parts.config)
+    return tasks.demonstration_leaks(meter.eval_tasks, seen, what, transductive=meter.transductive)
 
 
 def encode_episodes(
@@ -331,7 +337,7 @@ def encode_episodes(
     tagged = whole.agent.action_parser != "none"
     what = f"demonstrations.trajectories ({names_of(files)})"
     refuse_leak(foreign_splits(episodes, whole.training_splits, what))
-    warnings += meter.demonstration_leaks(whole, seen_tasks(episode.task for episode in episodes), what)
+    warnings += _leaks(parts, meter, seen_tasks(episode.task for episode in episodes), what)
     if agent.memory == MEMORY:
         grown, shown, imitated, left_out = demonstrate_episodes(episodes, agent, config, whole.seed, tagged=tagged)
         encoded, chats = encode_shown(parts.policy.tokenizer, grown), [each.as_chat() for each in grown]

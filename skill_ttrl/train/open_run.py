@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import RLConfig, SkillsConfig, SkillTTRLConfig, VoteConfig
 from skill_ttrl.data.families import bank_family
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.progress import Progress
@@ -27,7 +27,7 @@ from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.storage.files import write_folder
 from skill_ttrl.train.run import ResumePoint
 from skill_ttrl.train.run_bank import NoBank, RunBank
-from skill_ttrl.train.tasks import pin_revisions, take_revisions
+from skill_ttrl.train.tasks import pin_revisions
 from skill_ttrl.types import Skill
 from skill_ttrl.voting import requires
 
@@ -49,55 +49,44 @@ def open_folder(
         RunFolder.check_new(Path(output))
     folder = RunFolder.open(output)
     try:
-        if not folder.checkpoints.is_dir():
-            return folder, _as_it_is_now(folder, config, source, progress)
-        folder.belongs_to(_as_long_as(folder, config))
-        return folder, pin_revisions(take_revisions(config, folder.config))
+        if folder.checkpoints.is_dir():
+            folder.belongs_to(config.model_copy(update={"rl": _as_long_as(folder, config.rl, config.vote)}))
+        # Nothing was trained yet, and what was wrong with the config may have been mended since. Episodes that were collected stay
+        # where they are of the same tasks, agent and settings; others are refused by their file.
+        elif changed := config_differences(folder.config, config):
+            pinned = pin_revisions(config)
+            folder.take_config(pinned, source)
+            progress.notice(f"Nothing was trained here yet, so the new config is used: {summarize_names(changed)}.")
+            return folder, pinned
+        return folder, pin_revisions(config, folder.config)
     except BaseException:
         folder.close()
         raise
 
 
-def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config with the run's own `rl.steps`, where more of them are asked now and the run can have them.
+def _as_long_as(folder: RunFolder, rl: RLConfig, vote: VoteConfig) -> RLConfig:
+    """The section with the run's own steps, where more of them are asked now and the run can have them.
 
     Raises:
         RunFolderError: they are more, and the steps that are done depend on how many there were to be.
     """
-    done, asked = folder.config.rl.steps, config.rl.steps
-    if asked <= done or "rl" not in config.phases:
-        return config
+    done, asked = folder.config.rl.steps, rl.steps
+    if asked <= done or not folder.config.reinforces:
+        return rl
+    planned = f"{folder.path} was planned for {done} steps and cannot be extended to {asked}:"
     way = (
         f"To continue from its result: skillttrl rl {folder.path / 'config.yaml'} --policy {folder.path} --set "
         f"rl.steps={asked - done}"
     )
-    if config.rl.lr_scheduler != "constant":
+    if rl.lr_scheduler != "constant":
         raise RunFolderError(
-            f"{folder.path} was planned for {done} steps and cannot be extended to {asked}: "
-            f"rl.lr_scheduler={config.rl.lr_scheduler} has already lowered its learning rate over {done}. {way}"
+            f"{planned} rl.lr_scheduler={rl.lr_scheduler} has already lowered its learning rate over {done}. {way}"
         )
-    if "base_answers" in requires(config.vote.strategy, config.vote.options):
+    if "base_answers" in requires(vote.strategy, vote.options):
         raise RunFolderError(
-            f"{folder.path} was planned for {done} steps and cannot be extended to {asked}: vote.strategy={config.vote.strategy} "
-            f"asked the initial policy about the prompts of {done} steps only. {way}"
+            f"{planned} vote.strategy={vote.strategy} asked the initial policy about the prompts of {done} steps only. {way}"
         )
-    return config.model_copy(update={"rl": config.rl.model_copy(update={"steps": done})})
-
-
-def _as_it_is_now(
-    folder: RunFolder, config: SkillTTRLConfig, source: str | None, progress: Progress
-) -> SkillTTRLConfig:
-    """The config of a run without a checkpoint, which starts again: what was wrong with it may have been mended since.
-
-    Episodes that were collected stay where they are of the same tasks, agent and settings; others are refused by their file.
-    """
-    changed = config_differences(folder.config, config)
-    if not changed:
-        return pin_revisions(take_revisions(config, folder.config))
-    pinned = pin_revisions(config)
-    folder.take_config(pinned, source)
-    progress.notice(f"Nothing was trained here yet, so the new config is used: {summarize_names(changed)}.")
-    return pinned
+    return rl.model_copy(update={"steps": done})
 
 
 def restore_checkpoint(folder: RunFolder, config: SkillTTRLConfig, progress: Progress) -> ResumePoint:

@@ -25,7 +25,7 @@ from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.prompts.templates import Templates, read_document
 from skill_ttrl.skills.retrieval import TIERS
 from skill_ttrl.train.open_run import starting_skills
-from skill_ttrl.train.rules import refuse_length
+from skill_ttrl.train.rules import Rules
 from skill_ttrl.train.run import check_document
 from skill_ttrl.types import Message, Skill, derive_seed
 
@@ -61,7 +61,7 @@ def build_policy(
     """Sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`.
 
     With `trains` the weights will change: the sampler must be able to follow them. `load` loads the policy in another way than
-    `load_policy`, and `over_ranks` reaches a model that spans several ranks (see `BackendContext`).
+    `PolicyLoader`, and `over_ranks` reaches a model that spans several ranks (see `BackendContext`).
     """
     accelerator: Accelerator | None = None
     place: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def build_policy(
         place = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
     context = BackendContext(
         config,
-        load or partial(load_policy, config, accelerator, weights),
+        load or partial(PolicyLoader(config, weights).load, accelerator),
         **place,
         over_ranks=over_ranks,
         weights=weights,
@@ -126,36 +126,67 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
     return made
 
 
-def load_policy(
-    config: SkillTTRLConfig,
-    accelerator: Accelerator | None,
-    weights: Path | None,
-    *,
-    device: str | None = None,
-    empty: bool = False,
-) -> LoadedModel:
-    """The policy of a config, or of a checkpoint of it; `accelerator` None makes one.
+_PLACE = re.compile(r"\$\w+")
+_OF_SKILLS = ("skill", "skills", "skills_empty", "retrieved", "no_results")
 
-    `device` is where the weights go, None: where the accelerator computes. With `empty` they are not read: the caller fills them in.
-    Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not.
-    """
-    from skill_ttrl.llm.models.load import load_checkpoint, load_model
-    from skill_ttrl.rl.device import make_accelerator, weight_dtype
 
-    accelerator = accelerator or make_accelerator(config.runtime)
-    device = device or str(accelerator.device)
-    dtype = weight_dtype(accelerator, frozen=config.model.lora is not None)
-    if weights is not None:
-        return load_checkpoint(weights, device=device, dtype=dtype, base=config.model, empty=empty)
-    corpus: Collection[str] = []
-    if config.model.path == BUILTIN and config.model.builtin.vocabulary == "entities":
-        corpus = prompt_texts(config, () if config.skills is None else tuple(starting_skills(config.skills)))
-    elif config.model.path == BUILTIN and config.demonstration_source is not None:
-        corpus = tokenizer_corpus(config.demonstration_source, seed=derive_seed(config.seed, "demonstrations"))
-    elif config.model.path == BUILTIN and config.demonstrations.trajectories is not None:
-        corpus = episode_corpus(config.demonstrations.trajectories)
-    seed = derive_seed(config.seed, "model")
-    return load_model(config.model, device=device, dtype=dtype, seed=seed, corpus=corpus, empty=empty)
+@dataclass(frozen=True)
+class PolicyLoader:
+    """Loads the weights that `model` names, or a checkpoint in their place; the built-in model takes its words from what is imitated."""
+
+    config: SkillTTRLConfig
+    weights: Path | None = None
+    """The checkpoint."""
+
+    def load(
+        self, accelerator: Accelerator | None = None, *, device: str | None = None, empty: bool = False
+    ) -> LoadedModel:
+        """The policy.
+
+        Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not.
+
+        Args:
+            accelerator: Where it computes, and how precisely; None: one is made.
+            device: Where the weights go; None: where the accelerator computes.
+            empty: They are not read: the caller fills them in.
+        """
+        from skill_ttrl.llm.models.load import load_checkpoint, load_model
+        from skill_ttrl.rl.device import make_accelerator, weight_dtype
+
+        config, model, source = self.config, self.config.model, self.config.demonstration_source
+        accelerator = accelerator or make_accelerator(config.runtime)
+        place: Any = {"device": device or str(accelerator.device), "empty": empty}
+        place["dtype"] = weight_dtype(accelerator, frozen=model.lora is not None)
+        if self.weights is not None:
+            return load_checkpoint(self.weights, base=model, **place)
+        corpus: Collection[str] = []
+        if model.path == BUILTIN and model.builtin.vocabulary == "entities":
+            corpus = self.prompt_texts(() if config.skills is None else tuple(starting_skills(config.skills)))
+        elif model.path == BUILTIN and source is not None:
+            corpus = tokenizer_corpus(source, seed=derive_seed(config.seed, "demonstrations"))
+        elif model.path == BUILTIN and config.demonstrations.trajectories is not None:
+            corpus = episode_corpus(config.demonstrations.trajectories)
+        return load_model(model, seed=derive_seed(config.seed, "model"), corpus=corpus, **place)
+
+    def prompt_texts(self, skills: tuple[Skill, ...] = ()) -> set[str]:
+        """Texts that stand in the prompts and answers of a run: of its demonstrations, its templates, and of these skills.
+
+        Raises:
+            DataError: the demonstrations cannot be read.
+            ConfigError, DocumentError: a template or the document cannot.
+        """
+        config, agent = self.config, self.config.agent
+        templates, form = Templates(agent.prompts), find_observations(agent.observations)
+        shown = [templates.get(agent.template, of_a_turn=agent.windowed)]
+        shown += [templates.get(name) for name in _OF_SKILLS if skills]
+        found = {_PLACE.sub(" ", each.template) for each in shown} | {agent.system or "", read_document(agent.document)}
+        found |= set(() if form is None else form.vocabulary)
+        found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}
+        if config.demonstration_source is not None:
+            found.update(tokenizer_corpus(config.demonstration_source, seed=derive_seed(config.seed, "demonstrations")))
+        elif config.demonstrations.trajectories is not None:
+            found.update(_of_episodes(config.demonstrations.trajectories, agent))
+        return found
 
 
 def check_context(made: PolicyBundle) -> None:
@@ -164,7 +195,7 @@ def check_context(made: PolicyBundle) -> None:
     parts = config.context_parts
     if config.skills is not None:
         parts["the templates around skills"] = _around_skills(config.skills, made)
-    refuse_length(config, parts, made.backend.max_model_len)
+    Rules(config).check_length(parts, made.backend.max_model_len)
 
 
 def _around_skills(skills: SkillsConfig, made: PolicyBundle) -> int:
@@ -181,31 +212,6 @@ def _around_skills(skills: SkillsConfig, made: PolicyBundle) -> int:
     found = backend.count_text(agent.formatter.render_skill(every[1]))
     told = backend.count_text(agent.formatter.render_retrieved([every[1]]))
     return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieval_top_k - 1)
-
-
-_PLACE = re.compile(r"\$\w+")
-_OF_SKILLS = ("skill", "skills", "skills_empty", "retrieved", "no_results")
-
-
-def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set[str]:
-    """Texts that stand in the prompts and answers of a run: of its demonstrations, its templates, and of these skills.
-
-    Raises:
-        DataError: the demonstrations cannot be read.
-        ConfigError, DocumentError: a template or the document cannot.
-    """
-    agent = config.agent
-    templates, form = Templates(agent.prompts), find_observations(agent.observations)
-    shown = [templates.get(agent.template, of_a_turn=agent.windowed)]
-    shown += [templates.get(name) for name in _OF_SKILLS if skills]
-    found = {_PLACE.sub(" ", each.template) for each in shown} | {agent.system or "", read_document(agent.document)}
-    found |= set(() if form is None else form.vocabulary)
-    found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}
-    if config.demonstration_source is not None:
-        found.update(tokenizer_corpus(config.demonstration_source, seed=derive_seed(config.seed, "demonstrations")))
-    elif config.demonstrations.trajectories is not None:
-        found.update(_of_episodes(config.demonstrations.trajectories, agent))
-    return found
 
 
 def _of_episodes(files: Files, agent: AgentConfig) -> Iterator[str]:

@@ -19,13 +19,13 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.hand_over import refuse_abandoned
 from skill_ttrl.progress import Progress
+from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.scale.cluster import fetch, open_pool, share
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, Retriever, make_retriever
 from skill_ttrl.train.build import make_envs
-from skill_ttrl.train.policy import build_policy, load_policy
-from skill_ttrl.train.rules import rolls_out_on_workers
+from skill_ttrl.train.policy import PolicyLoader, build_policy
 from skill_ttrl.train.run import Batch, Meter, OnRolloutEnd, RolloutWorker, TrainingComponents
 from skill_ttrl.types import Group, Task
 from skill_ttrl.workers import Pool
@@ -76,10 +76,10 @@ def on_cluster(components: TrainingComponents, meter: Meter, progress: Progress)
         SkillTTRLError: a worker cannot make the policy or the environment.
     """
     config = components.config
-    if config.scale.address is None or not rolls_out_on_workers(config.phases):
+    if config.scale.address is None or not config.rolls_out:
         yield components
         return
-    setup = RolloutSetup(worker_config(config), _describe(components), (components.train_tasks[0], meter.eval_tasks[0]))
+    setup = RolloutSetup(config.for_worker(), _describe(components), (components.train_tasks[0], meter.eval_tasks[0]))
     sampled = [config.rl.prompts_per_step * (config.rl.max_staleness + 1), len(meter.eval_tasks)]
     sampled += [len(components.gate.tasks)] if components.gate is not None else []
     sampled += [config.dagger.episodes] if "dagger" in config.phases else []
@@ -87,13 +87,6 @@ def on_cluster(components: TrainingComponents, meter: Meter, progress: Progress)
     with open_pool(setup, setup.check, config.scale, most=most, progress=progress) as pool:
         pool.facts()
         yield replace(components, worker=replace(components.worker, others=RayWorkers(pool, components.driver)))
-
-
-def worker_config(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config of a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null."""
-    config = config.model_copy(deep=True)
-    config.runtime.threads = config.runtime.threads or max(1, int(config.scale.cpus_per_worker))
-    return config
 
 
 class RayWorkers:
@@ -158,7 +151,7 @@ class RolloutSetup:
     def __call__(self) -> tuple[Any, None]:
         """Load the policy, for as long as the worker's process lives. Checked again: its node may have joined after the others were asked."""
         self.check()
-        return _Rolling(self.config, self._load(), self.tasks), None
+        return _Rolling(self._load(), self._envs()), None
 
     def check(self) -> None:
         """Check that a node can make the environment and has the base model of adapters (`scale.cluster.Check`).
@@ -167,7 +160,7 @@ class RolloutSetup:
             EnvError: the environment or its data are not there.
             ModelError: the base model of adapters is not there.
         """
-        make_envs(self.config, self.tasks).close()
+        self._envs().close()
         base = Path(self.config.model.path)
         if self.config.model.lora is not None and base.is_absolute() and not base.exists():
             raise ModelError(
@@ -179,20 +172,22 @@ class RolloutSetup:
             for name, content in self.policy.items():
                 Path(folder, name).write_bytes(content)
             where, empty = Path(folder), self.config.model.lora is None
-            made = build_policy(
-                self.config, weights=where, load=lambda: load_policy(self.config, None, where, empty=empty)
-            )
+            loader = PolicyLoader(self.config, where)
+            made = build_policy(self.config, weights=where, load=lambda: loader.load(empty=empty))
             _ = made.context.loaded  # while the folder is there
-        return RolloutWorker(self.config, made.backend, made.agent, make_envs(self.config, self.tasks))
+        return RolloutWorker(self.config, made.backend, made.agent, self._envs())
+
+    def _envs(self) -> EnvPool:
+        return make_envs(self.config.env, self.config.agent.max_turns, self.tasks)
 
 
 class _Rolling:
     """Rolls out one order after another, in a worker."""
 
-    def __init__(self, config: SkillTTRLConfig, worker: RolloutWorker, tasks: Sequence[Task]) -> None:
-        self._skills, self._worker = config.skills, worker
+    def __init__(self, worker: RolloutWorker, envs: EnvPool) -> None:
+        self._skills, self._worker = worker.config.skills, worker
         # An environment keeps what it was reset with: one that saw a true answer is not trained in.
-        self._measuring = replace(worker, envs=make_envs(config, tasks))
+        self._measuring = replace(worker, envs=envs)
         self._weights: Any = None
         self._bank: tuple[Any, Snapshot] | None = None
 

@@ -1,8 +1,8 @@
-"""The rules: every reason why a run of a config cannot start.
+"""The rules: every reason why a run of a config, or a command that uses a part of one, cannot start.
 
-`refusals` lists them from the config and this machine, `task_refusals` from the tasks. `train` and the commands of its phases, `evaluate` and
+`Rules.refusals` lists them from the config and this machine, `Rules.of_tasks` from the tasks. `train` and the commands of its phases, `evaluate` and
 the other commands that sample, `--dry-run` and `doctor` all ask here, before anything is played, paid for or written. To add a rule,
-yield an error, or the text of a `ConfigError`, in the function of its subject. What a section says of its own values alone is a validator of the
+yield an error, or the text of a `ConfigError`, in the method of its subject. What a section says of its own values alone is a validator of the
 config (`skill_ttrl.config.schema`). Left to the moment when a model is loaded is what only its tokenizer and its positions tell
 (`policy.check_context`).
 
@@ -11,10 +11,11 @@ What needs torch is imported where it is looked up: `doctor` reports on each nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from skill_ttrl.agents.agent import PromptFormatter
 from skill_ttrl.agents.observations import find_observations
@@ -22,14 +23,15 @@ from skill_ttrl.agents.scripted import check_adviser, find_scripted_agent, make_
 from skill_ttrl.answers import conditions
 from skill_ttrl.config import (
     BUILTIN,
+    ROLLING,
     BuiltinConfig,
-    Phase,
     RLConfig,
     Role,
     RuntimeConfig,
+    SkillsConfig,
     SkillTTRLConfig,
 )
-from skill_ttrl.data.tasks import CHECK, find_family, longest_series
+from skill_ttrl.data.tasks import CHECK, find_family
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.envs.text_env import names_states
 from skill_ttrl.errors import ConfigError, EnvError, ModelError, SkillTTRLError
@@ -50,37 +52,15 @@ from skill_ttrl.train.defaults import with_algorithm_defaults, with_defaults, wi
 from skill_ttrl.train.metrics import find_rule
 from skill_ttrl.train.open_run import starting_file
 from skill_ttrl.train.run_bank import models_of
-from skill_ttrl.train.tasks import run_of, split_tasks, training_selection
+from skill_ttrl.train.tasks import ConfigTasks, run_of, split_tasks
 from skill_ttrl.types import Task
 from skill_ttrl.voting import check_strategy
 from skill_ttrl.voting.rewards import MODEL_REWARD, VERIFY, build_reward
 from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
 
-ROLLING: tuple[Phase, ...] = ("rl", "vote_sft", "dagger")
-"""Phases of training that roll out."""
-DATA_PHASES: tuple[Phase, ...] = ("collect", "distill")
-"""Phases that change no weights."""
+Use = Literal["train", "sample", "collect", "distill", "merge"]
 Found = Iterator[SkillTTRLError | str]
 """Errors, or the texts of errors in the config."""
-
-
-def check_run(config: SkillTTRLConfig, *, trains: bool = True, asks_ranks: bool = False, begun: bool = False) -> None:
-    """Refuse a run that cannot start; arguments as for `refusals`.
-
-    Raises:
-        SkillTTRLError: the only reason, or a `ConfigError` that lists all of them.
-    """
-    raise_all(refusals(config, trains=trains, asks_ranks=asks_ranks, begun=begun))
-
-
-def raise_all(errors: Iterable[SkillTTRLError]) -> None:
-    """Raise the only error, or a `ConfigError` with a line for each; nothing where there are none.
-
-    Raises:
-        SkillTTRLError: see above.
-    """
-    if error := combined([*errors]):
-        raise error
 
 
 def combined(errors: Sequence[SkillTTRLError]) -> SkillTTRLError | None:
@@ -91,36 +71,6 @@ def combined(errors: Sequence[SkillTTRLError]) -> SkillTTRLError | None:
     found = ConfigError(f"The config has {len(errors)} problems:\n{lines}")
     found.exit_code = min(error.exit_code for error in errors)
     return found
-
-
-def refusals(
-    config: SkillTTRLConfig, *, trains: bool = True, asks_ranks: bool = False, begun: bool = False
-) -> Iterator[SkillTTRLError]:
-    """Every reason why a config cannot be run, as far as it and this machine tell, each once.
-
-    Args:
-        config: The config as given.
-        trains: False: it is only measured, so rules on its phases do not apply.
-        asks_ranks: The command line says how many ranks; without any GPU they then share the CPU.
-        begun: The run has checkpoints, and its bank with them.
-    """
-    if config.requires:
-        yield ConfigError(f"The config {config.name!r} cannot run: it requires {config.requires}.")
-    names = {str(error): error for error in _unknown_names(config, trains)}
-    yield from names.values()
-    if names:  # what else is wrong may be their fault
-        return
-    try:
-        config = with_defaults(config) if trains else with_env_defaults(config)
-    except SkillTTRLError as error:
-        yield error
-        return
-    yield from _errors(_of_prompts(config, trains))
-    if trains:
-        for found in (_of_phases(config), _of_model(config), _of_votes(config)):
-            yield from _errors(found)
-        yield from _errors(_of_skills(config, begun))
-        yield from _errors(_of_processes(config, asks_ranks))
 
 
 def _errors(found: Found) -> Iterator[SkillTTRLError]:
@@ -135,284 +85,443 @@ def _failing(look: Callable[..., object], *args: Any, **options: Any) -> Iterato
         yield error
 
 
-def _unknown_names(config: SkillTTRLConfig, trains: bool) -> Iterator[SkillTTRLError]:
-    """Everything that the phases of a config call by a name that nothing has."""
-    env_id = None
-    try:
-        found = resolve_env(config.env.id)
-        check_arguments(config.env.id, config.env.kwargs)
-        config = with_env_defaults(config)
-        env_id = found  # the environment may have brought the template
-    except SkillTTRLError as error:
-        yield error
-    with suppress(SkillTTRLError):  # an unknown algorithm is found by its lookup
-        config = with_algorithm_defaults(config)
-    for look in _lookups(config, env_id, trains):
-        yield from _failing(look)
+@dataclass(frozen=True)
+class Rules:
+    """The rules on one config."""
 
+    config: SkillTTRLConfig
+    """As given; `of_tasks` takes it with its defaults (`with_defaults`)."""
+    use: Use = "train"
+    """What is done with the config. `train`: its phases run. `sample`: its policy is asked, by whatever command. `collect`: its scripted
+    agent plays. `distill`, `merge`: a bank is written from what was sampled."""
+    asks_ranks: bool = False
+    """The command line says how many ranks; without any GPU they then share the CPU."""
+    begun: bool = False
+    """The run has checkpoints, and its bank with them."""
 
-def _lookups(config: SkillTTRLConfig, env_id: str | None, trains: bool) -> Iterator[Callable[[], object]]:
-    agent, rl, skills, phases = config.agent, config.rl, config.skills, config.phases
-    yield partial(find_observations, agent.observations)
-    yield partial(BACKENDS.get, config.rollout.backend)
-    if env_id is not None:
-        if agent.windowed:
-            yield lambda: Templates(agent.prompts).get(agent.template, of_a_turn=True)
-        else:
-            yield partial(PromptFormatter.from_config, agent)
-        yield from (partial(make_scripted_agent, name, env_id, agent) for name in config.eval.controls)
-        if trains and {"collect", "dagger"} & {*phases}:
-            yield partial(find_scripted_agent, config.collect.agent, env_id)
-    if not trains:
-        return
-    shown = config.demonstration_source if config.imitates else None
-    named = (config.train_source, config.eval_source, shown)
-    yield from (partial(find_family, each) for each in named if each is not None)
-    yield partial(check_tracker, config.run.report_to)
-    models = models_of(config)
-    if "distill" in phases:
-        yield partial(make_teacher, config.distill.teacher, models=models)
-    if skills is not None and skills.embeds:
-        yield partial(EMBEDDERS.get, skills.embedder)
-    if not config.reinforces:
-        return
-    yield partial(check_strategy, config.vote.strategy, config.vote.options)
-    for name in (rl.reward, *rl.extra_rewards):
-        if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model
-            yield partial(build_reward, name, {})
-    from skill_ttrl.rl.checks import check_algorithm, check_correction
-    from skill_ttrl.rl.losses import build_loss
+    def check(self) -> None:
+        """Refuse what cannot start.
 
-    facts, rollout = backend_facts(config), config.rollout
-    yield partial(build_loss, rl.loss)
-    yield partial(
-        check_correction,
-        rl,
-        backend=rollout.backend,
-        sampler_is_learner=facts.is_learner,
-        gives_log_probs=facts.log_probs,
-        truncates_sampling=rollout.top_p < 1 or rollout.top_k > 0,
-    )
-    yield partial(
-        check_algorithm,
-        rl,
-        vote_strategy=config.vote.strategy,
-        action_parser=agent.action_parser,
-        multi_turn=agent.max_turns > 1,
-    )
-    if rl.stop_rule is not None:
-        yield partial(find_rule, rl.stop_rule, rl.stop_options)
-    if skills is not None and skills.update == "merge":
-        yield partial(make_merger, skills.merger, models=models)
-    if config.evolve is not None:
-        yield partial(make_teacher, config.evolve.teacher, models=models)
+        Raises:
+            SkillTTRLError: the only reason, or a `ConfigError` that lists all of them.
+        """
+        if error := combined([*self.refusals()]):
+            raise error
 
-
-def _of_prompts(config: SkillTTRLConfig, trains: bool) -> Found:
-    """Forms of observations and actions, and what the backend must be able to do for them."""
-    agent, name, facts = config.agent, config.rollout.backend, backend_facts(config)
-    form = find_observations(agent.observations)
-    if form is not None and form.actions is not None:
-        changes = {
-            "agent.actions=numbered": agent.actions == "numbered",
-            "agent.action_order=words": agent.action_order == "words",
-            f"agent.hidden_verbs={agent.hidden_verbs}": bool(agent.hidden_verbs),
-        }
-        if found := [key for key, asked in changes.items() if asked]:
-            yield f"agent.observations={agent.observations} has its own form of actions: leave out {' and '.join(found)}."
-    if agent.whole_episodes and (facts.remote or not facts.grows):
-        yield f"agent.context_mode=episode needs a backend with tokens and encode_next, such as hf or vllm; {name} is none."
-    if agent.structured_actions and not facts.structured:
-        yield f"agent.structured_actions: rollout.backend={name} cannot restrict a completion. Use hf or agent.structured_actions=false."
-    elif agent.structured_actions and trains and not (facts.is_learner or facts.is_copy):
-        yield (
-            f"agent.structured_actions with rollout.backend={name} works for evaluation only: the learner does not get to know which "
-            "tokens were allowed. Train with rollout.backend=hf, or with agent.structured_actions=false."
-        )
-
-
-def _of_phases(config: SkillTTRLConfig) -> Found:
-    """Phases that nothing feeds, or that train nothing."""
-    phases, shown = config.phases, config.demonstrations
-    yield from _failing(learning_phases, phases)
-    if config.agent.whole_episodes and config.imitates and shown.rationale == "openai":
-        yield "demonstrations.rationale=openai needs single steps, but agent.context_mode=episode imitates whole episodes."
-    if "collect" in phases:
-        yield from _failing(training_selection, config)
-    elif "distill" in phases and shown.trajectories is None:
-        yield "The phase distill needs episodes: put the phase collect before it, or set demonstrations.trajectories."
-    elif config.imitates and config.sft.data is None and shown.trajectories is None:
-        yield (
-            "The phases sft and dagger need something to imitate: put the phase collect before them, or set "
-            "demonstrations.trajectories or sft.data.path (see `skillttrl configs quickstart`)."
-        )
-    if "dagger" not in phases:
-        return
-    expert = find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
-    if expert is None:
-        yield f"The phase dagger asks an expert, but collect.agent={config.collect.agent} is a policy. Name a scripted agent."
-    else:
-        yield from _failing(check_adviser, expert)
-
-
-def _of_model(config: SkillTTRLConfig) -> Found:
-    """The weights that learn, what samples with them, and the tokens that both have room for."""
-    model, sft, facts = config.model, config.sft, backend_facts(config)
-    if not facts.trainable:
-        yield untrainable(config.rollout.backend)
-    if model.lora is not None and model.path == BUILTIN:
-        yield "model.lora needs a trained model in model.path; the built-in one starts from random weights."
-    intended = model.path == BUILTIN or model.builtin == BuiltinConfig() or run_of(model.path)
-    if "sft" in config.phases and not intended:
-        yield (
-            f"The cold start of this config (phase sft, {sft.steps} steps at learning rate {sft.learning_rate:g}) is made for the built-in "
-            f"model and would overwrite what {model.path} knows. Train with the recipe quickstart_pretrained, or set phases=[rl]. To "
-            "imitate all the same, set model.builtin={}."
-        )
-    if facts.remote:
-        return
-    if config.runtime.device not in ("auto", "cpu"):
-        from skill_ttrl.rl.device import resolve_device
-
-        bad_device = [*_failing(resolve_device, config.runtime.device)]
-        yield from bad_device
-        if bad_device:
+    def refusals(self) -> Iterator[SkillTTRLError]:
+        """Every reason why it cannot start, as far as the config and this machine tell, each once."""
+        config, rules = self.config, self
+        if config.requires:
+            yield ConfigError(f"The config {config.name!r} cannot run: it requires {config.requires}.")
+        names = {str(error): error for error in self._unknown_names()}
+        yield from names.values()
+        if names:  # what else is wrong may be their fault
             return
-    from skill_ttrl.llm.models.load import load_model_config
+        if self.use in ("train", "sample"):
+            try:
+                rules = replace(
+                    self, config=with_defaults(config) if self.use == "train" else with_env_defaults(config)
+                )
+            except SkillTTRLError as error:
+                yield error
+                return
+        yield from _errors(rules._of_parts())
 
-    try:
-        text = load_model_config(model).get_text_config()
-    except SkillTTRLError as error:
-        yield error
-        return
-    engine = config.vllm.max_model_len if facts.engine else None
-    known = [each for each in (getattr(text, "max_position_embeddings", None), engine) if each is not None]
-    yield from _failing(refuse_length, config, config.context_parts, min(known, default=None))
-    if facts.engine:
-        from skill_ttrl.llm.vllm.checks import check_fits
+    def _of_parts(self) -> Found:
+        trains = self.use == "train"
+        if trains or self.use == "sample":
+            yield from self._of_prompts()
+        if trains:
+            yield from self._of_phases()
+        if trains or self.use == "sample":
+            yield from self._of_model()
+        if trains:
+            yield from self._of_votes()
+        yield from self._of_skills()
+        if trains:
+            yield from self._of_processes()
+        elif self.use == "sample" and self.config.scale.address is not None:
+            yield from self._of_shared_policy()
 
-        def nothing() -> Any:
-            raise AssertionError("the rules load no model")
+    def _unknown_names(self) -> Iterator[SkillTTRLError]:
+        """Everything that is called by a name that nothing has, in the parts of the config that are used."""
+        config, env_id = self.config, None
+        if self.use in ("distill", "merge"):
+            lookups = self._of_bank()
+        else:
+            try:
+                found = resolve_env(config.env.id)
+                check_arguments(config.env.id, config.env.kwargs)
+                if self.use != "collect":
+                    config = with_env_defaults(config)
+                env_id = found  # the environment may have brought the template
+            except SkillTTRLError as error:
+                yield error
+            with suppress(SkillTTRLError):  # an unknown algorithm is found by its lookup
+                config = config.model_copy(update={"rl": with_algorithm_defaults(config.rl)})
+            lookups = replace(self, config=config)._lookups(env_id)
+        for look in lookups:
+            yield from _failing(look)
 
-        yield from _failing(lambda: check_fits(BackendContext(config, nothing, trains=config.reinforces)))
+    def _of_bank(self) -> Iterator[Callable[[], object]]:
+        """Lookups of what writes a bank: the teacher, the merger, and the embedder that a new bank is to have."""
+        config, skills, models = self.config, self.config.skills, models_of(self.config)
+        if self.use == "distill" or (self.use == "train" and "distill" in config.phases):
+            yield partial(make_teacher, config.distill.teacher, models=models)
+        if self.use != "merge" and skills is not None and skills.embeds:
+            yield partial(EMBEDDERS.get, skills.embedder)
+        if self.use == "merge" or (config.reinforces and skills is not None and skills.update == "merge"):
+            yield partial(make_merger, (skills or SkillsConfig()).merger, models=models)
+        if self.use == "train" and config.reinforces and config.evolve is not None:
+            yield partial(make_teacher, config.evolve.teacher, models=models)
 
-
-def _of_votes(config: SkillTTRLConfig) -> Found:
-    """Groups that are too small to vote or to compare, and rounds that save nothing."""
-    rollout, rl, votes, vote = config.rollout, config.rl, config.rollout.n_votes_per_prompt, config.vote
-    if votes == 1 and config.votes and "majority" in (rl.reward, *rl.extra_rewards):
-        yield "The reward majority needs several votes: raise rollout.n_votes_per_prompt (TTRL: 64), or set another rl.reward."
-    if not config.reinforces:
-        return
-    if rollout.n_samples_per_prompt == 1:
-        from skill_ttrl.rl.algorithms import GroupRelative, build_algorithm
-
-        algorithm = build_algorithm(rl.algorithm)
-        # Some algorithms give a group of one sample an advantage; an estimate tells.
-        if isinstance(algorithm, GroupRelative) and not algorithm.estimate([1.0, 0.0], [0, 1]).any():
-            yield (
-                f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so "
-                "every advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
+    def _lookups(self, env_id: str | None) -> Iterator[Callable[[], object]]:
+        config = self.config
+        agent, rl, phases, rollout = config.agent, config.rl, config.phases, config.rollout
+        if env_id is not None and (
+            self.use == "collect" or (self.use == "train" and {"collect", "dagger"} & {*phases})
+        ):
+            yield partial(
+                make_scripted_agent if self.use == "collect" else find_scripted_agent, config.collect.agent, env_id
             )
-    if vote.strategy != SEQUENTIAL:
-        return
-    if (first := SequentialTest(**vote.options).first) >= votes:
-        yield (
-            f"vote.strategy={SEQUENTIAL} looks after {first} samples (vote.options.first), but rollout.n_votes_per_prompt is {votes}, so "
-            "nothing would be saved. Lower the first, or raise the other."
+        if self.use == "collect":
+            return
+        yield partial(find_observations, agent.observations)
+        yield partial(BACKENDS.get, rollout.backend)
+        if env_id is not None:
+            if agent.windowed:
+                yield lambda: Templates(agent.prompts).get(agent.template, of_a_turn=True)
+            else:
+                yield partial(PromptFormatter.from_config, agent)
+            yield from (partial(make_scripted_agent, name, env_id, agent) for name in config.eval.controls)
+        if self.use == "sample":
+            if config.skills is not None and config.skills.embeds:
+                yield partial(EMBEDDERS.get, config.skills.embedder)
+            return
+        shown = config.demonstration_source if config.imitates else None
+        named = (config.train_source, config.eval_source, shown)
+        yield from (partial(find_family, each) for each in named if each is not None)
+        yield partial(check_tracker, config.run.report_to)
+        yield from self._of_bank()
+        if not config.reinforces:
+            return
+        yield partial(check_strategy, config.vote.strategy, config.vote.options)
+        for name in (rl.reward, *rl.extra_rewards):
+            if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model
+                yield partial(build_reward, name, {})
+        from skill_ttrl.rl.checks import check_algorithm, check_correction
+        from skill_ttrl.rl.losses import build_loss
+
+        facts = backend_facts(config)
+        yield partial(build_loss, rl.loss)
+        yield partial(
+            check_correction,
+            rl,
+            backend=rollout.backend,
+            sampler_is_learner=facts.is_learner,
+            gives_log_probs=facts.log_probs,
+            truncates_sampling=rollout.top_p < 1 or rollout.top_k > 0,
         )
-    if rl.reward == "env":
-        yield f"vote.strategy={SEQUENTIAL} stops where answers agree, but rl.reward=env rewards no answers. Change one of them."
+        yield partial(
+            check_algorithm,
+            rl,
+            vote_strategy=config.vote.strategy,
+            action_parser=agent.action_parser,
+            multi_turn=agent.max_turns > 1,
+        )
+        if rl.stop_rule is not None:
+            yield partial(find_rule, rl.stop_rule, rl.stop_options)
 
-
-def _of_skills(config: SkillTTRLConfig, begun: bool) -> Found:
-    """The bank to begin with, its packages, and the language models that are asked. Nothing is sent."""
-    skills, used, optimize = config.skills, roles_used(config), config.optimize
-    if skills is not None and not begun:
-        yield from _failing(starting_file, skills)
-    if skills is not None:
-        yield from _failing(check_packages, skills)
-    if config.reinforces and optimize is not None and optimize.every is not None:
-        if skills is None or not skills.enabled:
-            yield "optimize.every edits the run's skill bank, and this run has none in use. Add a skills section, or remove it."
-        if optimize.lr_scheduler in ("autonomous", "none"):
-            yield f"optimize.every needs a schedule, and optimize.lr_scheduler is {optimize.lr_scheduler}. Set it to cosine."
-    else:
-        used.discard("optimizer")  # only the command optimize queries it
-    for role in sorted(used):
-        yield from _failing(lambda role=role: make_client(config.endpoints, role).shut())
-
-
-def _of_processes(config: SkillTTRLConfig, asks_ranks: bool) -> Found:
-    """Ranks that train together, rollouts ahead of the learner, and workers of a cluster."""
-    ranks, device, backend = planned_ranks(config.runtime), config.runtime.device, config.rollout.backend
-    how = None
-    try:
-        how = strategy(config.runtime, ranks, on_gpu=device not in ("cpu", "mps") and bool(_gpus()))
-    except SkillTTRLError as error:
-        yield error
-    if ranks > 1:
-        if ":" in device or device == "mps":
-            yield f"runtime.device is {device!r}, a single device, but there are {ranks} ranks. Set it to cuda, cpu or auto."
-        if backend == "vllm" and config.vllm.mode == "colocate":
+    def _of_prompts(self) -> Found:
+        """Forms of observations and actions, and what the backend must be able to do for them."""
+        config, trains = self.config, self.use == "train"
+        agent, name, facts = config.agent, config.rollout.backend, backend_facts(config)
+        form = find_observations(agent.observations)
+        if form is not None and form.actions is not None:
+            changes = {
+                "agent.actions=numbered": agent.actions == "numbered",
+                "agent.action_order=words": agent.action_order == "words",
+                f"agent.hidden_verbs={agent.hidden_verbs}": bool(agent.hidden_verbs),
+            }
+            if found := [key for key, asked in changes.items() if asked]:
+                yield f"agent.observations={agent.observations} has its own form of actions: leave out {' and '.join(found)}."
+        if agent.whole_episodes and (facts.remote or not facts.grows):
+            yield f"agent.context_mode=episode needs a backend with tokens and encode_next, such as hf or vllm; {name} is none."
+        if agent.structured_actions and not facts.structured:
+            yield f"agent.structured_actions: rollout.backend={name} cannot restrict a completion. Use hf or agent.structured_actions=false."
+        elif agent.structured_actions and trains and not (facts.is_learner or facts.is_copy):
             yield (
-                f"vllm.mode=colocate puts an engine into the learner's process, but there are {ranks} ranks. Start servers (skillttrl "
-                "serve) and set vllm.mode=server, or use rollout.backend=hf."
+                f"agent.structured_actions with rollout.backend={name} works for evaluation only: the learner does not get to know which "
+                "tokens were allowed. Train with rollout.backend=hf, or with agent.structured_actions=false."
             )
-        if how == "fsdp" and backend not in ("hf", "vllm"):
+
+    def _of_phases(self) -> Found:
+        """Phases that nothing feeds, or that train nothing."""
+        config, phases, shown = self.config, self.config.phases, self.config.demonstrations
+        if not config.learning_phases:
+            yield f"None of the phases trains: phases is {phases}. To only collect or distill: skillttrl collect, skillttrl distill."
+        if config.agent.whole_episodes and config.imitates and shown.rationale == "openai":
+            yield "demonstrations.rationale=openai needs single steps, but agent.context_mode=episode imitates whole episodes."
+        if "collect" in phases:
+            yield from _failing(ConfigTasks(config).selection)
+        elif "distill" in phases and shown.trajectories is None:
+            yield "The phase distill needs episodes: put the phase collect before it, or set demonstrations.trajectories."
+        elif config.imitates and config.sft.data is None and shown.trajectories is None:
             yield (
-                f"rollout.backend={backend} samples with one process's weights, but runtime.parallel=fsdp spreads them over {ranks}. "
-                "Set runtime.parallel=ddp, or use hf or vllm."
+                "The phases sft and dagger need something to imitate: put the phase collect before them, or set "
+                "demonstrations.trajectories or sft.data.path (see `skillttrl configs quickstart`)."
             )
-        yield from _failing(check_gpus, config.runtime, asked=asks_ranks)
-    if config.runs_ahead:
-        facts, skills = backend_facts(config), config.skills
-        needs = {
-            "a sampler in another process than the learner's (vllm.mode=server, or rollout.backend=hf)": facts.engine,
-            "a sampler with weights of its own, so none with is_learner (rollout.backend=hf, or vLLM servers)": facts.is_learner,
-            "vllm.enable_sleep_mode=false": backend == "vllm" and config.vllm.enable_sleep_mode,
-            "runtime.nproc=1": ranks > 1,
-            "rl.dynamic_sampling=0": config.rl.dynamic_sampling > 0,
-            "skills.gate=null": skills is not None and skills.gate is not None,
-        }
-        if found := [need for need, lacks in needs.items() if lacks]:
-            yield f"rl.max_staleness={config.rl.max_staleness} samples while the learner computes. It needs {', and '.join(found)}."
-    if config.scale.address is not None:
-        yield from _of_workers(config)
+        if "dagger" not in phases:
+            return
+        expert = find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
+        if expert is None:
+            yield f"The phase dagger asks an expert, but collect.agent={config.collect.agent} is a policy. Name a scripted agent."
+        else:
+            yield from _failing(check_adviser, expert)
 
+    def _of_model(self) -> Found:
+        """The weights that learn, what samples with them, and the tokens that both have room for."""
+        config, trains = self.config, self.use == "train"
+        model, sft, facts = config.model, config.sft, backend_facts(config)
+        if trains and not facts.trainable:
+            yield untrainable(config.rollout.backend)
+        if trains and model.lora is not None and model.path == BUILTIN:
+            yield "model.lora needs a trained model in model.path; the built-in one starts from random weights."
+        intended = model.path == BUILTIN or model.builtin == BuiltinConfig() or run_of(model.path)
+        if trains and "sft" in config.phases and not intended:
+            yield (
+                f"The cold start of this config (phase sft, {sft.steps} steps at learning rate {sft.learning_rate:g}) is made for the built-in "
+                f"model and would overwrite what {model.path} knows. Train with the recipe quickstart_pretrained, or set phases=[rl]. To "
+                "imitate all the same, set model.builtin={}."
+            )
+        if facts.remote:
+            return
+        if config.runtime.device not in ("auto", "cpu"):
+            from skill_ttrl.rl.device import resolve_device
 
-def _of_workers(config: SkillTTRLConfig) -> Found:
-    """A cluster that no phase would use, or could not use."""
-    address, rollout, count = config.scale.address, config.rollout, config.rl.prompts_per_step
-    if "collect" not in config.phases and not rolls_out_on_workers(config.phases):
-        yield f"scale.address={address} distributes the phases collect, {', '.join(ROLLING)}; phases is {config.phases}. Leave it out."
-        return
-    shares = rolls_out_on_workers(config.phases)
-    # False where nobody is asked, None where a policy is.
-    asks_agent = "collect" in config.phases and find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
-    if asks_agent is None or shares:
-        yield from _failing(check_shared_policy, config)
-    if shares and rollout.backend != "hf":
-        yield (
-            f"scale.address={address} samples with hf on the workers, but rollout.backend is {rollout.backend}. Leave it out; vLLM "
-            "has its own servers (vllm.servers)."
-        )
-    elif shares and (rollout.prompts_per_batch is None or (1 < count <= rollout.prompts_per_batch and config.votes)):
-        yield (
-            f"scale.address={address} gives each worker one batch of prompts, but with "
-            f"rollout.prompts_per_batch={rollout.prompts_per_batch or 'null'} all {count} prompts of a step are one batch. Lower "
-            f"it, for example to {max(1, count // 8)} (it changes which samples a seed gives)."
-        )
+            bad_device = [*_failing(resolve_device, config.runtime.device)]
+            yield from bad_device
+            if bad_device:
+                return
+        if trains:  # what only samples may be weights that are not where the config says
+            from skill_ttrl.llm.models.load import load_model_config
 
+            try:
+                text = load_model_config(model).get_text_config()
+            except SkillTTRLError as error:
+                yield error
+                return
+            engine = config.vllm.max_model_len if facts.engine else None
+            known = [each for each in (getattr(text, "max_position_embeddings", None), engine) if each is not None]
+            yield from _failing(self.check_length, config.context_parts, min(known, default=None))
+        if facts.engine:
+            from skill_ttrl.llm.vllm.checks import check_fits
 
-def check_shared_policy(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` where workers on other machines would send requests that no ledger here records and no budget bounds."""
-    remote = backend_facts(config).remote
-    if remote or (config.skills is not None and config.skills.embedder == OPENAI):
-        what = f"rollout.backend={config.rollout.backend}" if remote else f"skills.embedder={OPENAI}"
+            def nothing() -> Any:
+                raise AssertionError("the rules load no model")
+
+            yield from _failing(
+                lambda: check_fits(BackendContext(config, nothing, trains=trains and config.reinforces))
+            )
+
+    def check_length(self, parts: Mapping[str, int], positions: int | None) -> None:
+        """Raise `ConfigError` where `parts` have more tokens together than there are positions; the message says what to set."""
+        needed = sum(parts.values())
+        if positions is None or needed <= positions:
+            return
+        sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items() if tokens)
+        bound = " by vllm.max_model_len" if positions == self.config.vllm.max_model_len else ""
+        builtin = f", or set model.builtin.max_positions={needed}" if self.config.model.path == BUILTIN else ""
         raise ConfigError(
-            f"{what} calls a remote model, whose cost one process must count: leave out scale.address={config.scale.address}."
+            f"{sums} = {needed} tokens, but the model has {positions} positions{bound}. Lower one{builtin}."
         )
+
+    def _of_votes(self) -> Found:
+        """Groups that are too small to vote or to compare, and rounds that save nothing."""
+        config = self.config
+        rollout, rl, votes, vote = config.rollout, config.rl, config.rollout.n_votes_per_prompt, config.vote
+        if votes == 1 and config.votes and "majority" in (rl.reward, *rl.extra_rewards):
+            yield "The reward majority needs several votes: raise rollout.n_votes_per_prompt (TTRL: 64), or set another rl.reward."
+        if not config.reinforces:
+            return
+        if rollout.n_samples_per_prompt == 1:
+            from skill_ttrl.rl.algorithms import GroupRelative, build_algorithm
+
+            algorithm = build_algorithm(rl.algorithm)
+            # Some algorithms give a group of one sample an advantage; an estimate tells.
+            if isinstance(algorithm, GroupRelative) and not algorithm.estimate([1.0, 0.0], [0, 1]).any():
+                yield (
+                    f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so "
+                    "every advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
+                )
+        if vote.strategy != SEQUENTIAL:
+            return
+        if (first := SequentialTest(**vote.options).first) >= votes:
+            yield (
+                f"vote.strategy={SEQUENTIAL} looks after {first} samples (vote.options.first), but rollout.n_votes_per_prompt is {votes}, so "
+                "nothing would be saved. Lower the first, or raise the other."
+            )
+        if rl.reward == "env":
+            yield f"vote.strategy={SEQUENTIAL} stops where answers agree, but rl.reward=env rewards no answers. Change one of them."
+
+    def _of_skills(self) -> Found:
+        """The bank to begin with, its packages, and the language models that are asked. Nothing is sent."""
+        config, skills, optimize, roles = self.config, self.config.skills, self.config.optimize, self.roles
+        if self.use in ("train", "sample") and skills is not None:
+            if not self.begun:
+                yield from _failing(starting_file, skills)
+            yield from _failing(check_packages, skills)
+        if self.use == "train" and config.reinforces and optimize is not None and optimize.every is not None:
+            if skills is None or not skills.enabled:
+                yield "optimize.every edits the run's skill bank, and this run has none in use. Add a skills section, or remove it."
+            if optimize.lr_scheduler in ("autonomous", "none"):
+                yield f"optimize.every needs a schedule, and optimize.lr_scheduler is {optimize.lr_scheduler}. Set it to cosine."
+        else:
+            roles.discard("optimizer")  # only the command optimize queries it
+        for role in sorted(roles):
+            yield from _failing(lambda role=role: make_client(config.endpoints, role).shut())
+
+    @property
+    def roles(self) -> set[Role]:
+        """The endpoints that requests are sent to."""
+        config, skills, trains = self.config, self.config.skills, self.use == "train"
+        rationales = config.imitates and config.sft.data is None and config.demonstrations.rationale == OPENAI
+        evolves = config.reinforces and config.evolve is not None and config.evolve.teacher == OPENAI
+        distills = self.use == "distill" or (trains and "distill" in config.phases)
+        merges = trains and config.reinforces and skills is not None and skills.update == "merge"
+        collects = trains and "collect" in config.phases and is_remote(config.collect.agent)
+        samples = trains or self.use == "sample"
+        uses: dict[Role, bool] = {
+            "policy": (samples and config.rollout.backend == REMOTE) or collects,
+            "merger": (merges or self.use == "merge") and (skills or SkillsConfig()).merger == OPENAI,
+            "teacher": (trains and (rationales or evolves)) or (distills and config.distill.teacher == OPENAI),
+            "embeddings": samples and skills is not None and skills.embeds and skills.embedder == OPENAI,
+            "optimizer": trains and config.optimize is not None and config.optimize.optimizer == OPENAI,
+        }
+        return {role for role, used in uses.items() if used}
+
+    def _of_processes(self) -> Found:
+        """Ranks that train together, rollouts ahead of the learner, and workers of a cluster."""
+        config, device, backend = self.config, self.config.runtime.device, self.config.rollout.backend
+        ranks = world_size() if launched() else config.runtime.nproc or 1  # those that `skillttrl train` would start
+        how = None
+        try:
+            how = strategy(config.runtime, ranks, on_gpu=device not in ("cpu", "mps") and bool(_gpus()))
+        except SkillTTRLError as error:
+            yield error
+        if ranks > 1:
+            if ":" in device or device == "mps":
+                yield f"runtime.device is {device!r}, a single device, but there are {ranks} ranks. Set it to cuda, cpu or auto."
+            if backend == "vllm" and config.vllm.mode == "colocate":
+                yield (
+                    f"vllm.mode=colocate puts an engine into the learner's process, but there are {ranks} ranks. Start servers (skillttrl "
+                    "serve) and set vllm.mode=server, or use rollout.backend=hf."
+                )
+            if how == "fsdp" and backend not in ("hf", "vllm"):
+                yield (
+                    f"rollout.backend={backend} samples with one process's weights, but runtime.parallel=fsdp spreads them over {ranks}. "
+                    "Set runtime.parallel=ddp, or use hf or vllm."
+                )
+            yield from _failing(check_gpus, config.runtime, asked=self.asks_ranks)
+        if config.runs_ahead:
+            facts, skills = backend_facts(config), config.skills
+            needs = {
+                "a sampler in another process than the learner's (vllm.mode=server, or rollout.backend=hf)": facts.engine,
+                "a sampler with weights of its own, so none with is_learner (rollout.backend=hf, or vLLM servers)": facts.is_learner,
+                "vllm.enable_sleep_mode=false": backend == "vllm" and config.vllm.enable_sleep_mode,
+                "runtime.nproc=1": ranks > 1,
+                "rl.dynamic_sampling=0": config.rl.dynamic_sampling > 0,
+                "skills.gate=null": skills is not None and skills.gate is not None,
+            }
+            if found := [need for need, lacks in needs.items() if lacks]:
+                yield f"rl.max_staleness={config.rl.max_staleness} samples while the learner computes. It needs {', and '.join(found)}."
+        if config.scale.address is not None:
+            yield from self._of_workers()
+
+    def _of_workers(self) -> Found:
+        """A cluster that no phase would use, or could not use."""
+        config, shares = self.config, self.config.rolls_out
+        address, rollout, count = config.scale.address, config.rollout, config.rl.prompts_per_step
+        if "collect" not in config.phases and not shares:
+            yield f"scale.address={address} distributes the phases collect, {', '.join(ROLLING)}; phases is {config.phases}. Leave it out."
+            return
+        # False where nobody is asked, None where a policy is.
+        asks_agent = "collect" in config.phases and find_scripted_agent(
+            config.collect.agent, resolve_env(config.env.id)
+        )
+        if asks_agent is None or shares:
+            yield from self._of_shared_policy()
+        if shares and rollout.backend != "hf":
+            yield (
+                f"scale.address={address} samples with hf on the workers, but rollout.backend is {rollout.backend}. Leave it out; vLLM "
+                "has its own servers (vllm.servers)."
+            )
+        elif shares and (
+            rollout.prompts_per_batch is None or (1 < count <= rollout.prompts_per_batch and config.votes)
+        ):
+            yield (
+                f"scale.address={address} gives each worker one batch of prompts, but with "
+                f"rollout.prompts_per_batch={rollout.prompts_per_batch or 'null'} all {count} prompts of a step are one batch. Lower "
+                f"it, for example to {max(1, count // 8)} (it changes which samples a seed gives)."
+            )
+
+    def _of_shared_policy(self) -> Found:
+        """Workers on other machines that would send requests which no ledger here records and no budget bounds."""
+        config, remote = self.config, backend_facts(self.config).remote
+        if remote or (config.skills is not None and config.skills.embedder == OPENAI):
+            what = f"rollout.backend={config.rollout.backend}" if remote else f"skills.embedder={OPENAI}"
+            yield f"{what} calls a remote model, whose cost one process must count: leave out scale.address={config.scale.address}."
+
+    def of_tasks(self, train: Sequence[Task] | None, envs: EnvPool | None) -> Iterator[SkillTTRLError]:
+        """Every reason why a run cannot start with its tasks.
+
+        Args:
+            train: The tasks to train on; None: not known yet.
+            envs: Environments that can play them.
+        """
+        return _errors(self._of_tasks(train, envs))
+
+    def _of_tasks(self, train: Sequence[Task] | None, envs: EnvPool | None) -> Found:
+        config, rl, gate = self.config, self.config.rl, self.config.gate
+        if not config.data.held_out:
+            edits = config.optimize is not None and config.optimize.every is not None
+            uses = {
+                "evolve learns from success": config.evolve is not None and config.reinforces,
+                "optimize.every edits the bank by results": edits and config.reinforces,
+                "skills.gate decides by success": gate is not None,
+            }
+            for use in (use for use, has in uses.items() if has):
+                yield f"{use} on the training tasks, and this run evaluates on the same tasks. Set data.eval, or remove it."
+        if train is None or not config.votes:
+            return
+        yield from _failing(check_training_tasks, rl, train)
+        if not config.reinforces:
+            return
+        rewards = (rl.reward, *rl.extra_rewards)
+        missing = [task.id for task in train if task.ground_truth is None]
+        if "label" in rewards and missing:
+            yield (
+                f"The reward label needs a true answer for every training task; {len(missing)} of {len(train)} have none, first "
+                f"{missing[0]!r}. Use rl.reward=majority, or remove those tasks."
+            )
+        if gate is not None and gate.data is None:
+            yield from _failing(split_tasks, train, gate.tasks, config.seed)
+        if envs is None:
+            return
+        from skill_ttrl.rl.algorithms import build_algorithm, requirements
+
+        if "states" in requirements(build_algorithm(rl.algorithm)) and not names_states(envs.acquire(1)[0], train[0]):
+            yield (
+                f"rl.algorithm={rl.algorithm['type']} compares steps from the same exact state, but {config.env.id} does not "
+                'report its state (info["state"], see skill_ttrl.envs.state_digest). rl.algorithm=gigpo compares observations.'
+            )
+        graded = {
+            "The reward env": "env" in rewards,
+            "evolve": config.evolve is not None,
+            "skills.gate": gate is not None and gate.data is None,
+        }
+        if asking := [name for name, asked in graded.items() if asked]:
+            yield from _failing(check_graded, train[0].without_ground_truth(), envs, " and ".join(asking))
 
 
 def check_gpus(runtime: RuntimeConfig, *, asked: bool = False) -> None:
@@ -436,71 +545,6 @@ def _gpus() -> int:
     from skill_ttrl.rl.device import gpu_count
 
     return gpu_count()
-
-
-def task_refusals(
-    config: SkillTTRLConfig, train: Sequence[Task] | None, envs: EnvPool | None
-) -> Iterator[SkillTTRLError]:
-    """Every reason why a run cannot start with its tasks.
-
-    Args:
-        config: The config, with its defaults (`with_defaults`).
-        train: The tasks to train on; None: not known yet.
-        envs: Environments that can play them.
-    """
-    return _errors(_of_tasks(config, train, envs))
-
-
-def _of_tasks(config: SkillTTRLConfig, train: Sequence[Task] | None, envs: EnvPool | None) -> Found:
-    rl, gate = config.rl, config.gate
-    if not config.data.held_out:
-        edits = config.optimize is not None and config.optimize.every is not None
-        uses = {
-            "evolve learns from success": config.evolve is not None and config.reinforces,
-            "optimize.every edits the bank by results": edits and config.reinforces,
-            "skills.gate decides by success": gate is not None,
-        }
-        for use in (use for use, has in uses.items() if has):
-            yield f"{use} on the training tasks, and this run evaluates on the same tasks. Set data.eval, or remove it."
-    if train is None or not config.votes:
-        return
-    yield from _failing(check_training_tasks, rl, train)
-    if not config.reinforces:
-        return
-    rewards = (rl.reward, *rl.extra_rewards)
-    missing = [task.id for task in train if task.ground_truth is None]
-    if "label" in rewards and missing:
-        yield (
-            f"The reward label needs a true answer for every training task; {len(missing)} of {len(train)} have none, first "
-            f"{missing[0]!r}. Use rl.reward=majority, or remove those tasks."
-        )
-    if gate is not None and gate.data is None:
-        yield from _failing(split_tasks, train, gate.tasks, config.seed)
-    if envs is None:
-        return
-    from skill_ttrl.rl.algorithms import build_algorithm, requirements
-
-    if "states" in requirements(build_algorithm(rl.algorithm)) and not names_states(envs.acquire(1)[0], train[0]):
-        yield (
-            f"rl.algorithm={rl.algorithm['type']} compares steps from the same exact state, but {config.env.id} does not "
-            'report its state (info["state"], see skill_ttrl.envs.state_digest). rl.algorithm=gigpo compares observations.'
-        )
-    graded = {
-        "The reward env": "env" in rewards,
-        "evolve": config.evolve is not None,
-        "skills.gate": gate is not None and gate.data is None,
-    }
-    if asking := [name for name, asked in graded.items() if asked]:
-        yield from _failing(check_graded, train[0].without_ground_truth(), envs, " and ".join(asking))
-
-
-def check_cut_series(max_turns: int, tasks: Iterable[Task]) -> None:
-    """Raise `ConfigError` where an episode would end before its last problem: the answer to another one would be judged."""
-    longest = longest_series(tasks)
-    if longest > max_turns:
-        raise ConfigError(
-            f"A series has up to {longest} problems: raise agent.max_turns from {max_turns} to {longest}."
-        )
 
 
 def check_graded(task: Task, envs: EnvPool, asking: str) -> None:
@@ -535,52 +579,7 @@ def check_training_tasks(rl: RLConfig, tasks: Sequence[Task]) -> None:
         )
 
 
-def refuse_length(config: SkillTTRLConfig, parts: Mapping[str, int], positions: int | None) -> None:
-    """Raise `ConfigError` where `parts` have more tokens together than there are positions; the message says what to set."""
-    needed = sum(parts.values())
-    if positions is None or needed <= positions:
-        return
-    sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items() if tokens)
-    bound = " by vllm.max_model_len" if positions == config.vllm.max_model_len else ""
-    builtin = f", or set model.builtin.max_positions={needed}" if config.model.path == BUILTIN else ""
-    raise ConfigError(f"{sums} = {needed} tokens, but the model has {positions} positions{bound}. Lower one{builtin}.")
-
-
-def planned_ranks(runtime: RuntimeConfig) -> int:
-    """Number of ranks of a run: those that were started, else those that `skillttrl train` would start."""
-    return world_size() if launched() else runtime.nproc or 1
-
-
-def learning_phases(phases: Sequence[Phase]) -> list[Phase]:
-    """The phases in which weights change.
-
-    Raises:
-        ConfigError: there are none.
-    """
-    if found := [phase for phase in phases if phase not in DATA_PHASES]:
-        return found
-    raise ConfigError(
-        f"None of the phases trains: phases is {phases}. To only collect or distill: skillttrl collect, skillttrl distill."
-    )
-
-
-def roles_used(config: SkillTTRLConfig) -> set[Role]:
-    """The endpoints that a run of the config sends requests to."""
-    phases, skills = config.phases, config.skills
-    rationales = config.imitates and config.sft.data is None and config.demonstrations.rationale == OPENAI
-    evolves = config.reinforces and config.evolve is not None and config.evolve.teacher == OPENAI
-    merges = config.reinforces and skills is not None and skills.update == "merge" and skills.merger == OPENAI
-    uses: dict[Role, bool] = {
-        "policy": config.rollout.backend == REMOTE or ("collect" in phases and is_remote(config.collect.agent)),
-        "merger": merges,
-        "teacher": rationales or evolves or ("distill" in phases and config.distill.teacher == OPENAI),
-        "embeddings": skills is not None and skills.embeds and skills.embedder == OPENAI,
-        "optimizer": config.optimize is not None and config.optimize.optimizer == OPENAI,
-    }
-    return {role for role, used in uses.items() if used}
-
-
-def uncorrected_staleness(rl: RLConfig, phases: Sequence[Phase]) -> str | None:
+def uncorrected_staleness(rl: RLConfig, phases: Sequence[str]) -> str | None:
     """Return the warning of a run that takes the log-probs of older weights for those of the present ones; None where it does not."""
     if "rl" not in phases or not rl.max_staleness or rl.rollout_correction != "none":
         return None
@@ -588,8 +587,3 @@ def uncorrected_staleness(rl: RLConfig, phases: Sequence[Phase]) -> str | None:
         f"rl.max_staleness={rl.max_staleness} with rl.rollout_correction=none treats the log-probs of older weights "
         "as the learner's: nothing corrects the difference. Set rl.rollout_correction=auto."
     )
-
-
-def rolls_out_on_workers(phases: Sequence[Phase]) -> bool:
-    """True if a phase of training rolls out, so that workers can."""
-    return any(phase in phases for phase in ROLLING)

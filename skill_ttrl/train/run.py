@@ -29,7 +29,7 @@ from skill_ttrl.train.measure import control_results, correctness, evaluation_dr
 from skill_ttrl.train.metrics import COLLAPSE, stop_step
 from skill_ttrl.train.results import Evaluation
 from skill_ttrl.train.run_bank import NoBank, RunBank
-from skill_ttrl.train.tasks import Seen, demonstration_leaks, set_names
+from skill_ttrl.train.tasks import ConfigTasks
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed, to_json
 from skill_ttrl.voting import apply_original_gt, apply_ttrl_gt, given_up, label_metrics, trained_metrics
 
@@ -324,12 +324,8 @@ class Meter:
         )
         played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
         controls = control_results(played, found.results)
-        found = replace(found, source=set_names(config)[1], transductive=self.transductive)
+        found = replace(found, source=ConfigTasks(config).names[1], transductive=self.transductive)
         return replace(found, controls=controls, no_controls=played.why_none)
-
-    def demonstration_leaks(self, config: SkillTTRLConfig, seen: Seen, what: str) -> list[str]:
-        """Lines on evaluation tasks among demonstrations; see `inputs.tasks.demonstration_leaks`."""
-        return demonstration_leaks(config, self.eval_tasks, seen, what, transductive=self.transductive)
 
     def close(self) -> None:
         """Close its environments."""

@@ -22,6 +22,7 @@ from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.config import (
     BUILTIN,
     DataConfig,
+    EnvConfig,
     ModelConfig,
     SkillsConfig,
     SkillTTRLConfig,
@@ -29,7 +30,7 @@ from skill_ttrl.config import (
     load_config,
 )
 from skill_ttrl.config.rl import COPY
-from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.episodes import Files, names_of, read_episodes
 from skill_ttrl.data.records import FILE_HASH, read_source
 from skill_ttrl.data.tasks import CHECK, load_demonstrations, load_tasks, system_message
 from skill_ttrl.envs import env_tasks, make_env, resolve_env
@@ -62,66 +63,197 @@ from skill_ttrl.voting.rewards import MODEL_REWARD
 _SPLITS = "A run trains on env.train_split and evaluates on env.eval_split."
 
 
-def source_tasks(
-    config: SkillTTRLConfig,
-    source: Source | None,
-    split: str,
-    limit: int | None = None,
-    progress: Progress | None = None,
-) -> list[Task]:
-    """The tasks of a source, or the environment's own where there is none; of these `limit`, spread over all (`envs.lookup.spread`).
+@dataclass(frozen=True)
+class ConfigTasks:
+    """The tasks that a config names: to train on, to measure on, and which of them are the same."""
 
-    Raises:
-        DataError: there are none, or they cannot be read; or they bring a system message that the config does not mention.
-    """
-    env_id = resolve_env(config.env.id)
-    if source is not None:
-        tasks = load_tasks(source, env_id, split=split)
-        if config.agent.system is None and (system := system_message(source)) is not None:
-            found = f"The conversations of {source.path} begin with a system message"
-            if "system" not in config.agent.model_fields_set:
-                raise DataError(
-                    f"{found}. Set agent.system={json.dumps(system)}, or agent.system=null to leave it out."
+    config: SkillTTRLConfig
+    progress: Progress = field(default_factory=SilentProgress)
+
+    def read(self, source: Source | None, split: str, limit: int | None = None) -> list[Task]:
+        """The tasks of a source, or the environment's own where there is none; of these `limit`, spread over all (`envs.lookup.spread`).
+
+        Raises:
+            DataError: there are none, or they cannot be read; or they bring a system message that the config does not mention.
+        """
+        config, progress = self.config, self.progress
+        env_id = resolve_env(config.env.id)
+        if source is not None:
+            tasks = load_tasks(source, env_id, split=split)
+            if config.agent.system is None and (system := system_message(source)) is not None:
+                found = f"The conversations of {source.path} begin with a system message"
+                if "system" not in config.agent.model_fields_set:
+                    raise DataError(
+                        f"{found}. Set agent.system={json.dumps(system)}, or agent.system=null to leave it out."
+                    )
+                progress.notice(f"{found}, which is left out (agent.system=null).", warning=True)
+            unknown = sum(task.ground_truth is None for task in tasks)
+            if 0 < unknown < len(tasks):
+                progress.notice(
+                    f"{unknown} of {len(tasks)} problems in {source.path} have no answer. Accuracy is measured only if all have one.",
+                    warning=True,
                 )
-            (progress or SilentProgress()).notice(f"{found}, which is left out (agent.system=null).", warning=True)
-        unknown = sum(task.ground_truth is None for task in tasks)
-        if progress is not None and 0 < unknown < len(tasks):
-            progress.notice(
-                f"{unknown} of {len(tasks)} problems in {source.path} have no answer. Accuracy is measured only if all have one.",
-                warning=True,
+        else:
+            with annotate_error(SplitError, _SPLITS):
+                tasks = env_tasks(env_id, config.env.kwargs, split, limit, Counting(progress, OPENING, "item"))
+        if not tasks:
+            raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
+        return tasks
+
+    def training(self, *, pinned: bool = False) -> list[Task]:
+        """The tasks to train on: those of `data.train`, or `env.train_tasks` of those of `env.train_split`.
+
+        Args:
+            pinned: Read the very version of `data.train` that the config has pinned.
+
+        Raises:
+            DataError, EnvError: there are none, or they cannot be read.
+        """
+        source = self.config.train_source
+        split = self.config.env.train_split if source is None else "train"
+        return self.read(pinned_source(source) if pinned else source, split, self.config.env.train_tasks)
+
+    def evaluated(self) -> list[Task]:
+        """The tasks of the evaluation, where they are others than those to train on (`data.held_out`)."""
+        config = self.config
+        return self.read(config.eval_source, config.evaluation_split, config.env.eval_tasks)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of the tasks that a run trains on and of those that it is measured on, for tables."""
+        config = self.config
+
+        def name(source: Source | None, usual: str, split: str) -> str:
+            if source is None:
+                return f"{config.env.id} ({split})"
+            part = source.split or (usual if source.path.startswith("synthetic:") else "")
+            return f"{source.path} ({part})" if part else source.path
+
+        train = name(config.train_source, "train", config.env.train_split)
+        return train, name(config.eval_source, "test", config.env.eval_split) if config.data.held_out else train
+
+    def selection(self) -> TaskSelection:
+        """What the collect phase of a run plays: tasks that the run trains on.
+
+        Raises:
+            ConfigError: they come from files.
+            EnvError: there is no such environment, or its arguments name a split.
+        """
+        asked, env = self.config.collect, self.config.env
+        if self.config.data.train is not None:
+            raise ConfigError(
+                "The phase collect plays the environment's training tasks (env.train_split), but data.train names other tasks. Remove "
+                "one of the two."
             )
-    else:
-        counter = Counting(progress or SilentProgress(), OPENING, "item")
-        with annotate_error(SplitError, _SPLITS):
-            tasks = env_tasks(env_id, config.env.kwargs, split, limit, counter)
-    if not tasks:
-        raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
-    return tasks
+        rollouts, subset = asked.rollouts_per_task, env.train_tasks
+        selection = TaskSelection(
+            env.id, env.train_split, episodes=asked.episodes, rollouts_per_task=rollouts, subset_size=subset
+        )
+        return selection.made(env.kwargs)
 
+    def hold_out(self, train: Sequence[Task], evaluated: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+        """Split the tasks to train on from those of the gate; the latter are none where there is no gate.
 
-def training_tasks(config: SkillTTRLConfig, source: Source | None, progress: Progress | None = None) -> list[Task]:
-    """Return the tasks that a run trains on: those of `source`, or `env.train_tasks` of those of `env.train_split`.
+        Args:
+            train: all training tasks.
+            evaluated: those of the evaluation.
 
-    Raises:
-        DataError, EnvError: there are none, or they cannot be read.
-    """
-    split = config.env.train_split if source is None else "train"
-    return source_tasks(config, source, split, config.env.train_tasks, progress)
+        Raises:
+            ConfigError: too few tasks.
+            DataError: the gate's own tasks cannot be read, or are those of the evaluation.
+        """
+        gate = self.config.gate
+        if gate is None:
+            return [*train], []
+        if gate.data is None:
+            return split_tasks(train, gate.tasks, self.config.seed)
+        tasks = self.read(self.config.data.source(gate.data), "train")[: gate.tasks]
+        refuse_leak(self.leaked(evaluated, seen_tasks(tasks), "skills.gate.data"))
+        held_out = {task_content(task) for task in tasks}
+        return [task for task in train if task_content(task) not in held_out], tasks
 
+    def learned_from(self) -> Seen:
+        """Tasks and prompts that a run of this config learned from, and those of the checkpoint that it began with.
 
-def set_names(config: SkillTTRLConfig) -> tuple[str, str]:
-    """Names of the tasks that a run trains on and of those that it is measured on, for tables."""
+        Raises:
+            DataError, EnvError: its data cannot be read any more.
+        """
+        config, found = self.config, seen_tasks(self.training(pinned=True))
+        source = pinned_source(config.demonstration_source)
+        if config.imitates and source is not None:
+            seed = derive_seed(config.seed, "demonstrations")
+            found |= seen_prompts(shown.prompt for shown in load_demonstrations(source, seed=seed))
+        elif config.imitates and config.demonstrations.trajectories is not None:
+            found |= seen_tasks(episode.task for episode in read_episodes(config.demonstrations.trajectories))
+        began = run_of(config.model.path)
+        return found if began is None else found | ConfigTasks.of_run(began).learned_from()
 
-    def name(source: Source | None, usual: str, split: str) -> str:
-        if source is None:
-            return f"{config.env.id} ({split})"
-        part = source.split or (usual if source.path.startswith("synthetic:") else "")
-        return f"{source.path} ({part})" if part else source.path
+    @classmethod
+    def of_run(cls, run: Path) -> ConfigTasks:
+        """Those of a run."""
+        return cls(load_config(run / "config.yaml"))
 
-    train = name(config.train_source, "train", config.env.train_split)
-    if config.data.eval is None and config.data.train is not None:
-        return train, train
-    return train, name(config.eval_source, "test", config.env.eval_split)
+    def leaks(self, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:
+        """Refuse held-out tasks that this run, or the run its weights come from, learns from; lines on what cannot be told.
+
+        Raises:
+            DataError: there are some.
+        """
+        config = self.config
+        where = "data.train" if config.data.train is not None else f"env.train_split ({config.env.train_split})"
+        refuse_leak(self.leaked(evaluated, seen_tasks(train), where))
+        began = run_of(config.model.path)
+        if began is None:
+            return []
+        try:
+            seen = ConfigTasks.of_run(began).learned_from()
+        except (DataError, EnvError, TrustError) as error:
+            return [f"The training data of {config.model.path} can no longer be read ({error})."]
+        refuse_leak(self.leaked(evaluated, seen, f"what {began} was trained on (model.path)"))
+        return []
+
+    def refuse_episodes(self, files: Files) -> None:
+        """Raise `DataError` where skills would come from episodes of held-out tasks."""
+        what = f"demonstrations.trajectories ({names_of(files)})"
+        refuse_leak(foreign_splits(read_episodes(files), self.config.training_splits, what))
+        if self.config.data.held_out:  # else it is measured on its training tasks
+            seen = seen_tasks(episode.task for episode in read_episodes(files))
+            refuse_leak(self.leaked(self.evaluated(), seen, what))
+
+    def leaked(self, measured: Sequence[Task], seen: Seen, what: str) -> str | None:
+        """Says which of the tasks that are measured on are among what is learned from; None where none is.
+
+        Args:
+            measured: tasks of the evaluation.
+            seen: what is learned from.
+            what: where `seen` is from, for the message.
+        """
+        with closing(FirstWords(self.config.env, self.config.seed)) as first:
+            shared = [task for task in measured if seen.holds(task, first)]
+        if not shared:
+            return None
+        data, split = self.config.data, self.config.env.eval_split
+        own = "data.train" if data.train is not None else f"env.eval_split ({split})"
+        name = "data.eval" if data.eval is not None else own
+        return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {named(shared[0])}."
+
+    def demonstration_leaks(self, measured: Sequence[Task], seen: Seen, what: str, *, transductive: bool) -> list[str]:
+        """Lines on training tasks that are imitated and measured on; held-out ones are refused.
+
+        Args:
+            measured: tasks of the evaluation.
+            seen: what is imitated.
+            what: where `seen` is from, for the message.
+            transductive: whether the run is measured on its training tasks: that they are imitated is then only said.
+
+        Raises:
+            DataError: held-out tasks are imitated.
+        """
+        found = self.leaked(measured, seen, what)
+        if found is not None and transductive:
+            return [f"{found} They are training tasks, but their answers are learned, so this is not label-free."]
+        refuse_leak(found)
+        return []
 
 
 def fit_prompts(
@@ -163,63 +295,6 @@ def fit_prompts(
     return fitting
 
 
-def leaks(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:
-    """Refuse held-out tasks that this run, or the run its weights come from, learns from; lines on what cannot be told.
-
-    Raises:
-        DataError: there are some.
-    """
-    where = "data.train" if config.data.train is not None else f"env.train_split ({config.env.train_split})"
-    refuse_leak(leaked(config, evaluated, seen_tasks(train), where))
-    began = run_of(config.model.path)
-    if began is None:
-        return []
-    try:
-        seen = seen_by_run(load_config(began / "config.yaml"), own_training_tasks)
-    except (DataError, EnvError, TrustError) as error:
-        return [f"The training data of {config.model.path} can no longer be read ({error})."]
-    refuse_leak(leaked(config, evaluated, seen, f"what {began} was trained on (model.path)"))
-    return []
-
-
-def own_training_tasks(config: SkillTTRLConfig) -> list[Task]:
-    """The training tasks of a config, from the very data that it has pinned.
-
-    Raises:
-        DataError, EnvError: they cannot be read.
-    """
-    return training_tasks(config, pinned_source(config.train_source))
-
-
-def hold_out(
-    config: SkillTTRLConfig,
-    train: Sequence[Task],
-    evaluated: Sequence[Task],
-    progress: Progress,
-) -> tuple[list[Task], list[Task]]:
-    """Split the tasks to train on from those of the gate; the latter are none where there is no gate.
-
-    Args:
-        config: the whole config.
-        train: all training tasks.
-        evaluated: those of the evaluation.
-        progress: shows how far reading is.
-
-    Raises:
-        ConfigError: too few tasks.
-        DataError: the gate's own tasks cannot be read, or are those of the evaluation.
-    """
-    gate = config.gate
-    if gate is None:
-        return [*train], []
-    if gate.data is None:
-        return split_tasks(train, gate.tasks, config.seed)
-    tasks = source_tasks(config, config.data.source(gate.data), "train", None, progress)[: gate.tasks]
-    refuse_leak(leaked(config, evaluated, seen_tasks(tasks), "skills.gate.data"))
-    held_out = {task_content(task) for task in tasks}
-    return [task for task in train if task_content(task) not in held_out], tasks
-
-
 def split_tasks(tasks: Sequence[Task], count: int, seed: int) -> tuple[list[Task], list[Task]]:
     """Draw `count` tasks with the seed: the others in their order, and these, without true answers, in the order that they were drawn.
 
@@ -242,13 +317,19 @@ _BLOCKS, _BLOCK = 64, 1 << 20
 """A weight file is recognised by its size and so many blocks of so many bytes, spread over it evenly."""
 
 
-def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config with every revision that can be known filled in.
+def pin_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig | None = None) -> SkillTTRLConfig:
+    """The config with every revision that can be known filled in; `saved`: the same config at the start of its run, which has pinned them.
 
     Raises:
         DataError: a data set cannot be read, or a file's content is not the pinned one.
         ModelError: a hub model cannot be found, or a reward model is not the pinned one.
     """
+    if saved is not None:
+        config = config.model_copy(deep=True)
+        config.model.revision = saved.model.revision
+        if config.skills is not None and saved.skills is not None:
+            config.skills.embedder_revision = saved.skills.embedder_revision
+        config.data.revisions = {**saved.data.revisions}
     pinned, found = pin_policy(config), dict[str, str | None]()
     if config.reinforces and config.rl.reward.startswith(MODEL_REWARD):
         name = config.rl.reward.removeprefix(MODEL_REWARD)
@@ -257,7 +338,9 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
     if critic is not None and critic.model is not None and critic.model != COPY:
         asked = config.data.revisions.get(critic.model)
         found[critic.model] = _model_revision(ModelConfig(path=critic.model, revision=asked))
-    found |= {source.name: data_revision(source) for source in _sources(config)}
+    gate = None if config.skills is None or config.skills.gate is None else config.data.source(config.skills.gate.data)
+    sources = (config.train_source, config.eval_source, config.demonstration_source, gate)
+    found |= {source.name: data_revision(source) for source in sources if source is not None}
     pinned.data.revisions |= {name: revision for name, revision in found.items() if revision is not None}
     return pinned
 
@@ -277,22 +360,6 @@ def pin_policy(config: SkillTTRLConfig, *, use_bank: bool = True) -> SkillTTRLCo
     if use_bank and pinned.skills is not None:
         pinned.skills.embedder_revision = _embedder_revision(pinned.skills)
     return pinned
-
-
-def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config with the revisions that `saved`, the same config at the start of its run, has pinned."""
-    taken = config.model_copy(deep=True)
-    taken.model.revision = saved.model.revision
-    if taken.skills is not None and saved.skills is not None:
-        taken.skills.embedder_revision = saved.skills.embedder_revision
-    taken.data.revisions = {**saved.data.revisions}
-    return taken
-
-
-def _sources(config: SkillTTRLConfig) -> list[Source]:
-    gate = None if config.skills is None or config.skills.gate is None else config.data.source(config.skills.gate.data)
-    every = (config.train_source, config.eval_source, config.demonstration_source, gate)
-    return [source for source in every if source is not None]
 
 
 def _model_revision(model: ModelConfig) -> str | None:
@@ -439,27 +506,6 @@ def seen_prompts(prompts: Iterable[str]) -> Seen:
     return Seen(texts=frozenset(map(plain, prompts)))
 
 
-def seen_by_run(config: SkillTTRLConfig, training: Callable[[SkillTTRLConfig], Sequence[Task]]) -> Seen:
-    """Tasks and prompts that a run learned from, and those of the checkpoint that it began with.
-
-    Args:
-        config: the run's.
-        training: gives the training tasks of a config.
-
-    Raises:
-        DataError, EnvError: its data cannot be read any more.
-    """
-    found = seen_tasks(training(config))
-    source = pinned_source(config.demonstration_source)
-    if config.imitates and source is not None:
-        seed = derive_seed(config.seed, "demonstrations")
-        found |= seen_prompts(shown.prompt for shown in load_demonstrations(source, seed=seed))
-    elif config.imitates and config.demonstrations.trajectories is not None:
-        found |= seen_tasks(episode.task for episode in read_episodes(config.demonstrations.trajectories))
-    began = run_of(config.model.path)
-    return found if began is None else found | seen_by_run(load_config(began / "config.yaml"), training)
-
-
 def run_of(model: str) -> Path | None:
     """The run that a model is a checkpoint of; None for any other."""
     run = Path(model).resolve().parent.parent
@@ -472,15 +518,15 @@ class FirstWords:
     It is an environment of its own, made when it is first asked, so that what is asked leaves no trace in the episodes of a run.
     """
 
-    def __init__(self, config: SkillTTRLConfig) -> None:
-        self._config = config
+    def __init__(self, config: EnvConfig, seed: int) -> None:
+        self._config, self._seed = config, seed
         self._env: TextEnvironment | None = None
 
     def __call__(self, task: Task) -> str | None:
         """The first observation of a task."""
-        seed = derive_seed(self._config.seed, "env", task.id) if task.seed is None else task.seed
+        seed = derive_seed(self._seed, "env", task.id) if task.seed is None else task.seed
         try:
-            self._env = self._env or make_env(self._config.env.id, **self._config.env.kwargs)
+            self._env = self._env or make_env(self._config.id, **self._config.kwargs)
             found, _ = self._env.reset(seed=seed, options=dict(task.options))
         except FAILURES:
             return None
@@ -525,50 +571,10 @@ def foreign_splits(episodes: Iterable[Trajectory], splits: Collection[str], what
     return foreign.found(what)
 
 
-def leaked(config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: str) -> str | None:
-    """Says which of the tasks that are measured on are among what is learned from; None where none is.
-
-    Args:
-        config: names the environment.
-        measured: tasks of the evaluation.
-        seen: what is learned from.
-        what: where `seen` is from, for the message.
-    """
-    with closing(FirstWords(config)) as first:
-        shared = [task for task in measured if seen.holds(task, first)]
-    if not shared:
-        return None
-    own = "data.train" if config.data.train is not None else f"env.eval_split ({config.env.eval_split})"
-    name = "data.eval" if config.data.eval is not None else own
-    return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {named(shared[0])}."
-
-
 def refuse_leak(found: str | None) -> None:
     """Raise `DataError` where something says that there is a leak."""
     if found is not None:
         raise DataError(f"{found} {WAYS}")
-
-
-def demonstration_leaks(
-    config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: str, *, transductive: bool
-) -> list[str]:
-    """Lines on training tasks that are imitated and measured on; held-out ones are refused.
-
-    Args:
-        config: names the environment.
-        measured: tasks of the evaluation.
-        seen: what is imitated.
-        what: where `seen` is from, for the message.
-        transductive: whether the run is measured on its training tasks: that they are imitated is then only said.
-
-    Raises:
-        DataError: held-out tasks are imitated.
-    """
-    found = leaked(config, measured, seen, what)
-    if found is not None and transductive:
-        return [f"{found} They are training tasks, but their answers are learned, so this is not label-free."]
-    refuse_leak(found)
-    return []
 
 
 def _question(task: Task) -> str | None:
@@ -672,26 +678,3 @@ class TaskSelection:
             "tasks": digest.hexdigest(),
             "skill_ttrl": describe_environment()["skill_ttrl"],
         }
-
-
-def training_selection(config: SkillTTRLConfig) -> TaskSelection:
-    """Select the tasks that the collect phase of a run plays: tasks that the run trains on.
-
-    Raises:
-        ConfigError: they come from files.
-        EnvError: there is no such environment, or its arguments name a split.
-    """
-    asked, env = config.collect, config.env
-    if config.data.train is not None:
-        raise ConfigError(
-            "The phase collect plays the environment's training tasks (env.train_split), but data.train names other tasks. Remove "
-            "one of the two."
-        )
-    selection = TaskSelection(
-        env.id,
-        env.train_split,
-        episodes=asked.episodes,
-        rollouts_per_task=asked.rollouts_per_task,
-        subset_size=env.train_tasks,
-    )
-    return selection.made(env.kwargs)

@@ -18,7 +18,7 @@ from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.rollout.episode import Exploration
 from skill_ttrl.rollout.rollout import run_scripted_episode
-from skill_ttrl.train.policy import prompt_texts
+from skill_ttrl.train.policy import PolicyLoader
 from skill_ttrl.types import Trajectory, to_json
 
 AGENT = Agent(PromptFormatter("plain"), "episode", form=Form(alfworld))
@@ -79,7 +79,7 @@ def test_an_expert_s_episodes_are_the_compact_text_and_nothing_is_unknown(
             "model": {"path": "builtin", "builtin": {"vocabulary": "entities"}},
         }
     )
-    tokenizer = build_tokenizer(prompt_texts(config), BuiltinConfig(vocabulary="entities"))
+    tokenizer = build_tokenizer(PolicyLoader(config).prompt_texts(), BuiltinConfig(vocabulary="entities"))
     assert 100 < len(tokenizer) < 800
     sequences = []
     for episode in played:

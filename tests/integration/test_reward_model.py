@@ -14,7 +14,7 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.runs.folder import config_differences
-from skill_ttrl.train.tasks import pin_revisions, take_revisions
+from skill_ttrl.train.tasks import pin_revisions
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
 
@@ -67,8 +67,8 @@ def test_a_run_pins_its_reward_model_and_refuses_another(tmp_path: Path) -> None
     pinned = pin_revisions(config)
     assert any(version.startswith("blocks:") for version in pinned.data.revisions.values())
     assert config_differences(pinned, config) == []
-    assert pin_revisions(take_revisions(config, pinned)) == pinned
+    assert pin_revisions(config, pinned) == pinned
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(ModelError, match="has changed since this run started"):
-        pin_revisions(take_revisions(config, pinned))
+        pin_revisions(config, pinned)

@@ -24,9 +24,8 @@ from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.train.metrics import bank_votes, bank_warning
 from skill_ttrl.train.results import NO_SKILLS, Evaluation, control_warning
-from skill_ttrl.train.rules import learning_phases
 from skill_ttrl.train.run import Run, stopped_by
-from skill_ttrl.train.tasks import set_names
+from skill_ttrl.train.tasks import ConfigTasks
 from skill_ttrl.types import Trajectory, first_problem, from_json, split_thought
 
 
@@ -41,7 +40,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     rows = metric_rows(path)
     voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
-    trained_on, measured_on = set_names(config)
+    trained_on, measured_on = ConfigTasks(config).names
     made = read_run_json(path)
     intervals = _intervals(before, after, bank_off)
     control = bank_votes(after, bank_off) if votes else {}
@@ -72,7 +71,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         mean_majority_ratio=_mean(voted, "majority_ratio") if votes else None,
         vote_steps=len(voted) if votes else 0,
         flip_rate=_mean(voted, "flip_rate"),
-        steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config.phases)},
+        steps={phase: sum(row["phase"] == phase for row in rows) for phase in config.learning_phases},
         seconds=_seconds(path),
         warnings=[*run.warn.texts, *(each for each in signs if each is not None)],
         stopped=failed or (stopped_by(run.log.rows("rl"), config.rl, config.rl.steps) if config.reinforces else None),

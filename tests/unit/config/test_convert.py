@@ -9,7 +9,7 @@ import pytest
 from skill_ttrl.compat.convert import convert
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.train.defaults import with_epochs
+from skill_ttrl.train.defaults import with_defaults
 
 FIRST = """
 data: {train_files: [a.json, b.json], val_files: [], max_prompt_length: 600, train_batch_size: 4, shuffle: true}
@@ -156,12 +156,12 @@ def test_epochs_become_steps() -> None:
     config = load_config(
         {"data": {"train": {"path": "synthetic:add"}}, "rl": {"total_epochs": 3, "prompts_per_step": 8}}
     )
-    done = with_epochs(config)
-    tasks = with_epochs(
+    done = with_defaults(config)
+    tasks = with_defaults(
         load_config({"data": {"train": {"path": "synthetic:add"}}, "rl": {"total_epochs": 1, "prompts_per_step": 1}})
     ).rl.steps
-    assert done.rl.steps == 3 * (tasks // 8) and done.rl.total_epochs is None and with_epochs(done) == done
+    assert done.rl.steps == 3 * (tasks // 8) and done.rl.total_epochs is None and with_defaults(done) == done
     few = load_config({"data": {"train": {"path": "synthetic:add", "limit": 2}}, "rl": {"total_epochs": 3}})
-    assert with_epochs(few).rl.steps == 3
+    assert with_defaults(few).rl.steps == 3
     with pytest.raises(ConfigError, match=r"Set rl\.steps"):
-        with_epochs(load_config({"data": {"train": {"path": "hf:a/b"}}, "rl": {"total_epochs": 3}}))
+        with_defaults(load_config({"data": {"train": {"path": "hf:a/b"}}, "rl": {"total_epochs": 3}}))

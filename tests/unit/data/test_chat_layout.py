@@ -15,7 +15,7 @@ from skill_ttrl.data.records import read_source
 from skill_ttrl.data.tasks import load_tasks, system_message
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.train.defaults import with_defaults
-from skill_ttrl.train.tasks import data_revision, training_tasks
+from skill_ttrl.train.tasks import ConfigTasks, data_revision
 
 
 def row(index: int, question: str, truth: Any, system: str | None = None) -> dict[str, Any]:
@@ -66,9 +66,9 @@ def test_a_system_message_of_the_data_is_the_agents(tmp_path: Path) -> None:
     ]
     bare = load_config({"data": {"train": {"path": str(path)}}})
     with pytest.raises(DataError, match=r'begin with a system message. Set agent.system="Be brief."'):
-        training_tasks(bare, bare.train_source)
+        ConfigTasks(bare).training()
     meant = config(path, system=None)
-    assert len(training_tasks(meant, meant.train_source)) == 2
+    assert len(ConfigTasks(meant).training()) == 2
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

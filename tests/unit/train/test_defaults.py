@@ -15,7 +15,7 @@ from skill_ttrl.train.defaults import load_checked, with_algorithm_defaults, wit
 
 
 def brought(**rl: Any) -> RLConfig:
-    return with_algorithm_defaults(load_config({"rl": rl})).rl
+    return with_algorithm_defaults(load_config({"rl": rl}).rl)
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
@@ -50,15 +50,16 @@ def test_options_without_a_type_are_of_the_algorithm_s_loss() -> None:
 
 def full(**rl: Any) -> dict[str, Any]:
     """The config of a run, which states every key."""
-    return with_algorithm_defaults(load_config({"rl": rl})).model_dump(mode="json")
+    config = load_config({"rl": rl})
+    return config.model_copy(update={"rl": with_algorithm_defaults(config.rl)}).model_dump(mode="json")
 
 
 @pytest.mark.parametrize("before", ["grpo", "dapo", "gspo", "gae"])
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "reinforce_plus_plus"])
 def test_another_algorithm_for_a_run_s_config_has_its_own_defaults(before: str, name: str) -> None:
     said: list[str] = []
-    found = with_algorithm_defaults(load_checked(full(algorithm=before), [f"rl.algorithm={name}"], said.append))
-    assert found.rl == brought(algorithm=name)
+    found = with_algorithm_defaults(load_checked(full(algorithm=before), [f"rl.algorithm={name}"], said.append).rl)
+    assert found == brought(algorithm=name)
     old, new = (brought(algorithm=each).model_dump(exclude={"algorithm"}) for each in (before, name))
     assert len(said) == (old != new)
 
@@ -66,8 +67,8 @@ def test_another_algorithm_for_a_run_s_config_has_its_own_defaults(before: str, 
 def test_a_choice_outlasts_another_algorithm() -> None:
     said: list[str] = []
     changes = ["rl.algorithm=dapo", "rl.overlong_penalty=0", "rl.loss.clip_ratio=0.1"]
-    found = with_algorithm_defaults(load_checked(full(kl_coef=0.05), changes, said.append))
-    assert (found.rl.kl_coef, found.rl.overlong_penalty, found.rl.dynamic_sampling) == (0.05, 0.0, 10)
+    found = with_algorithm_defaults(load_checked(full(kl_coef=0.05), changes, said.append).rl)
+    assert (found.kl_coef, found.overlong_penalty, found.dynamic_sampling) == (0.05, 0.0, 10)
     assert "rl.loss, rl.dynamic_sampling." in said[0]
 
 

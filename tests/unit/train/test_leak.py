@@ -13,10 +13,10 @@ from skill_ttrl.commands import merge, train
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import DataError
 from skill_ttrl.train.tasks import (
+    ConfigTasks,
     FirstWords,
     Seen,
     foreign_splits,
-    leaked,
     plain,
     seen_prompts,
     seen_tasks,
@@ -53,14 +53,14 @@ def test_other_problems_stay_other_problems() -> None:
 
 def test_tasks_of_an_environment_are_known_by_what_it_shows_first() -> None:
     config = load_config({}, [f"env.id={DOORS}"])
-    first = FirstWords(config)
+    first = FirstWords(config.env, config.seed)
     tasks = [Task(f"test/{number}", DOORS, {"door": number}, split="test") for number in (0, 1)]
     shown = [first(task) for task in tasks]
     first.close()
     assert all(shown) and shown[0] != shown[1]
-    found = leaked(config, tasks, seen_prompts([f" {str(shown[1]).upper()} "]), "sft.data")
+    found = ConfigTasks(config).leaked(tasks, seen_prompts([f" {str(shown[1]).upper()} "]), "sft.data")
     assert found == "1 of the 2 tasks of env.eval_split (test) are also in sft.data, first 'test/1'."
-    assert leaked(config, tasks, Seen(), "sft.data") is None
+    assert ConfigTasks(config).leaked(tasks, Seen(), "sft.data") is None
 
 
 def test_a_leak_is_named_by_the_beginning_of_its_prompt() -> None:
@@ -68,7 +68,7 @@ def test_a_leak_is_named_by_the_beginning_of_its_prompt() -> None:
 
     def said(text: str) -> str:
         task = Task("abc1d638e065c657", "E-v0", {"question": text})
-        return leaked(config, [task], seen_tasks([task]), "sft.data") or ""
+        return ConfigTasks(config).leaked([task], seen_tasks([task]), "sft.data") or ""
 
     assert said("Compute\n12 + 34.").endswith("first \"Compute 12 + 34.\" (task 'abc1d638e065c657').")
     long = said("\x1b[31m" + "x" * 100)

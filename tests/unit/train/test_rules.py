@@ -12,7 +12,7 @@ from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import BackendFacts
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.parallel.launch import strategy
-from skill_ttrl.train.rules import check_gpus, refusals, uncorrected_staleness
+from skill_ttrl.train.rules import Rules, check_gpus, uncorrected_staleness
 
 SERVERS = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=[http://h:1]"]
 
@@ -29,7 +29,7 @@ SERVERS = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=[http://h:1
     ],
 )
 def test_what_can_be_run_is_not_refused(tiny_yaml: Any, overrides: list[str]) -> None:
-    assert not [*refusals(load_config(tiny_yaml, overrides))]
+    assert not [*Rules(load_config(tiny_yaml, overrides)).refusals()]
 
 
 def test_hf_samples_with_a_copy_ahead_of_the_learner() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import env_tasks
 from skill_ttrl.envs.lookup import spread
-from skill_ttrl.train.tasks import set_names, source_tasks, training_tasks
+from skill_ttrl.train.tasks import ConfigTasks
 from skill_ttrl.types import Task
 from tests.doors import DOORS
 
@@ -54,9 +54,9 @@ def test_a_limit_of_an_environments_tasks_is_spread() -> None:
 def test_a_run_trains_on_so_many_tasks_and_is_measured_on_so_many(tmp_path: Path) -> None:
     own = {"env": {"id": DOORS, "train_split": "train", "eval_split": "test", "train_tasks": 6, "eval_tasks": 2}}
     config = load_config(own)
-    tasks = training_tasks(config, None)
+    tasks = ConfigTasks(config).training()
     assert len(tasks) == 6 and Counter(task.task_type for task in tasks) == {"left": 3, "right": 3}
-    assert len(source_tasks(config, None, "test", config.env.eval_tasks)) == 2
+    assert len(ConfigTasks(config).evaluated()) == 2
 
 
 ADD, OWN = {"path": "synthetic:add"}, {"path": "own.jsonl"}
@@ -78,4 +78,4 @@ ADD, OWN = {"path": "synthetic:add"}, {"path": "own.jsonl"}
 )
 def test_what_is_trained_on_and_measured_on_has_a_name(data: dict[str, Any], names: tuple[str, str]) -> None:
     config = load_config({"env": {"id": "math"}, "data": data})
-    assert set_names(config) == names
+    assert ConfigTasks(config).names == names

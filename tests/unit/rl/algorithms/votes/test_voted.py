@@ -90,10 +90,10 @@ def test_advantages_of_texts_without_a_model(name: str) -> None:
 
 
 def test_evol_rl_brings_its_clip_and_its_entropy_bonus() -> None:
-    config = with_algorithm_defaults(load_config({"rl": {"algorithm": "evol_rl"}}))
-    assert config.rl.entropy_coef == 0.003 and config.rl.loss["clip_ratio_high"] == 0.28
-    stated = with_algorithm_defaults(load_config({"rl": {"algorithm": "evol_rl", "entropy_coef": 0.0}}))
-    assert stated.rl.entropy_coef == 0.0
+    rl = with_algorithm_defaults(RLConfig.model_validate({"algorithm": "evol_rl"}))
+    assert rl.entropy_coef == 0.003 and rl.loss["clip_ratio_high"] == 0.28
+    stated = with_algorithm_defaults(RLConfig.model_validate({"algorithm": "evol_rl", "entropy_coef": 0.0}))
+    assert stated.entropy_coef == 0.0
     check_algorithm(RLConfig.model_validate({"algorithm": "evol_rl", "loss": "gspo"}), **PLAIN)
 
 
