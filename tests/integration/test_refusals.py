@@ -244,3 +244,59 @@ def test_demonstrations_without_an_answer_are_refused_before_training(tiny_yaml:
     given = (demos, "env.kwargs={last_number: true}", "sft.steps=1", "phases=[sft]")
     words = [word for each in given for word in ("--set", each)]
     assert skillttrl("train", tiny_yaml, "-o", "last", *words).code == 0
+
+
+REMOTE = ["rollout.backend=openai", "endpoints.model=m"]
+EXPERT = ["collect", "--env", "alfworld", "--mock", "--policy", "expert"]
+POLICY = ["collect", "--env", "math", "--policy", "openai:m"]
+MEASURED = ["evaluate", "openai:m"]
+DISTILLED = ["distill", "--trajectories", "../episodes.jsonl"]
+MERGED = ["merge", "../episodes.jsonl", "--bank", "bank"]
+OPTIMIZED = ["optimize", "--policy", "openai:m", "--dry-run"]
+
+OTHERS: list[tuple[list[str], list[str], list[str], int, str]] = [
+    *((command, each, [], code, word) for command in (POLICY, MEASURED, OPTIMIZED) for each, code, word in (
+        (["agent.template=boxd"], 2, "boxed"),
+        (["agent.observations=alfwrld"], 2, "alfworld"),
+        (["eval.controls=[frst]"], 2, "first"),
+    )),
+    *((command, ["phases=[rl]", *each], REMOTE, code, word) for command in (POLICY, MEASURED) for each, code, word in (
+        ([SKILLS, "skills.bank=./none"], 2, "skills.bank"),
+        (["skills.embedder=hsh"], 2, "hash"),
+        (["agent.context_mode=episode"], 2, "encode_next"),
+        (["agent.structured_actions=true"], 2, "cannot restrict"),
+        (["scale.address=local"], 2, "scale.address=local"),
+        ([], 2, "OPENAI_API_KEY"),
+    )),
+    (EXPERT, ["env.kwargs.no_such=1"], ["env.id=alfworld"], 3, "no_such"),
+    (["collect", "--env", "maht", "--policy", "expert"], [], ["env.id=maht"], 3, "math"),
+    (DISTILLED, ["distill.teacher=heuristik"], ["phases=[distill, rl]", SKILLS], 2, "heuristic"),
+    (DISTILLED, ["skills.embedder=hsh"], [], 2, "hash"),
+    (DISTILLED, ["distill.teacher=openai", "endpoints.model=m"], ["phases=[distill, sft]", SKILLS], 2, "OPENAI_API_KEY"),
+    (DISTILLED, ["distill.teacher=openai"], ["phases=[distill, sft]", SKILLS], 2, "endpoints.roles.teacher"),
+    (MERGED, ["skills.merger=heuristi"], ["phases=[rl]"], 2, "heuristic"),
+    (MERGED, ["skills.merger=openai", "endpoints.model=m"], ["phases=[rl]"], 2, "OPENAI_API_KEY"),
+]  # fmt: skip
+"""Command → settings → what else makes them matter to `train` → exit code → what the message names."""
+
+
+@pytest.mark.parametrize(
+    ("command", "overrides", "more", "code", "named"),
+    OTHERS,
+    ids=[f"{row[0][0]} {row[4]} {row[1][-1:]}" for row in OTHERS],
+)
+def test_other_commands_refuse_what_train_refuses(
+    tiny_skills_yaml: Path, command: list[str], overrides: list[str], more: list[str], code: int, named: str
+) -> None:
+    (tmp := Path("..") / "episodes.jsonl").write_text("")
+    config = [] if "expert" in command else ["--config", str(tiny_skills_yaml)]
+    output = [] if command[0] in ("merge", "evaluate") else ["-o", "found.jsonl"]
+    given = [word for each in overrides for word in ("--set", each)]
+    done = skillttrl(*command, *(config[1:] if command[0] == "optimize" else config), *output, *given)
+    said = " ".join((done.err + done.out).split())
+    assert done.code == code and named in said and "Traceback" not in said, done
+    assert not [*Path().iterdir()] and tmp.exists()
+    trained = skillttrl(
+        "train", tiny_skills_yaml, "--dry-run", *(word for each in [*more, *overrides] for word in ("--set", each))
+    )
+    assert trained.code == code and named in trained.err + trained.out, trained

@@ -138,7 +138,7 @@ def test_tasks_without_a_true_answer_are_refused_where_nothing_else_tells(env: s
     data = {"train": written("t.jsonl", ["1", None, "3", None]), "eval": written("e.jsonl", [None, None])}
     own = {"data": written("s.jsonl", ["1", "2"])["path"]}
     config = {"env": {"id": env}, "rollout": {"backend": "openai"}, "data": data, "optimize": {"selection": own}}
-    endpoints = {"model": "m", "roles": {"optimizer": {}}}
+    endpoints = {"model": "m", "base_url": "http://127.0.0.1:1", "roles": {"optimizer": {}}}
     with pytest.raises(DataError) as caught:
         prepare({**config, "endpoints": endpoints}, policy="openai:m")
     said = str(caught.value)
