@@ -40,6 +40,7 @@ _SIMPLE = {
     "vllm.servers": "talk to the server {}",
     "vllm.weight_transfer_dir": "write weights to the folder {}",
     "command.argv": "run the program {}",
+    "agent.tools.mcp": "start, or talk to, the MCP server {}",
     "command.env": "run a program with your environment variables {}",
 }
 """Effects of settings that have them whatever the value."""

@@ -22,6 +22,7 @@ from skill_ttrl.commands.resolve import (
 from skill_ttrl.config import GateConfig
 from skill_ttrl.envs import make_env, prepare_env, resolve_env
 from skill_ttrl.envs.lookup import env_question_option, refuse_split, split_argument
+from skill_ttrl.envs.tools import with_tools
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, SplitError
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import template_warning, write_sampling
@@ -122,7 +123,7 @@ def ask(
         ledger.phase("ask"),
         annotate_budget_error("Raise it, or ask for fewer answers."),
         load_policy(trained, use_bank) as parts,
-        closing(EnvPool(lambda: make_env(config.env.id, **config.env.kwargs))) as envs,
+        closing(EnvPool(lambda: with_tools(make_env(config.env.id, **config.env.kwargs), config.agent))) as envs,
     ):
         asked = rollout([task], samples, envs=envs, agent=parts.agent, backend=parts.backend, settings=settings)
         (group,) = wait_for(asked)
@@ -285,7 +286,7 @@ def play(
             max_prompt_tokens=config.data.max_prompt_tokens,
             constrain=config.agent.structured_actions,
         )
-        envs, agent = EnvPool(lambda: watched), parts.agent
+        envs, agent = EnvPool(lambda: with_tools(watched, config.agent)), parts.agent
         (group,) = wait_for(rollout([task], 1, envs=envs, agent=agent, backend=parts.backend, settings=settings))
     return group.trajectories[0]
 

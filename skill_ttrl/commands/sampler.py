@@ -349,9 +349,7 @@ class PolicySetup:
                 raise RunFolderError(
                     f"{path} does not exist. Workers read the policy and its bank from the same path: use a folder that all nodes share."
                 )
-        make_envs(
-            config.env, config.agent.max_turns, [task for tasks in self.problems.values() for task in tasks]
-        ).close()
+        make_envs(config.env, config.agent, [task for tasks in self.problems.values() for task in tasks]).close()
 
 
 Sampler = LocalSampler | WorkerSampler

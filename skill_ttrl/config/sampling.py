@@ -9,6 +9,13 @@ from pydantic import Field, model_validator
 from skill_ttrl.config.section import Section
 
 
+class McpServer(Section):
+    """An MCP server whose tools the model may call."""
+
+    mcp: Annotated[list[str], Field(min_length=1)] | Annotated[str, Field(pattern="^https?://")]
+    """The command that starts it ([program, argument, ...]), or the address of one that runs (streamable HTTP)."""
+
+
 class AgentConfig(Section):
     """How a task becomes a prompt."""
 
@@ -52,6 +59,11 @@ class AgentConfig(Section):
     inadmissible actions are invalid."""
     prompts: str | None = None
     """Folder of your own templates; a file there replaces the shipped one of the same name."""
+    tools: list[str | McpServer] = Field(default_factory=list)
+    """Tools that the model may call in addition to the environment's: `calculator`, `module:function` of your own, `{mcp: [program, argument]}` or
+    `{mcp: "http://..."}` (docs/tools.md)."""
+    tool_timeout_s: float = Field(default=30.0, gt=0)
+    """Seconds that a call may take; then the model is told so."""
     structured_actions: bool = False
     """Let the model write only one of the environment's `admissible_commands` (`hf`). Training uses the same restriction: probabilities,
     entropies and KL are over the allowed tokens."""

@@ -493,3 +493,12 @@ class TokenizerMixin:
     def count_text(self, text: str) -> int:
         """Count the tokens of a text, as `encode_text` encodes it."""
         return len(self.encode_text(text))
+
+
+def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """A function as chat templates and servers describe a tool: its name, its docstring, and the JSON schema of its arguments."""
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    schema: dict[str, Any] = get_json_schema(function)
+    schema["function"].pop("return", None)
+    return schema

@@ -516,7 +516,8 @@ class EnvPool:
         """
         with self._lock:
             self._envs = [each for each in self._envs if each is not env]
-        getattr(env.unwrapped, "abandon", lambda: None)()
+        for each in (env, env.unwrapped):  # `ToolEnv` is a wrapper, and leaves its environment to the next
+            getattr(each, "abandon", lambda: None)()
 
     def replace(self, env: TextEnvironment) -> None:
         """Close an environment that failed, if it was not discarded; another is made when one is needed."""

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import EnvConfig, SkillTTRLConfig
+from skill_ttrl.config import AgentConfig, EnvConfig, SkillTTRLConfig
 from skill_ttrl.config.rl import COPY
 from skill_ttrl.data.tasks import longest_series
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
+from skill_ttrl.envs.tools import with_tools
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import BackendContext
 from skill_ttrl.llm.backends import backend_facts, make_backend
@@ -60,7 +61,7 @@ def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
     tasks, held_out = ConfigTasks(config, progress), config.data.held_out
     train = tasks.training()
     evaluated = tasks.evaluated() if held_out else train
-    envs = make_envs(config.env, config.agent.max_turns, [*train, *evaluated])
+    envs = make_envs(config.env, config.agent, [*train, *evaluated])
     try:
         if error := combined([*Rules(config).of_tasks(train, envs)]):
             raise error
@@ -137,11 +138,9 @@ def build(
     # An environment keeps what it was reset with: one that saw a true answer is not trained in.
     answered = any(task.ground_truth is not None for task in evaluated)
     known = {task.id: task.ground_truth for task in train if task.ground_truth is not None}
-    meter = Meter(
-        known, evaluated, make_envs(config.env, config.agent.max_turns, evaluated) if answered else envs, not held_out
-    )
+    meter = Meter(known, evaluated, make_envs(config.env, config.agent, evaluated) if answered else envs, not held_out)
     worker = RolloutWorker(config, parts.backend, parts.agent, envs)
-    tested = GateTasks(gate, make_envs(config.env, config.agent.max_turns, gate)) if gate else None
+    tested = GateTasks(gate, make_envs(config.env, config.agent, gate)) if gate else None
     return TrainingComponents(worker, driver, [task.without_ground_truth() for task in train], bank, tested), meter
 
 
@@ -166,7 +165,7 @@ def build_for_eval(
         SkillTTRLError: a part cannot be made; the message names it.
     """
     every = [task for tasks in problems.values() for task in tasks]
-    envs = make_envs(config.env, config.agent.max_turns, every)
+    envs = make_envs(config.env, config.agent, every)
     parts = build_policy(config, weights=weights, notice=progress.notice)
     if unformatted := template_warning(parts.backend, parts.agent.formatter.messages("?")):
         progress.notice(unformatted, warning=True)
@@ -183,19 +182,19 @@ def build_for_eval(
     return worker, fitting
 
 
-def make_envs(env: EnvConfig, max_turns: int, tasks: Sequence[Task]) -> EnvPool:
+def make_envs(env: EnvConfig, agent: AgentConfig, tasks: Sequence[Task]) -> EnvPool:
     """Environments for these tasks, one made to see that it can play them.
 
     Raises:
         ConfigError, EnvError: it cannot, or episodes would end before their last problem.
     """
     longest = longest_series(tasks)
-    if longest > max_turns:  # the answer to another problem would be judged
+    if longest > agent.max_turns:  # the answer to another problem would be judged
         raise ConfigError(
-            f"A series has up to {longest} problems: raise agent.max_turns from {max_turns} to {longest}."
+            f"A series has up to {longest} problems: raise agent.max_turns from {agent.max_turns} to {longest}."
         )
     env_id = resolve_env(env.id)
-    envs = EnvPool(lambda: make_env(env_id, **env.kwargs))
+    envs = EnvPool(lambda: with_tools(make_env(env_id, **env.kwargs), agent))
     check_text_env(envs.acquire(1)[0], tasks[0])
     return envs
 

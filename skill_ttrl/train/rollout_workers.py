@@ -178,7 +178,7 @@ class RolloutSetup:
         return RolloutWorker(self.config, made.backend, made.agent, self._envs())
 
     def _envs(self) -> EnvPool:
-        return make_envs(self.config.env, self.config.agent.max_turns, self.tasks)
+        return make_envs(self.config.env, self.config.agent, self.tasks)
 
 
 class _Rolling:

@@ -83,7 +83,11 @@ def test_pins_are_within_the_ranges() -> None:
     extras = project["optional-dependencies"]
     tested = [
         *project["dependencies"],
-        *(each for name in ("dev", "test", "skills", "math", "openai", "docs", "alfworld") for each in extras[name]),
+        *(
+            each
+            for name in ("dev", "test", "skills", "math", "openai", "mcp", "docs", "alfworld")
+            for each in extras[name]
+        ),
     ]
     for text in (text for text in tested if not text.startswith("skill-ttrl[")):  # our own extras
         requirement = Requirement(text)
