@@ -95,8 +95,6 @@ ARMS: dict[str, Arm] = {
     "gdpo, format x 0.1": Arm(_algorithm("gdpo", "rl.extra_rewards={format: 0.1}"), (QUICK,)),
     "nsr": Arm(_algorithm("nsr"), (QUICK, WEAK)),
     "w_reinforce": Arm(_algorithm("w_reinforce"), (QUICK, WEAK)),
-    "gmae": Arm(_algorithm("gmae"), (QUICK, WEAK)),
-    "scrl": Arm(_algorithm("scrl"), (QUICK, WEAK)),
     "evol_rl": Arm(_algorithm("evol_rl", *_DAPO), (QUICK, WEAK)),
     "sapo": Arm(_algorithm("sapo", *_loss("sapo")), (QUICK,)),
     "grpo, one update a step": Arm(("rl.mini_batch_size=null", "rl.lr_scheduler=constant"), (QUICK,)),

@@ -66,15 +66,9 @@ def _wrong_rewards(
             f"{named} cannot follow vote.strategy={vote_strategy}. Set vote.strategy to one of {', '.join(sorted(known))}, or "
             "rl.algorithm=grpo, which follows all."
         )
-    binary = getattr(kind, "binary_rewards", False)
     added = [f"rl.{name}" for name in ("extra_rewards", "overlong_penalty") if getattr(rl, name)]
-    if (binary or getattr(kind, "own_rewards", False)) and added:
+    if getattr(kind, "own_rewards", False) and added:
         yield f"{named} computes its rewards from the votes alone, so {' and '.join(added)} would have no effect. Remove it."
-    if binary and (rl.kl_in_reward or rl.invalid_action_penalty_coef):
-        yield (
-            f"{named} needs rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_action_penalty_coef change. Remove them; "
-            "rl.kl_coef puts a KL term into the loss."
-        )
     bonus = sum(max(0.0, weight) for weight in rl.extra_rewards.values())
     if bonus > 1 and rl.algorithm["type"] in ("nsr", "w_reinforce"):
         yield (

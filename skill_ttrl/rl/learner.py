@@ -478,7 +478,6 @@ class UpdateRule:
         step: int,
         seed: int,
         temperature: float,
-        voters: Sequence[Group] = (),
         greedy: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         """Learn from one step's rollouts.
@@ -490,7 +489,6 @@ class UpdateRule:
             step: Number of the step, 0 for the first.
             seed: The run's seed.
             temperature: At which the tokens were sampled.
-            voters: All rollouts of these tasks that voted, those of `groups` among them; empty: `groups`.
             greedy: Reward of a greedy rollout of each task, by its id, where the algorithm requires it. Groups without one are left out.
 
         Returns:
@@ -514,13 +512,11 @@ class UpdateRule:
         if penalty is not None:
             batch, kl_metrics = apply_kl_penalty(batch, penalty.coef)
             metrics |= kl_metrics
-        every = {group.task.id: group for group in voters}
         samples = TrainingSamples(
             groups,
             votes if config.voted else None,
             config.invalid_action_penalty_coef,
             batch,
-            voters=[every.get(group.task.id, group) for group in groups] if config.voted else None,
             env_rewards=config.reward == "env" and not config.extra_rewards and not config.overlong_penalty,
             reward_weights=config.extra_rewards,
             main_reward=config.reward,

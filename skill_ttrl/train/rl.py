@@ -72,7 +72,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
                 backend.sleep()  # gives its memory to the learner, until its weights are updated
                 # Rewards become advantages within each group, and the weights follow (`rl.learner`).
                 rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
-                how: dict[str, Any] = {"voters": groups, "greedy": found.baselines, "step": step, "seed": config.seed}
+                how: dict[str, Any] = {"greedy": found.baselines, "step": step, "seed": config.seed}
                 metrics = state.rule(state.learner, rollouts, cast, temperature=temperature, **how)
             if bank and state.gate is None:
                 with clock("skills"):

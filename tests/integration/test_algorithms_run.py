@@ -38,7 +38,7 @@ def check(run: Path) -> list[dict[str, float]]:
 
 ESTIMATORS_ALONE = frozenset(
     "dr_grpo maxrl rloo opo grpo_passk gpg reinforce_plus_plus reinforce_plus_plus_baseline nsr psr w_reinforce ppo cispo sapo gspo "
-    "ttpo gmae scrl dapo".split()
+    "ttpo dapo".split()
 )
 """Algorithms whose advantages, losses and inputs other tests hold (`test_toys.py`), each run of which would repeat another's."""
 

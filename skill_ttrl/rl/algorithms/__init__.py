@@ -6,7 +6,7 @@ family and register the class with `ALGORITHMS.register("name")`; one of your ow
 - `grpo`: rollouts of a group against each other: GRPO and its variants (a table), GDPO; RLOO, OPO, pass@k, GPG with other baselines.
 - `tokens`: returns from each token on: REINFORCE++, ReMax; GAE (PPO) over the values of a critic.
 - `negative`: correct and wrong samples apart: PSR, NSR, W-REINFORCE, GRPO-NSR.
-- `votes`: GMAE, SCRL, TTPO, EVOL-RL.
+- `votes`: TTPO, EVOL-RL.
 - `episodes`: steps against steps from the same state: GiGPO, GraphGPO.
 """
 

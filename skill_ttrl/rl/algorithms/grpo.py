@@ -51,9 +51,6 @@ class TrainingSamples:
     """Taken off the score of each step whose action was invalid."""
     batch: RolloutBatch | None = None
     """The same rollouts as tokens, with `scores_F`, `rewards_F` and `values_F`; None for texts without tokens."""
-    voters: Sequence[Group] | None = None
-    """All rollouts that voted on each group's task, those of the group among them (TTRL: 64, of which 32 are trained on); None where
-    votes are not rewarded."""
     env_rewards: bool = False
     """The rewards are the environment's own (`rl.reward: env`); only then may an algorithm look at `Step.reward`."""
     reward_weights: Mapping[str, float] = field(default_factory=dict)

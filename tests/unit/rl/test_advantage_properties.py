@@ -53,9 +53,6 @@ LAWS: dict[str, Law] = {
     "psr": Law("none", shift=False, equal=False),
     "nsr": Law("none", shift=False, equal=False),
     "w_reinforce": Law("none", shift=False, equal=False),
-    # The votes are the rewards.
-    "gmae": Law("none", shift=False, alone="zero"),
-    "scrl": Law("none", shift=False),
     "dr_grpo": Law("linear", alone="reward"),
     "maxrl": Law("invariant", shift=False, alone="zero", positive=True),
     "rloo": Law("linear", alone="reward"),

@@ -76,7 +76,7 @@ OWN = f"{__name__}:Unaware"
     [
         ({"invalid_action_penalty_coef": 0.1, "algorithm": OWN}, {}, "cannot penalize single steps"),
         ({"algorithm": "evol_rl"}, {}, "learns from votes, but rl.reward is 'env'"),
-        ({"algorithm": "scrl", "reward": "majority"}, {"vote_strategy": "anchored"}, "cannot follow"),
+        ({"algorithm": "ttpo", "reward": "majority"}, {"vote_strategy": "anchored"}, "cannot follow"),
         ({"algorithm": "maxrl", "invalid_action_penalty_coef": 0.1}, {}, "divides by their mean"),
         ({"algorithm": "maxrl", "kl_in_reward": {"coef": 0.1}}, {}, "divides by their mean"),
         ({"algorithm": "gpg", "invalid_action_penalty_coef": 0.1}, {}, "cannot penalize single steps"),

@@ -18,26 +18,24 @@ Samples = Callable[..., TrainingSamples]
 def voted() -> Samples:
     """Samples of one prompt that gave these answers (None: none); the first `trained` of them are trained on.
 
-    The tokens of sample i are `tokens[i]`, their log-probs all `-surprise[i]`.
+    The tokens of sample i are `tokens[i]`.
     """
 
     def make(
         answers: Sequence[str | None],
         trained: int | None = None,
-        surprise: Sequence[float] | None = None,
         tokens: Sequence[Sequence[int]] | None = None,
     ) -> TrainingSamples:
         task = Task("t", "e")
         written = tokens or [(1, 2, 3)] * len(answers)
-        sure = surprise or [1.0] * len(answers)
         tries = []
-        for answer, ids, value in zip(answers, written, sure, strict=True):
-            done = Completion("", tuple(ids), (-value,) * len(ids), "stop")
+        for answer, ids in zip(answers, written, strict=True):
+            done = Completion("", tuple(ids), (-1.0,) * len(ids), "stop")
             tries.append(Trajectory(task, (Step("", "", 0.0, True, False, (7,), done),), answer, "terminated"))
         (vote,) = batch_majority_vote([answers])
         voters = Group(task, tuple(tries)).with_rewards(list(vote.sample_rewards))
         places = list(range(len(answers) if trained is None else trained))
         groups = [voters.select(places)]
-        return TrainingSamples(groups, [vote.select(places)], 0.0, pack(groups), [voters])
+        return TrainingSamples(groups, [vote.select(places)], 0.0, pack(groups))
 
     return make

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -24,10 +22,6 @@ from skill_ttrl.rl.algorithms.votes import (
     evol_rl_rewards,
     ngram_similarity,
     novelty,
-    poisson_binomial_advantages,
-    reward_probabilities,
-    scrl_labels,
-    scrl_reward,
 )
 
 SAMPLES = st.lists(
@@ -77,48 +71,6 @@ def test_gae_of_masked_tokens_is_gae_of_the_others(seed: int, gamma: float, lam:
             returns[row, inside], alone[1][0]
         )
     assert float((advantages * (1 - mask)).abs().max()) == 0.0
-
-
-# GMAE against enumeration: every context of a pool, every outcome of independent rewards.
-
-
-@given(st.lists(st.integers(-1, 3), min_size=1, max_size=9), st.data())
-def test_probabilities_are_those_of_all_contexts(pool: list[int], data: st.DataObject) -> None:
-    """-1 is a sample without an answer; of tied answers each is equally likely to win."""
-    size = data.draw(st.integers(1, len(pool)), label="group size")
-    classes = sorted(set(pool) - {-1})
-    found = reward_probabilities([pool.count(answer) for answer in classes], pool.count(-1), size)
-    for place, answer in enumerate(classes):
-        sample = pool.index(answer)
-        rewards = []
-        for chosen in combinations([other for other in range(len(pool)) if other != sample], size - 1):
-            counts = Counter(pool[other] for other in (sample, *chosen) if pool[other] != -1)
-            tied = [each for each, votes in counts.items() if votes == max(counts.values())]
-            rewards.append((answer in tied) / len(tied))
-        assert found[place] == pytest.approx(sum(rewards) / len(rewards), abs=1e-9)
-
-
-@given(st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.75, 1.0]), min_size=1, max_size=7))
-def test_independent_rewards_are_those_of_all_outcomes(probabilities: list[float]) -> None:
-    size = len(probabilities)
-    expected = [0.0] * size
-    for outcome in product([0, 1], repeat=size):
-        weight = math.prod(p if reward else 1 - p for p, reward in zip(probabilities, outcome, strict=True))
-        mean = sum(outcome) / size
-        for place, reward in enumerate(outcome):
-            expected[place] += weight * (reward - mean) / math.sqrt(mean * (1 - mean)) if 0 < mean < 1 else 0.0
-    assert poisson_binomial_advantages(probabilities).tolist() == pytest.approx(expected, abs=1e-9)
-
-
-# SCRL's labels and rewards, worked out by hand from its rules.
-
-SHARES, ENTROPIES, MEAN = [0.5, 0.25, 0.125, 0.0625], [0.2, 0.4, 0.6, 0.1], 0.3
-
-
-def test_scrl_rewards() -> None:
-    labels = scrl_labels(SHARES, ENTROPIES, MEAN)
-    assert labels.positive == 0 and labels.negatives == {2}, "the fourth answer is rare, but surer than the prompt"
-    assert [scrl_reward(place, labels) for place in (0, 1, 2, 3, -1)] == [1, 0, -1, 0, -1]
 
 
 # Novelty and EVOL-RL's rewards.

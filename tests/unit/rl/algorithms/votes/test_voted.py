@@ -11,13 +11,12 @@ import pytest
 from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm
-from skill_ttrl.rl.algorithms.votes import AGREEING, NEGATIVES, POSITIVE, REWARD, SIMILARITY, pool_of
+from skill_ttrl.rl.algorithms.votes import AGREEING, SIMILARITY
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.train.defaults import with_algorithm_defaults
 
 Samples = Callable[..., TrainingSamples]
 PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}
-VOTED = ("gmae", "scrl", "ttpo", "evol_rl")
 
 
 def estimate(samples: TrainingSamples, name: str, **options: Any) -> AdvantageEstimate:
@@ -29,37 +28,6 @@ def estimate(samples: TrainingSamples, name: str, **options: Any) -> AdvantageEs
 def values(found: AdvantageEstimate) -> Sequence[Any]:
     assert not hasattr(found.advantages, "shape")
     return found.advantages
-
-
-def test_a_pool_counts_all_that_voted_and_knows_which_are_trained_on(voted: Samples) -> None:
-    samples = voted(["b", "a", "a", None, "c", "a"], trained=4, surprise=[1, 2, 3, 4, 5, 6])
-    assert samples.voters is not None
-    pool = pool_of(samples.groups[0], samples.voters[0])
-    assert list(pool.class_sizes) == [3, 1, 1] and pool.silent == 1
-    assert pool.class_ids == (1, 0, 0, -1, 2, 0) and pool.trained == (1, 0, 0, -1)
-    assert pool.surprise == pytest.approx([1, 2, 3, 4, 5, 6])
-
-
-def test_gmae_over_two_of_three_votes(voted: Samples) -> None:
-    """An a meets the other a in 1 of 2 contexts and wins, or meets b and wins half the ties: p = 3/4; b always meets an a: p = 1/2.
-
-    Exactly one is rewarded: a with 3/8, b with 1/8.
-    """
-    samples = voted(["a", "b", "a"], trained=2)
-    found = estimate(samples, "gmae")
-    assert values(found) == pytest.approx([0.25, -0.25]) and found.scores == pytest.approx([0.75, 0.5])
-    assert found.metrics[REWARD] == pytest.approx(0.625)
-
-
-def test_scrl_on_a_clear_vote(voted: Samples) -> None:
-    """Shares 4/8, 2/8, 1/8, 1/8; of the two rare answers one is less sure than the prompt. Rewards 1, 0, -1, 0."""
-    answers = ["a", "b", "c", "d", "a", "a", "a", "b"]
-    samples = voted(answers, trained=4, surprise=[1, 1, 3, 0.5, 1, 1, 1, 1])
-    found = estimate(samples, "scrl")
-    assert found.scores == [1, 0, -1, 0]
-    deviation = math.sqrt(2 / 3)
-    assert values(found) == pytest.approx([1 / deviation, 0, -1 / deviation, 0], abs=1e-5)
-    assert found.metrics == {POSITIVE: 1, NEGATIVES: 1}
 
 
 def test_ttpo_imitates_agreeing_samples_and_takes_a_tenth_of_grpo_of_the_others(voted: Samples) -> None:
@@ -81,7 +49,7 @@ def test_evol_rl_rewards_the_novel_among_those_that_agree(voted: Samples) -> Non
     assert found.metrics == {SIMILARITY: pytest.approx(1 / 6)}
 
 
-@pytest.mark.parametrize("name", ["grpo_nsr", "psr", "nsr", "w_reinforce", "gmae", "ttpo"])
+@pytest.mark.parametrize("name", ["grpo_nsr", "psr", "nsr", "w_reinforce", "ttpo"])
 def test_advantages_of_texts_without_a_model(name: str) -> None:
     trainer = SkillTTRLTrainer(load_config({"rl": {"algorithm": name}}))
     found = trainer.train_offline(["6 times 7?"], [["\\boxed{42}", "\\boxed{42}", "\\boxed{41}"]])
@@ -97,6 +65,6 @@ def test_evol_rl_brings_its_clip_and_its_entropy_bonus() -> None:
     check_algorithm(RLConfig.model_validate({"algorithm": "evol_rl", "loss": "gspo"}), **PLAIN)
 
 
-@pytest.mark.parametrize("name", VOTED)
+@pytest.mark.parametrize("name", ["ttpo", "evol_rl"])
 def test_a_prompt_of_which_nothing_is_trained_on_is_passed_over(name: str, voted: Samples) -> None:
     assert list(values(estimate(voted(["a", "b"], trained=0), name))) == []
