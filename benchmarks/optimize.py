@@ -44,7 +44,6 @@ PARTS: dict[str, dict[str, Any]] = {
     "the loop alone (skillrl 1.0.0's)": LOOP_ALONE,
     "one minibatch a step": {"minibatch_size": 40},
     "failures alone": {"failure_only": True},
-    "whole documents in place of edits": {"update_mode": "full_rewrite_minibatch"},
     "random edits": {},
     "random edits, no gate": {"gate": {"rule": "none"}},
 }

@@ -98,11 +98,6 @@ class ScriptedOptimizer:
         head, *several = re.split(r"^### Minibatch .*$", user, flags=re.MULTILINE)
         if several:  # each by itself
             return {"patches": [self._object(system, head + each, stage, draws) for each in several]}
-        if "skill_candidates" in system:
-            return {
-                "reasoning": "anew",
-                "skill_candidates": [{"title": "anew", "new_skill": self._candidate(user, stage, draws)}],
-            }
         if stage.startswith("merge"):
             return {"reasoning": "merged", "edits": _merge(user, draws)}
         if stage.startswith("rank"):
@@ -174,22 +169,6 @@ class ScriptedOptimizer:
         return value
 
     # Whole documents and blocks
-
-    def _candidate(self, user: str, stage: str, draws: Draws) -> str:
-        """An analyst's document, or for a merge the best supported value of each rule in several."""
-        if not stage.startswith("merge"):
-            return self._rewritten(_current_document(user), user, draws)
-        votes: dict[str, Counter[str]] = {}
-        others: dict[str, None] = {}
-        for text in (str(each.get("new_skill", "")) for each in _patches(user, "skill_candidates")):
-            for found in text.splitlines():
-                rule = _RULE.match(found)
-                if rule:
-                    votes.setdefault(rule[1], Counter())[rule[2].strip()] += 1
-                elif found.strip():
-                    others[found] = None
-        lines = [f"- {name}: {values.most_common(1)[0][0]}" for name, values in votes.items()]
-        return "\n".join(each for each in (*lines, *others) if next(draws) >= LOSES)
 
     def _rewritten(self, document: str, user: str, draws: Draws) -> str:
         document = re.sub(
@@ -269,7 +248,7 @@ def _merge(user: str, draws: Draws) -> list[dict[str, Any]]:
     return [edit for edit in merged if next(draws) >= FORGETS]
 
 
-def _patches(user: str, key: str = "edits") -> list[dict[str, Any]]:
+def _patches(user: str) -> list[dict[str, Any]]:
     """The edits of all patches in a request, in order."""
     decoder = json.JSONDecoder()
     for match in re.finditer(r"^\[", user, re.MULTILINE):
@@ -278,7 +257,7 @@ def _patches(user: str, key: str = "edits") -> list[dict[str, Any]]:
         except ValueError:
             continue
         if isinstance(found, list) and found and isinstance(found[0], dict):
-            return [edit for patch in found for edit in patch.get(key, []) if isinstance(edit, dict)]
+            return [edit for patch in found for edit in patch.get("edits", []) if isinstance(edit, dict)]
     return []
 
 

@@ -27,7 +27,7 @@ from skill_ttrl.commands.optimize_results import (
     summarize,
 )
 from skill_ttrl.commands.resolve import EvalTarget, is_trained, resolve_target
-from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
+from skill_ttrl.config import OptimizeConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
 from skill_ttrl.data.families import QA_ENV_ID
 from skill_ttrl.data.tasks import MATH_ENV_ID
@@ -36,7 +36,7 @@ from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, 
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, annotate_budget_error, track_usage, when_spent
 from skill_ttrl.optimize.calls import JOURNAL, Calls, ChatFn, EndpointChat, Journal
-from skill_ttrl.optimize.engines import PROMPTS, check_optimizer, prompt_texts, run_engine, sizes_of
+from skill_ttrl.optimize.engines import PROMPTS, asks_endpoint, check_optimizer, prompt_texts, run_engine, sizes_of
 from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.types import content_hash, graded
@@ -128,7 +128,7 @@ def prepare(
     asked = config.optimize = config.optimize or OptimizeConfig()
     asked.document, config.agent.document = asked.document or config.agent.document, None
     check_optimizer(asked.optimizer)
-    place_of(config)
+    place_of(asked, config.skills)
     target = replace(target, config=config)
     target.check(use_bank=asked.place == "bank")
     try:
@@ -207,7 +207,7 @@ def check_start(
     """
     config, options = run.config, run.options
     continues = check_folder(run.place(output), config, run.made_with(), resume)
-    if chat is None and asks_endpoint(config):
+    if chat is None and asks_endpoint(options, config.endpoints):
         EndpointChat(config.endpoints).close()  # its key, address and package are there
     if backend_facts(config).remote:  # else its weights have to be loaded
         with _rollouts(run, progress or SilentProgress()):
@@ -227,22 +227,16 @@ def check_start(
     }
 
 
-def asks_endpoint(config: SkillTTRLConfig) -> bool:
-    """True if the remote model of the role `optimizer` is used, where no other model is given."""
-    return "optimizer" in config.endpoints.roles or (config.optimize or OptimizeConfig()).optimizer == REMOTE
-
-
-def place_of(config: SkillTTRLConfig) -> PlaceDocument:
+def place_of(options: OptimizeConfig, skills: SkillsConfig | None) -> PlaceDocument:
     """How the policy reads a document.
 
     Raises:
         ConfigError: as a bank, and the config has no skills section in use, or nothing reads the skills of a document.
     """
-    assert config.optimize is not None
-    if config.optimize.place == "prompt":
+    if options.place == "prompt":
         return RolloutWorker.with_document
-    name = config.optimize.granularity
-    return as_bank(config.skills, skills_of if name == "section" else import_attribute(name, "reader of documents"))
+    name = options.granularity
+    return as_bank(skills, skills_of if name == "section" else import_attribute(name, "reader of documents"))
 
 
 def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progress) -> OptimizeSummary:
@@ -253,7 +247,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         ledger = stack.enter_context(track_usage(folder.path / USAGE, config.endpoints))
         stack.enter_context(ledger.phase(PHASE))
         rollouts, items = stack.enter_context(_rollouts(run, progress))
-        if chat is None and asks_endpoint(config):
+        if chat is None and asks_endpoint(options, config.endpoints):
             chat = stack.enter_context(closing(EndpointChat(config.endpoints)))
         calls = Calls(
             chat,
@@ -367,7 +361,7 @@ def _rollouts(run: Prepared, progress: Progress) -> Iterator[tuple[PolicyRollout
     """The policy, opened to roll out documents, and the items of each role."""
     splits, asked = {role: part for role, part in run.tasks.items() if part}, run.options
     how: Any = {"temperature": asked.temperature, "show_reference": asked.show_reference}
-    with open_rollouts(run.target, splits, place_of(run.config), progress, **how) as (rollouts, items):
+    with open_rollouts(run.target, splits, place_of(asked, run.config.skills), progress, **how) as (rollouts, items):
         rollouts.place(rollouts.worker, run.document)  # the first document has to leave prompts their room
         reads = rollouts.place(rollouts.worker, run.document or "- Be brief.").agent
         if warning := template_warning(rollouts.worker.backend, reads.formatter.messages("?")):

@@ -180,12 +180,8 @@ class OptimizeConfig(Section):
     """Most edits per step at the start: the textual learning rate."""
     min_edit_budget: int = Field(default=2, ge=1)
     """Most edits per step at the end."""
-    lr_scheduler: Literal["constant", "linear", "cosine", "autonomous", "none"] = "cosine"
-    """How the edit budget decreases. `autonomous`: the optimizer's model sets it, step by step. `none`: all merged edits are applied."""
-    update_mode: Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"] = "patch"
-    """Form of the analysts' proposals: edits, suggestions from which one call rewrites the document, or whole documents."""
-    accumulation: int = Field(default=1, ge=1)
-    """Batches to roll out and reflect on before one update."""
+    lr_scheduler: Literal["constant", "linear", "cosine", "none"] = "cosine"
+    """How the edit budget decreases. `none`: all merged edits are applied."""
     step_buffer: bool = True
     """Show the optimizer the failures and rejected edits of the epoch's earlier steps."""
     meta_skill: bool | None = None

@@ -1,4 +1,4 @@
-"""The document as text: edits with a status each, the protected block, forms of proposals, rewrites.
+"""The document as text: edits with a status each, the protected block, what is read from answers.
 
 **Edits** are SkillOpt's Update with `skillrl` 1.0.0's results. A target is found as it is written, at its first occurrence; edits are
 applied in turn. One that cannot be applied leaves the document as it is and says why. Statuses: `applied_append`, `applied_insert_after`,
@@ -20,11 +20,11 @@ document are removed, so no edit can open or close a block.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from skill_ttrl.optimize.types import EDITS, Edit, Patch, as_text
+from skill_ttrl.optimize.types import Edit, Patch
 from skill_ttrl.sanitize import OUR_TAGS, replace_surrogates
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import json_content
@@ -138,11 +138,6 @@ def with_guidance(document: str, text: str) -> str:
     return replace(split(document), guidance=strip_markers(text).strip()).text()
 
 
-def with_body(document: str, body: str) -> str:
-    """The document with another body and the same block. A block that the new body brings along is dropped."""
-    return replace(split(document), body=split(body).body).text()
-
-
 def strip_markers(text: str) -> str:
     """The text without markers, including those that removing others puts together."""
     while (shorter := _MARKER.sub("", text)) != text:
@@ -184,120 +179,25 @@ def apply_patch_outside(document: str, patch: Patch) -> tuple[str, list[EditRepo
     return sections.text(), reports
 
 
-ModeName = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
+def read_patch(answer: str | None) -> Patch | None:
+    """The patch in an answer; None where there is none."""
+    return patch_in(extract_json(unescape_tags(answer or "")) or {})
 
 
-@dataclass
-class Proposal(Edit):
-    """A change in another form than an edit: a suggestion in words, or a whole document. `content` is its text, `target` its title."""
-
-    key: str = EDITS
-    """The list of a patch's JSON in which it stands."""
-    shown: dict[str, Any] = field(default_factory=dict)
-    """The proposal as its JSON states it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The proposal as JSON; what is empty is left out."""
-        return self.shown | self.origin()
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateMode:
-    """A form of proposals and the prompts that ask for it."""
-
-    name: ModeName
-    key: str = EDITS
-    """The list of proposals in an answer and in a patch's file."""
-    text: str = ""
-    """The field of a proposal that holds its text; a proposal without fields is that text."""
-    fields: tuple[str, ...] = ()
-    suffix: str = ""
-    """Behind the name of a prompt: `analyst_error` + `_rewrite`."""
-
-    @property
-    def ranks(self) -> bool:
-        """True if proposals are counted against the edit budget: whole documents are not."""
-        return self.name != "full_rewrite_minibatch"
-
-    def read(self, answer: str | None) -> Patch | None:
-        """The patch in an answer; None where there is none."""
-        return self.patch_in(extract_json(unescape_tags(answer or "")) or {})
-
-    def patch_in(self, found: Mapping[str, Any]) -> Patch | None:
-        """The patch in an answer that has been read, also where it stands under `patch`; None where there is none."""
-        inner = found if self.key in found else found.get("patch")
-        if not isinstance(inner, Mapping) or not isinstance(inner.get(self.key), list):
-            return None
-        if self.name == "patch":
-            return Patch.from_dict(inner)
-        items = [self._proposal(each) for each in inner[self.key]]
-        return Patch([item for item in items if item.content.strip()], as_text(inner.get("reasoning")))
-
-    def _proposal(self, item: Any) -> Edit:
-        given = item if isinstance(item, Mapping) else {self.text: item}
-        shown = {name: _texts(given[name]) for name in self.fields if given.get(name)}
-        edit = {
-            "op": shown.get("type", "rewrite"),
-            "content": shown.get(self.text),
-            "target": as_text(given.get("title")),
-        }
-        return Proposal(**vars(Edit.from_dict({**given, **edit})), key=self.key, shown=shown)
-
-
-def _texts(value: Any) -> Any:
-    return [as_text(each) for each in value] if isinstance(value, list) else as_text(value)
-
-
-SUGGESTION = ("type", "title", "motivation", "instruction", "priority_hint")
-MODES: Mapping[ModeName, UpdateMode] = {
-    mode.name: mode
-    for mode in (
-        UpdateMode("patch"),
-        UpdateMode("rewrite_from_suggestions", "revise_suggestions", "instruction", SUGGESTION, "_rewrite"),
-        UpdateMode(
-            "full_rewrite_minibatch",
-            "skill_candidates",
-            "new_skill",
-            ("title", "change_summary", "new_skill"),
-            "_full_rewrite",
-        ),
-    )
-}
+def patch_in(found: Mapping[str, Any]) -> Patch | None:
+    """The patch in an answer that has been read, also where it stands under `patch`; None where there is none."""
+    inner = found if "edits" in found else found.get("patch")
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("edits"), list):
+        return None
+    return Patch.from_dict(inner)
 
 
 def read_text(answer: str | None, key: str) -> str | None:
-    """A text in an answer, without markers, of a document (`new_skill`) the body; None where it is missing, empty or no text."""
+    """A text in an answer, without markers; None where it is missing, empty or no text."""
     found = (extract_json(answer or "") or {}).get(key)
     if not isinstance(found, str):
         return None
-    text = replace_surrogates(found)
-    return (split(text).body if key == "new_skill" else strip_markers(text)).strip() or None
-
-
-def updated_document(
-    document: str, patch: Patch, mode: UpdateMode, rewrite: Callable[[], str | None]
-) -> tuple[str | None, list[EditReport]]:
-    """The document after the chosen proposals, and what became of each; None where no document could be written.
-
-    A document that is written anew replaces the body; the protected block stays.
-
-    Args:
-        document: the present one.
-        patch: the chosen proposals.
-        mode: their form.
-        rewrite: writes the whole document, where the proposals are suggestions.
-    """
-    if mode.name == "patch":
-        return apply_patch_outside(document, patch)
-    whole = not mode.ranks  # of several whole documents, the first one with a body
-    chosen = next((edit for edit in patch.edits if whole and split(edit.content).body.strip()), None)
-    text = (chosen.content if chosen else None) if whole else rewrite()
-    status = "skipped_no_rewrite" if text is None else "applied_rewrite"
-    reports = [
-        {**_report(edit, status if edit is (chosen or edit) else "skipped_other_candidate"), "index": index}
-        for index, edit in enumerate(patch.edits, 1)
-    ]
-    return None if text is None else with_body(document, f"{split(text).body.rstrip()}\n"), reports
+    return strip_markers(replace_surrogates(found)).strip() or None
 
 
 def extract_json(text: str | None) -> dict[str, Any] | None:

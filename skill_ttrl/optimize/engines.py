@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.config import EndpointsConfig, OptimizeConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import make_induction
@@ -79,9 +79,9 @@ class OwnOptimizer:
         return ConfigError(f"{where}, found {made!r:.100}.")
 
 
-def unwrapped(optimizer: Optimizer) -> Any:
-    """The optimizer itself, where it is a user's own."""
-    return optimizer.own if isinstance(optimizer, OwnOptimizer) else optimizer
+def asks_endpoint(config: OptimizeConfig, endpoints: EndpointsConfig) -> bool:
+    """True if the remote model of the role `optimizer` is used, where no other model is given."""
+    return config.optimizer == "openai" or "optimizer" in endpoints.roles
 
 
 def check_optimizer(name: str) -> Callable[[Calls, OptimizeConfig, Templates], Optimizer]:

@@ -1,6 +1,6 @@
 """The optimizer that uses a language model: analysts reflect, a hierarchical merge aggregates, a ranking selects.
 
-Beyond these stages it says how many edits a step applies, and writes whole documents, guidance and memory. Each method is one
+Beyond these stages it writes guidance and memory. Each method is one
 stage of SkillOpt (arXiv 2605.23904); requests of one level go out together. An answer that cannot be used leaves its part out,
 or falls back to a rule that the step's record names: nothing is replaced silently.
 """
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.documents import MODES, extract_json, read_text, split
+from skill_ttrl.optimize.documents import extract_json, patch_in, read_patch, read_text, split
 from skill_ttrl.optimize.lessons import NONE_YET, Pair, list_edits, show_pairs, show_rollout
 from skill_ttrl.optimize.types import (
     Edit,
@@ -26,16 +24,12 @@ from skill_ttrl.optimize.types import (
     RolloutResult,
     SourceType,
     StepView,
-    compute_score,
     failures_in,
 )
 from skill_ttrl.prompts.templates import Templates
 
 REQUEST_TOKENS = 2048
-"""Longest ranking, and longest decision on the edit budget."""
-REWRITE_TOKENS = 16_384
-"""Longest answer that holds a whole document."""
-_INTEGER = re.compile(r"(?<![\d.])[+-]?\d{1,9}(?!\d)(?!\.\d*[1-9])")
+"""Longest ranking."""
 
 
 @dataclass
@@ -52,10 +46,6 @@ class LLMOptimizer:
     config: OptimizeConfig
     templates: Templates = field(default_factory=Templates)
 
-    def __post_init__(self) -> None:
-        self.mode = MODES[self.config.update_mode]
-        self.answer_tokens = self.config.max_answer_tokens if self.mode.ranks else REWRITE_TOKENS
-
     def reflect(self, view: StepView) -> list[RawPatch]:
         """One patch a minibatch of failures, and one a minibatch of successes, as far as the analysts' answers can be read."""
         jobs = minibatches(view.rollouts, self.config, view.seed)
@@ -68,12 +58,11 @@ class LLMOptimizer:
         found = []
         for (source, rollouts), answer in zip(jobs, self.calls.ask(requests), strict=True):
             given = extract_json(answer or "") or {}
-            patch = self.mode.patch_in(given)
+            patch = patch_in(given)
             if patch is None:
                 view.fallbacks["analyst"] += 1
                 continue
-            most = max(view.max_edits, 1) if self.mode.ranks else None
-            edits = [signed(edit, source, len(rollouts)) for edit in patch.edits[:most]]
+            edits = [signed(edit, source, len(rollouts)) for edit in patch.edits[: max(view.max_edits, 1)]]
             found.append(RawPatch(replace(patch, edits=edits), source, len(rollouts), failures_in(given)))
         return found
 
@@ -87,7 +76,7 @@ class LLMOptimizer:
             return merged[0] if merged[0].edits else merged[1]
         counts = {"failures": str(len(merged[0].edits)), "successes": str(len(merged[1].edits))}
         request = self._request("merge_final", view, "merge_final", counts | {"patches": _as_json(merged)})
-        patch = self.mode.read(*self.calls.ask([request]))
+        patch = read_patch(*self.calls.ask([request]))
         if patch is None:
             view.fallbacks["merge"] += 1
             patch = joined(merged, "no usable merge: failures first, then successes")
@@ -104,7 +93,7 @@ class LLMOptimizer:
             answers = iter(self.calls.ask([self._request("merge_patches", view, stage, each) for each in places]))
             left = []
             for group in groups:
-                patch = group[0] if len(group) == 1 else self.mode.read(next(answers))
+                patch = group[0] if len(group) == 1 else read_patch(next(answers))
                 if patch is None:
                     view.fallbacks["merge"] += 1
                     patch = joined(group, "concatenated")
@@ -129,89 +118,48 @@ class LLMOptimizer:
         ranked = sorted(patch.edits, key=lambda edit: (edit.source_type != "failure", -(edit.support_count or 0)))
         return Patch(ranked[:max_edits], f"{patch.reasoning} [no usable ranking: by support]".strip())
 
-    # The calls beyond the three stages. None, or a budget of 0, is an unusable answer: counted.
-
-    def decide_budget(self, view: StepView, patch: Patch) -> dict[str, Any]:
-        """The number of merged proposals that this step applies, `learning_rate`, with SkillOpt's names."""
-        hard, soft = compute_score(view.rollouts)
-        places = {
-            "rollouts": str(len(view.rollouts)),
-            "hard": f"{hard:.4f}",
-            "soft": f"{soft:.4f}",
-            "count": str(len(patch.edits)),
-            "edits": list_edits(patch.edits),
-        }
-        most = min(REQUEST_TOKENS, self.config.max_answer_tokens)
-        decision = read_budget(self._ask("lr_autonomous", places_of(view) | places, most), len(patch.edits))
-        if decision["fallback"]:
-            view.fallbacks["lr_autonomous"] += 1
-        return decision
-
-    def rewrite(self, view: StepView, patch: Patch) -> str | None:
-        """The whole document with the chosen suggestions carried out."""
-        shown = json.dumps([edit.to_dict() for edit in patch.edits], ensure_ascii=False, indent=2)
-        places = places_of(view) | {"count": str(len(patch.edits)), "suggestions": shown}
-        return self._write("rewrite_skill", "new_skill", places, view.fallbacks, REWRITE_TOKENS)
+    # The calls beyond the three stages. None is an unusable answer: counted.
 
     def write_guidance(self, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str]) -> str | None:
         """The guidance block of the slow update."""
-        places = {"guidance": split(now).guidance or NONE_YET, "comparison": show_pairs(pairs)}
-        places |= {"previous_document": before or "(empty)", "document": now or "(empty)"}
-        return self._write("slow_update", "slow_update_content", places, fallbacks)
+        guidance = split(now).guidance or NONE_YET
+        return self._write("slow_update", "slow_update_content", before, now, pairs, fallbacks, guidance=guidance)
 
     def write_memory(
         self, before: str, now: str, memory: str, pairs: Sequence[Pair], fallbacks: Counter[str]
     ) -> str | None:
         """The optimizer's memory for the next epoch."""
-        places = {"memory": memory or NONE_YET, "comparison": show_pairs(pairs)}
-        places |= {"previous_document": before or "(empty)", "document": now or "(empty)"}
-        return self._write("meta_skill", "meta_skill_content", places, fallbacks)
+        return self._write("meta_skill", "meta_skill_content", before, now, pairs, fallbacks, memory=memory or NONE_YET)
 
     def _write(
-        self, stage: str, key: str, places: Mapping[str, str], fallbacks: Counter[str], most: int | None = None
+        self, stage: str, key: str, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str], **places: str
     ) -> str | None:
-        text = read_text(self._ask(stage, places, most), key)
+        """A text from the comparison of two epochs' documents."""
+        places |= {
+            "comparison": show_pairs(pairs),
+            "previous_document": before or "(empty)",
+            "document": now or "(empty)",
+        }
+        user = self.templates.render(f"{stage}_request", **places)
+        request = ChatRequest(stage, self.templates.render(stage), user, self.config.max_answer_tokens)
+        (answer,) = self.calls.ask([request])
+        text = read_text(answer, key)
         if text is None:
             fallbacks[stage] += 1
         return text
 
-    def _ask(self, stage: str, places: Mapping[str, str], most: int | None = None) -> str | None:
-        user = self.templates.render(f"{stage}_request", **places)
-        request = ChatRequest(stage, self.templates.render(stage), user, most or self.config.max_answer_tokens)
-        (answer,) = self.calls.ask([request])
-        return answer
-
     def _request(
         self, template: str, view: StepView, stage: str, places: Mapping[str, str], tokens: int | None = None
     ) -> ChatRequest:
-        """A question of a stage: its rules in the form of the update mode, and the step's facts."""
+        """A question of a stage: its rules, and the step's facts."""
         user = self.templates.render(f"{template}_request", **places_of(view), **places)
-        system = self.templates.render(f"{stage}{self.mode.suffix}")
-        return ChatRequest(stage, system, user, tokens or self.answer_tokens)
+        return ChatRequest(stage, self.templates.render(stage), user, tokens or self.config.max_answer_tokens)
 
 
 def places_of(view: StepView) -> dict[str, str]:
     """Values for every prompt of a step: the document, and the further sections as one text."""
     context = "\n\n".join(f"## {heading}\n{text}" for heading, text in view.context.items() if text)
     return {"document": view.document or "(empty)", "context": context}
-
-
-def read_budget(answer: str | None, available: int) -> dict[str, Any]:
-    """The budget in an answer. Without a whole number, also in a text (`about 3 edits`), it is 0: such an answer changes no document."""
-    found = extract_json(answer or "") or {}
-    value = found.get("learning_rate")
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    number = _INTEGER.search(value) if isinstance(value, str) else None
-    named = value if type(value) is int else int(number[0]) if number else None
-    budget = min(max(named or 0, 0), available)
-    return {
-        "learning_rate": budget,
-        "raw_learning_rate": named,
-        "clamped": named is not None and named != budget,
-        "fallback": named is None,
-        "reasoning": str(found.get("reasoning") or ""),
-    }
 
 
 def minibatches(

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.documents import MODES, reads_the_same, updated_document, with_guidance
+from skill_ttrl.optimize.documents import apply_patch_outside, reads_the_same, with_guidance
 from skill_ttrl.optimize.gate import Evaluation, Selection, decide
 from skill_ttrl.optimize.lessons import Memory, Pair, describe_rejected, failure_patterns
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.record import EpochRecord, Judged, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.schedule import budget_of
-from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView, graded
+from skill_ttrl.optimize.types import Optimizer, RolloutResult, StepView, graded, unwrapped
 from skill_ttrl.types import derive_seed
 
 COMPARISON = "comparison"
@@ -58,30 +58,23 @@ class Loop:
         Raises:
             ConfigError: a feature is on that needs a language model, and the optimizer has none.
         """
-        own = getattr(self.optimizer, "own", self.optimizer)  # a user's own may extend ours
+        own = unwrapped(self.optimizer)  # a user's own may extend ours
         self.writer = own if isinstance(own, LLMOptimizer) else None
         config, has = self.config, self.writer is not None
         self.selection = Selection(self.task.selection, self.calls, config.gate)
         self.steps, self.step_size = step_sizes(config, len(self.task.train))
         slow, meta = config.slow_update, config.meta_skill
         self.slow_update, self.meta_skill = has if slow is None else slow, has if meta is None else meta
-        needs = {
-            "slow_update": self.slow_update,
-            "meta_skill": self.meta_skill,
-            "lr_scheduler: autonomous": config.lr_scheduler == "autonomous",
-            "update_mode: rewrite_from_suggestions": config.update_mode == "rewrite_from_suggestions",
-        }
-        if not has and (needed := [name for name, on in needs.items() if on]):
+        if not has and (self.slow_update or self.meta_skill):
             raise ConfigError(
-                f"optimize.{needed[0]} needs a language model, and optimize.optimizer: {config.optimizer} has none. "
+                f"optimize.{'slow_update' if self.slow_update else 'meta_skill'} needs a language model, and optimize.optimizer: {config.optimizer} has none. "
                 "Turn it off, or use the optimizer 'openai'."
             )
 
 
 def step_sizes(config: OptimizeConfig, train: int) -> tuple[int, int]:
     """Steps of all epochs on so many training items, and the items of a step; the last step of an epoch may have fewer."""
-    size = config.batch_size * config.accumulation
-    return config.epochs * -(-train // size), size
+    return config.epochs * -(-train // config.batch_size), config.batch_size
 
 
 def optimize(
@@ -158,17 +151,14 @@ def optimize_step(
     """One step: from training items to the state behind it, and the record of what was made."""
     state = replace(state, step=state.step + 1)
     record = StepRecord(state.step, epoch, place, state.current)
-    context, size = state.memory.context(), loop.config.batch_size
-    view = StepView(state.step, epoch, state.current, (), loop.config.edit_budget, loop.seed + state.step, context)
+    with _stage(loop, record, "rollout"):
+        record.rollouts = loop.calls.roll_out("rollout", state.current, batch)
+    seed, context = loop.seed + state.step, state.memory.context()
+    view = StepView(state.step, epoch, state.current, graded(record.rollouts), loop.config.edit_budget, seed, context)
     record.fallbacks = view.fallbacks
-    for start in range(0, len(batch), size):
-        with _stage(loop, record, "rollout"):
-            rollouts = loop.calls.roll_out("rollout", state.current, batch[start : start + size])
-        with _stage(loop, record, "reflect"):
-            raw_patches = loop.optimizer.reflect(replace(view, rollouts=graded(rollouts)))
-        record.rollouts = [*record.rollouts, *rollouts]
-        record.raw_patches = [*record.raw_patches, *raw_patches]
-    state = improve(loop, state, replace(view, rollouts=graded(record.rollouts)), record)
+    with _stage(loop, record, "reflect"):
+        record.raw_patches = loop.optimizer.reflect(view)
+    state = improve(loop, state, view, record)
     if loop.config.step_buffer:
         memory = replace(state.memory, notes=(*state.memory.notes, describe_step(record, state.current_score)))
         state = replace(state, memory=memory)
@@ -188,26 +178,16 @@ def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord
         return state
     state = replace(state, updates=state.updates + 1)
     with _stage(loop, record, "select"):
-        config, writer, mode = loop.config, loop.writer, MODES[loop.config.update_mode]
-        if config.lr_scheduler == "autonomous" and writer is not None and mode.ranks:
-            record.lr_decision = writer.decide_budget(view, merged)
-            record.edit_budget = record.lr_decision["learning_rate"]
-        elif config.lr_scheduler != "none" and mode.ranks:
-            record.edit_budget = budget_of(config, state.updates, loop.steps)
-        most = len(merged.edits) if record.edit_budget is None else record.edit_budget
-        few = len(merged.edits) <= most
-        record.selected = merged if few else loop.optimizer.select(view, merged, most) if most else Patch()
+        record.selected = merged
+        if loop.config.lr_scheduler != "none":
+            record.edit_budget = most = budget_of(loop.config, state.updates, loop.steps)
+            if len(merged.edits) > most:
+                record.selected = loop.optimizer.select(view, merged, most)
     if not record.selected.edits:
         record.action = "skip_no_budget"
         return state
-    selected = record.selected
     with _stage(loop, record, "update"):
-        record.candidate, record.report = updated_document(
-            view.document, selected, mode, lambda: None if writer is None else writer.rewrite(view, selected)
-        )
-    if record.candidate is None:
-        record.action = "skip_no_rewrite"
-        return state
+        record.candidate, record.report = apply_patch_outside(view.document, record.selected)
     with _stage(loop, record, "evaluate"):
         return judge(loop, state, record, record.candidate)
 

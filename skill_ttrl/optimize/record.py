@@ -70,7 +70,7 @@ class Judged:
     candidate_score: float | None = None
     """Under the gate's metric; None where the candidate was not evaluated, or abandoned."""
     action: str = "skip_no_patches"
-    """`accept_new_best`, `accept`, `reject`, or `skip_` and what was missing: `no_patches`, `no_budget`, `no_rewrite`, `no_change`."""
+    """`accept_new_best`, `accept`, `reject`, or `skip_` and what was missing: `no_patches`, `no_budget`, `no_change`."""
     reason: str = ""
     fallbacks: Counter[str] = field(default_factory=Counter)
     """Stages in which no usable answer came, and a rule stood in."""
@@ -90,8 +90,6 @@ class StepRecord(Judged):
     merged: Patch | None = None
     edit_budget: int | None = None
     """Most edits of this step; None where nothing bounds them."""
-    lr_decision: dict[str, Any] | None = None
-    """The model's, under `lr_scheduler: autonomous`."""
     selected: Patch | None = None
     report: Sequence[Mapping[str, Any]] = ()
     """Status of each edit."""
@@ -136,8 +134,6 @@ class StepRecord(Judged):
                 "selection_cached": self.evaluation.cached,
                 "candidate_gate_score": self.candidate_score,
             }
-        if self.lr_decision is not None:
-            row["lr_decision"] = self.lr_decision
         return row | {
             "action": self.action,
             "reason": self.reason,

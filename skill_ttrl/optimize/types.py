@@ -24,8 +24,6 @@ from skill_ttrl.sanitize import replace_surrogates
 
 SourceType = Literal["failure", "success"]
 GateAction = Literal["accept_new_best", "accept", "reject"]
-EDITS = "edits"
-"""The list of a patch's JSON in which edits stand; changes of another form (`documents.MODES`) have their own."""
 
 
 @dataclass
@@ -93,8 +91,7 @@ class Patch:
     def to_dict(self) -> dict[str, Any]:
         """The patch as JSON."""
         details = {} if self.ranking_details is None else {"ranking_details": self.ranking_details}
-        key = getattr(self.edits[0], "key", EDITS) if self.edits else EDITS
-        return {"reasoning": self.reasoning, key: [edit.to_dict() for edit in self.edits], **details}
+        return {"reasoning": self.reasoning, "edits": [edit.to_dict() for edit in self.edits], **details}
 
 
 @dataclass
@@ -227,6 +224,11 @@ class Optimizer(Protocol):
 
     def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
         """The `max_edits` most important edits of a patch; called where it has more."""
+
+
+def unwrapped(optimizer: Optimizer) -> Any:
+    """The optimizer itself, where it is a user's own (`engines.OwnOptimizer`)."""
+    return getattr(optimizer, "own", optimizer)
 
 
 def _listed(edits: Any) -> list[Any]:

@@ -44,16 +44,11 @@ PARTS: Mapping[str, str] = {
     "merge_patches_request": "patches",
     "merge_final_request": "patches",
     "ranking_request": "edits budget",
-    "lr_autonomous_request": "edits count",
-    "rewrite_skill_request": "document suggestions",
     "slow_update_request": "document comparison",
     "meta_skill_request": "document comparison",
     **dict.fromkeys(
         "no_results thought refused skill_ops merge distill_general distill_mistake evolve analyst_error analyst_success "
-        "merge_failure merge_success merge_final ranking slow_update meta_skill lr_autonomous rewrite_skill ranking_rewrite "
-        "analyst_error_rewrite analyst_success_rewrite "
-        "analyst_error_full_rewrite analyst_success_full_rewrite merge_failure_rewrite merge_success_rewrite merge_final_rewrite "
-        "merge_failure_full_rewrite merge_success_full_rewrite merge_final_full_rewrite".split(),
+        "merge_failure merge_success merge_final ranking slow_update meta_skill".split(),
         "",
     ),
 }

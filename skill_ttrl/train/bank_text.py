@@ -18,9 +18,9 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, CheckpointError, SkillBankError
 from skill_ttrl.optimize.calls import Calls, EndpointChat
 from skill_ttrl.optimize.documents import apply_patch_outside
-from skill_ttrl.optimize.engines import make_optimizer, unwrapped
+from skill_ttrl.optimize.engines import asks_endpoint, make_optimizer
 from skill_ttrl.optimize.schedule import budget_of
-from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
+from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView, unwrapped
 from skill_ttrl.skills.document import document_changes, document_of
 from skill_ttrl.train.document_rollouts import as_result
 from skill_ttrl.train.run import Run, TrainingComponents
@@ -80,8 +80,7 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any]) -> 
     if config is None or config.every is None:
         return None
     endpoints = components.config.endpoints
-    asks = config.optimizer == "openai" or "optimizer" in endpoints.roles
-    chat = EndpointChat(endpoints) if asks else None
+    chat = EndpointChat(endpoints) if asks_endpoint(config, endpoints) else None
     calls = Calls(chat, lambda *_, **__: [], workers=config.workers)  # the run's own rollouts are reflected on
     optimizer = make_optimizer(calls, config)
     close = (lambda: None) if chat is None else chat.close

@@ -374,8 +374,8 @@ class Rules:
         if self.use == "train" and config.reinforces and optimize is not None and optimize.every is not None:
             if skills is None or not skills.enabled:
                 yield "optimize.every edits the run's skill bank, and this run has none in use. Add a skills section, or remove it."
-            if optimize.lr_scheduler in ("autonomous", "none"):
-                yield f"optimize.every needs a schedule, and optimize.lr_scheduler is {optimize.lr_scheduler}. Set it to cosine."
+            if optimize.lr_scheduler == "none":
+                yield "optimize.every needs a schedule, and optimize.lr_scheduler is none. Set it to cosine."
         else:
             roles.discard("optimizer")  # only the command optimize queries it
         for role in sorted(roles):

@@ -85,7 +85,8 @@ def placed(**optimize: Any) -> RolloutWorker:
     config = SkillTTRLConfig.model_validate(sections)
     backend = ScriptedBackend(["x"])
     worker = RolloutWorker(config, backend, make_agent(config, backend), EnvPool(lambda: make_env("qa")))
-    return place_of(config)(worker, DOCUMENT)
+    assert config.optimize is not None
+    return place_of(config.optimize, config.skills)(worker, DOCUMENT)
 
 
 @pytest.mark.parametrize(
