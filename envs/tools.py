@@ -224,7 +224,7 @@ def _within(seconds: float, work: Callable[[], str]) -> str:
     return answer.result(seconds)
 
 
-TOOLS: Registry[Any] = Registry("tool", key="agent.tools")
+TOOLS: Registry[Any] = Registry("tool")
 MAX_EXPRESSION = 200
 MAX_DIGITS = 100
 _SIGNS = str.maketrans({"×": "*", "÷": "/", "−": "-", "^": "**", "\u00a0": " "})

@@ -29,14 +29,10 @@ class Registry(Generic[T]):
     Args:
         kind: the items, as a user would call them ("loss", "reward"); appears in messages.
         functions: the items are functions that are called as they are: one of the user's own that raises is named.
-        key: of the config, whose values are these names; empty where there is no such key.
-        confused_with: `module:attribute` of a registry whose names are easily taken for names of this one.
     """
 
-    def __init__(self, kind: str, *, functions: bool = False, key: str = "", confused_with: str = "") -> None:
-        self.kind, self.key = kind, key
-        self._confused_with = confused_with
-        self._functions = functions
+    def __init__(self, kind: str, *, functions: bool = False) -> None:
+        self.kind, self._functions = kind, functions
         self._items: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -61,12 +57,6 @@ class Registry(Generic[T]):
         if ":" in name:
             found = import_attribute(name, self.kind)
             return cast(T, _named(found, f"The {self.kind} {name!r}") if self._functions else found)
-        other: Registry[Any] | None = import_attribute(self._confused_with, self.kind) if self._confused_with else None
-        if other is not None and name in other:
-            raise ConfigError(
-                f"Unknown {self.kind} {name!r}: that is the name of {_with_article(other.kind)}. Set {other.key}={name}; {self.key} is "
-                f"one of {', '.join(self)}."
-            )
         raise ConfigError(
             f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._items)} Your own is written 'module:attribute'."
         )
@@ -94,10 +84,6 @@ def naming(what: str, where: str = "") -> Iterator[None]:
         raise ExtensionError(
             f"{what} failed{place}: {type(error).__name__}: {error}. Fix it; --debug shows the traceback."
         ) from error
-
-
-def _with_article(noun: str) -> str:
-    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
 def _named(item: Any, what: str) -> Any:

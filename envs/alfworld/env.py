@@ -147,7 +147,12 @@ def vary(world: World, rule: Rule) -> FastEngine:
     wanted = frozenset({f"{rule.tool}type"})
     if not any(world.kinds[place] & wanted for place in world.in_sight):
         raise EnvError(f"The rule {str(rule)!r} needs a {rule.tool}, which the room does not have.")
-    verbs = _exchange({name: name for name in ACTIONS}, kind, rule.verb)
+    # Who had the new verb or tool gets the old one.
+    verbs = {name: rule.verb if name == kind else kind if name == rule.verb else name for name in ACTIONS}
+    tools: Tools = {
+        name: (ability, wanted if name == ACTIONS[kind] else TOOLS[ACTIONS[kind]][1] if kinds & wanted else kinds)
+        for name, (ability, kinds) in TOOLS.items()
+    }
     states = dict.fromkeys(STATES[kind], rule.state)
     for other, words in STATES.items():
         if other != kind and rule.state in words:
@@ -161,20 +166,7 @@ def vary(world: World, rule: Rule) -> FastEngine:
         answers[said] = tuple(_reword(text, {name: verbs[name]}) for text in answers[said])
     answers["examineObject.feedback"] = tuple(_reword(text, states) for text in answers["examineObject.feedback"])
     texts = replace(texts, commands=commands, answers=answers, help=_reword(texts.help, verbs))
-    return FastEngine(replace(world, texts=texts, task=task, commands={}), _exchange_tools(ACTIONS[kind], wanted))
-
-
-def _exchange(names: dict[str, str], kind: str, new: str) -> dict[str, str]:
-    """One gets a new name, and who had it gets the old one."""
-    return {name: new if name == kind else (names[kind] if own == new else own) for name, own in names.items()}
-
-
-def _exchange_tools(action: str, wanted: frozenset[str]) -> Tools:
-    own = TOOLS[action][1]
-    return {
-        name: (ability, wanted if name == action else (own if kinds & wanted else kinds))
-        for name, (ability, kinds) in TOOLS.items()
-    }
+    return FastEngine(replace(world, texts=texts, task=task, commands={}), tools)
 
 
 def _vary_task(task: str, kind: str, rule: Rule) -> str:

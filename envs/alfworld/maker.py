@@ -42,7 +42,7 @@ from skill_ttrl.envs.alfworld.games import (
 )
 from skill_ttrl.envs.alfworld.world import TOOLS, World, build_world, read_grammar, read_problem
 from skill_ttrl.errors import EnvError
-from skill_ttrl.storage.files import cache_folder, made_whole, remove_unfinished, waiting_for
+from skill_ttrl.storage.files import cache_folder, made_once
 
 PACKAGE = "alfworld"
 INSTALL = (
@@ -281,10 +281,8 @@ def scenes_of(ontology: Ontology, split: str) -> list[int]:
 
 
 def _belongs(goal: Goal, split: str) -> bool:
-    if split == "valid_unseen":
-        return True
     drawn = hashlib.blake2b(goal.folder.encode(), digest_size=2).digest()
-    return (int.from_bytes(drawn, "big") % 5 == 0) == (split == "valid_seen")
+    return split == "valid_unseen" or (int.from_bytes(drawn, "big") % 5 == 0) == (split == "valid_seen")
 
 
 def _possible(ontology: Ontology, task_type: str, scene: int) -> Iterator[Goal]:
@@ -653,12 +651,10 @@ def _targets(world: World, thing: str | None) -> Iterator[str]:
             yield receptacle
 
 
-def _tools(world: World, treatment: str | None, thing: str) -> Iterator[str]:
-    if treatment is None:
-        return
-    ability, kinds = TOOLS[treatment]
-    if thing in world.able[ability]:
-        yield from (receptacle for receptacle in world.in_sight if world.kinds[receptacle] & kinds)
+def _tools(world: World, treatment: str | None, thing: str) -> list[str]:
+    ability, kinds = TOOLS[treatment] if treatment else ("", frozenset())
+    able = treatment is not None and thing in world.able[ability]
+    return [receptacle for receptacle in world.in_sight if able and world.kinds[receptacle] & kinds]
 
 
 def counts(train: int) -> dict[str, int]:
@@ -688,25 +684,19 @@ def ensure_generated(progress: Progress | None = None, train: int | None = None)
         raise EnvError(f"Choose from 1 to {MAX_GAMES:,} games, found {train:,}.")
     size = "" if train == COUNTS["train"] else f"-{train}"
     root = cache / f"generated-{GENERATOR}-alfworld-{read_ontology().version}{size}"
-    if (root / GENERATED_FILE).is_file():
-        return root
+
+    def make(beside: Path) -> None:
+        number, total = itertools.count(1), sum(counts(train).values())
+        for split, count in counts(train).items():
+            write_games(beside, split, count, progress=progress and (lambda *_: progress(next(number), total)))
+
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with waiting_for(cache / ".lock"):
-            if not (root / GENERATED_FILE).is_file():
-                remove_unfinished(cache)
-                with made_whole(root) as beside:
-                    number, total = itertools.count(1), sum(counts(train).values())
-                    for split, count in counts(train).items():
-                        write_games(
-                            beside, split, count, progress=progress and (lambda *_: progress(next(number), total))
-                        )
+        return made_once(root, make)
     except OSError as error:
         raise EnvError(
             f"The generated games cannot be stored in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME "
             "to a folder that can be written."
         ) from error
-    return root
 
 
 def write_games(

@@ -189,10 +189,6 @@ class Pool:
             timeouts += verdicts[-1].get("gave_up") == "timeout"
         return verdicts
 
-    def close(self) -> None:
-        """End the worker. The next comparison starts another."""
-        self._stop()
-
     def _ask(self, tree: Tree, limit: float) -> Judged | None:
         """The verdict on a tree; None: the worker died."""
         try:
@@ -211,10 +207,10 @@ class Pool:
             self._renew()
             return {"gave_up": "timeout", "why": f"longer than {limit:g} s"}
         except EOFError:
-            self._stop()
+            self.close()
             return None
         except BaseException:  # interrupted: a reply that nobody read would be taken for the next one's
-            self._stop()
+            self.close()
             raise
 
     def _start(self) -> None:
@@ -225,7 +221,7 @@ class Pool:
             self._worker, self._owner, self._left = None, os.getpid(), b""
         if self._worker is not None and self._worker.poll() is None:
             return
-        self._stop()  # it died while nothing was asked of it
+        self.close()  # it died while nothing was asked of it
         command = [sys.executable, "-P", "-m", "skill_ttrl.answers.worker", str(self.memory_limit)]
         try:
             self._worker = subprocess.Popen(
@@ -250,7 +246,7 @@ class Pool:
             while "ready" not in self._next(START_LIMIT):  # it may have answered at the last moment
                 pass
         except (TimeoutError, EOFError):
-            self._stop()
+            self.close()
 
     def _next(self, seconds: float) -> Judged:
         """Return the next message of the worker: a verdict, or that a new child is ready.
@@ -274,8 +270,8 @@ class Pool:
             self._child, self._judged = found["ready"], 0
         return found
 
-    def _stop(self) -> None:
-        """Kill the worker and its child."""
+    def close(self) -> None:
+        """Kill the worker and its child. The next comparison starts another."""
         worker, self._worker, self._left = self._worker, None, b""
         if worker is None or self._owner != os.getpid():
             return

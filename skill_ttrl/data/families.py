@@ -75,7 +75,6 @@ class Family:
     """Problems over pairs of numbers."""
 
     name: str
-    description: str
     task_type: str
     operands: tuple[Sequence[int], Sequence[int]]
     """Values of the first and of the second number; every pair is a problem."""
@@ -159,10 +158,6 @@ def _add(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
     return [ones, tens], slip(10 * tens + ones % 10)
 
 
-def _next(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
-    return [], slip(100 * a + b + 1)
-
-
 def _multiply(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
     ones = slip(a % 10 * b)
     tens = slip(a // 10 * b + ones // 10)
@@ -181,10 +176,6 @@ class ProblemFamily(Protocol):
     def name(self) -> str:
         """As it is written after `synthetic:`."""
 
-    @property
-    def description(self) -> str:
-        """One line for lists."""
-
     def problems(self, split: str, env_id: str) -> list[Task]:
         """The tasks of one split, in a fixed order, with references."""
 
@@ -199,7 +190,7 @@ FAMILIES: Registry[ProblemFamily] = Registry("family")
 for _family in (
     Family(
         name="add",
-        description="Sum of two two-digit numbers: ones, tens with carry, answer. 8,100 ordered pairs.",
+        # Sum of two two-digit numbers: ones, tens with carry, answer. 8,100 ordered pairs.
         task_type="arithmetic",
         operands=(range(10, 100), range(10, 100)),
         # a+b and b+a are two problems: the mirror image of a test problem may be among the demonstrations
@@ -209,16 +200,16 @@ for _family in (
     ),
     Family(
         name="next",
-        description="The number after a four-digit one, for pretrained models. 9,000 numbers.",
+        # The number after a four-digit one, for pretrained models. 9,000 numbers.
         task_type="arithmetic",
         operands=(range(10, 100), range(100)),
         sizes={"demos": 512, "train": 512, "test": 256},
         question="Which number comes after {a}{b:02}?",
-        solve=_next,
+        solve=lambda a, b, slip: ([], slip(100 * a + b + 1)),
     ),
     Family(
         name="plus_one",
-        description="The number before another, stated as an equation with a check; for pretrained models. 990 numbers.",
+        # The number before another, stated as an equation with a check; for pretrained models. 990 numbers.
         task_type="arithmetic",
         operands=(range(10, 1000), (0,)),
         sizes={"demos": 200, "train": 256, "test": 128},
@@ -228,7 +219,7 @@ for _family in (
     ),
     Family(
         name="multiply",
-        description="A two-digit times a one-digit number: ones, tens with carry, answer. 720 pairs.",
+        # A two-digit times a one-digit number: ones, tens with carry, answer. 720 pairs.
         task_type="arithmetic",
         operands=(range(10, 100), range(2, 10)),
         sizes={"demos": 480, "train": 128, "test": 64},
@@ -237,7 +228,7 @@ for _family in (
     ),
     Family(
         name="mod",
-        description="Remainder of a number below 1,000 by a one-digit one: largest multiple, answer. 7,200 pairs.",
+        # Remainder of a number below 1,000 by a one-digit one: largest multiple, answer. 7,200 pairs.
         task_type="number_theory",
         operands=(range(100, 1000), range(2, 10)),
         sizes={"demos": 4000, "train": 256, "test": 128},
@@ -342,12 +333,11 @@ CURRICULUM = (
 
 @dataclass(frozen=True)
 class Operators:
-    """The family; each split has names of its own, `test` and `series-test` such as no demonstration has."""
+    """Digits under operators whose rules stand in the skill bank. Each split has 40 names of its own; half of them, those of `test` and `series-test`,
+    are in no demonstration.
+    """
 
     name: str = "operators"
-    description: str = (
-        "Digits under operators whose rules stand in the skill bank. 40 names a split, half of them held out."
-    )
     size: int = 40
     """Names in each split."""
     curriculum: tuple[Mixture, ...] = CURRICULUM
@@ -692,10 +682,12 @@ SIZES = {"train": 20, "val": 8, "test": 16, "demos": 40}
 
 @dataclass(frozen=True)
 class Formats:
-    """The family. Its splits are `train`, `val` (which selects among documents), `test` and `demos`."""
+    """Questions whose answers must follow eight conventions of writing that stand in no question.
+
+    Its splits are `train`, `val` (which selects among documents), `test` and `demos`.
+    """
 
     name: str = NAME
-    description: str = "Questions whose answers must follow eight conventions of writing that stand in no question."
 
     @cached_property
     def subjects(self) -> list[str]:

@@ -18,9 +18,7 @@ from skill_ttrl.optimize.types import Edit, Optimizer, Patch, RawPatch, StepView
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry, naming
 
-OPTIMIZERS: Registry[Callable[[Calls, OptimizeConfig, Templates], Optimizer]] = Registry(
-    "optimizer", key="optimize.optimizer"
-)
+OPTIMIZERS: Registry[Callable[[Calls, OptimizeConfig, Templates], Optimizer]] = Registry("optimizer")
 PROMPTS = Templates(base="optimize")
 """Prompts of the optimizers."""
 OPTIMIZERS.register("openai")(LLMOptimizer)

@@ -59,7 +59,7 @@ class BuiltIn:
         self.options = options
 
 
-LOSSES: Registry[Any] = Registry("loss", key="rl.loss", confused_with="skill_ttrl.rl.algorithms:ALGORITHMS")
+LOSSES: Registry[Any] = Registry("loss")
 
 
 def build_loss(settings: Mapping[str, Any]) -> PolicyLoss:

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.llm.models.builtin import MARK, row_membership
+from skill_ttrl.llm.models.builtin import MARK, embedding_parts
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, like, local, whole
 
@@ -416,7 +416,7 @@ def shared_rows(policy: Policy) -> SharedRows | None:
             f"The model is marked {MARK}: its embeddings learn as sums of rows, which are not sharded. Set runtime.parallel=ddp, or "
             "train without model.builtin.shared_embeddings."
         )
-    return SharedRows(embeddings, row_membership(policy.tokenizer))
+    return SharedRows(embeddings, embedding_parts(policy.tokenizer)[0])
 
 
 def why_skipped(batch: RolloutBatch, items_M: Int[Tensor, " M"], loss: float, grad_norm: float) -> str:

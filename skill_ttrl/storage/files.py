@@ -235,6 +235,22 @@ def made_whole(folder: Path, within: Path | None = None) -> Iterator[Path]:
         beside.rename(folder)
 
 
+def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """The folder, which `make` fills where it is not there yet: whole or not at all, by one process while others that want it wait.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with waiting_for(folder.parent / LOCK_FILE):
+            if not folder.is_dir():
+                remove_unfinished(folder.parent)
+                with made_whole(folder) as beside:
+                    make(beside)
+    return folder
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left in `folder`; a folder that a process is still filling stays."""
     for left in folder.glob(f"{_UNFINISHED}*"):

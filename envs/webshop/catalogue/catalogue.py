@@ -37,13 +37,7 @@ from skill_ttrl.envs.webshop.catalogue.product import (
 from skill_ttrl.envs.webshop.catalogue.search import META, Store, write_store
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, KINDS, TEST_GOALS, GoalList, SyntheticGoals
 from skill_ttrl.errors import EnvError, did_you_mean
-from skill_ttrl.storage.files import (
-    cache_folder,
-    digest_of,
-    made_whole,
-    remove_unfinished,
-    waiting_for,
-)
+from skill_ttrl.storage.files import cache_folder, digest_of, made_once
 
 Progress = Callable[[int, int], None]
 """Callback that receives (items done, items in total)."""
@@ -209,15 +203,8 @@ def _open_store(key: str, files: Files | None, states: list[list[Any]], products
     those that were not opened for `DAYS_UNUSED`. A process that has one open keeps what it has mapped.
     """
     cache = cache_folder("webshop")
-    folder = cache / key
     try:
-        if not folder.exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            with waiting_for(cache / ".stores.lock"):
-                if not folder.exists():
-                    remove_unfinished(cache)
-                    with made_whole(folder) as beside:
-                        _make(beside, files, {"files": states}, products)
+        folder = made_once(cache / key, lambda beside: _make(beside, files, {"files": states}, products))
     except OSError as error:
         raise EnvError(
             f"The catalogue cannot be stored in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME to a "

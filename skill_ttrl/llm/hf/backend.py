@@ -273,16 +273,17 @@ class HFBackend(TokenizerMixin):
         self, prompts: list[tuple[int, ...]], rows: int, longest: int, *, several: bool = False
     ) -> Decoding | KeptDecoding:
         """The prompts, read, on kept rows where there are some; `several`: where it can be, one that reads several tokens at once."""
-        if (self._keepers or several) and takes_slot_masks(self.model):
-            kept_rows = self._rows_to_keep() if self._keepers else KeptRows()
-            return KeptDecoding(self.model, prompts, self.pad_id, kept_rows, most_rows=rows)
-        return Decoding(self.model, prompts, self.pad_id, most_rows=rows, most_new_tokens=longest)
-
-    def _rows_to_keep(self) -> KeptRows:
-        weights = tuple(part._version for part in self.model.parameters())  # raised by what is done to them in place
-        if self._kept_rows is None or weights != self._weights:
-            self._kept_rows, self._weights = KeptRows(), weights
-        return self._kept_rows
+        if not ((self._keepers or several) and takes_slot_masks(self.model)):
+            return Decoding(self.model, prompts, self.pad_id, most_rows=rows, most_new_tokens=longest)
+        kept_rows = KeptRows()
+        if self._keepers:
+            weights = tuple(
+                part._version for part in self.model.parameters()
+            )  # raised by what is done to them in place
+            if self._kept_rows is None or weights != self._weights:
+                self._kept_rows, self._weights = kept_rows, weights
+            kept_rows = self._kept_rows
+        return KeptDecoding(self.model, prompts, self.pad_id, kept_rows, most_rows=rows)
 
     def _collect(
         self, tokens: list[list[int]], logprobs: list[list[float]], stopped: Sequence[bool]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -60,21 +60,6 @@ class WordSlot:
                     if ids[place : place + len(own)] == own:
                         said.setdefault(place + len(own), (*said[place], word))
         return self.before + " ".join(said[last]) if last in said else None
-
-
-def word_slot(before: str, words: tuple[str, ...], encode: Callable[[str], Ids], end_id: int) -> WordSlot | None:
-    """The slot behind a text for these words; None where no word has tokens."""
-    bare = encode(before.rstrip())
-    first = {ids: word for word in reversed(words) if (ids := encode(before + word)) != bare}
-    if not first:
-        return None
-    one, later = next(reversed(first)), {}
-    for word in reversed(words):
-        both = encode(f"{before}{first[one]} {word}")
-        ids = both[len(one) :] if both[: len(one)] == one else encode(f" {word}")
-        if ids:
-            later[ids] = word
-    return WordSlot(before, first, later, _filling(first, later, end_id), end_id)
 
 
 def _filling(first: Iterable[Ids], later: Iterable[Ids], end_id: int) -> Filling:
@@ -157,10 +142,22 @@ class ChoiceTokens:
         return next((said for slot in slots if slot is not None and (said := slot.text(ids)) is not None), None)
 
     def _word_slot(self, text: str, slot_words: tuple[str, ...]) -> WordSlot | None:
+        """The slot of a choice for these words; None where no word has tokens."""
         before, *after = SLOT.split(text)
         if after != [""]:
             raise ValueError(f"Words of a slot are given, and {text!r} continues after its slot.")
-        return word_slot(before, slot_words, lambda said: encode_plain(self._tokenizer, said), self.end_id)
+        encode = partial(encode_plain, self._tokenizer)
+        bare = encode(before.rstrip())
+        first = {ids: word for word in reversed(slot_words) if (ids := encode(before + word)) != bare}
+        if not first:
+            return None
+        one, later = next(reversed(first)), {}
+        for word in reversed(slot_words):
+            both = encode(f"{before}{first[one]} {word}")
+            ids = both[len(one) :] if both[: len(one)] == one else encode(f" {word}")
+            if ids:
+                later[ids] = word
+        return WordSlot(before, first, later, _filling(first, later, self.end_id), self.end_id)
 
     def _choices(self, choices: tuple[str, ...]) -> tuple[dict[Ids, str], list[str]]:
         """The choices without a slot by their tokens, the end token included, and those with one."""

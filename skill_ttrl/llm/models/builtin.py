@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -88,24 +88,12 @@ MARK = "shared_embeddings"
 _NUMBERED = re.compile(r"(.+) (\d+)")
 
 
-class _Rows(NamedTuple):
-    """Rows that tokens share."""
-
-    membership: Float[Tensor, "V K"]
-    parts: list[str]
-    """The part that each row stands for: a `special` token, a `kind`, or a `number` (one of them for no number)."""
-
-
-def row_membership(tokenizer: PreTrainedTokenizerBase) -> Float[Tensor, "V K"]:
-    """A, with embeddings = A @ rows: 1 where a row of `K` is part of a token's embedding.
+def embedding_parts(tokenizer: PreTrainedTokenizerBase) -> tuple[Float[Tensor, "V K"], list[str]]:
+    """(A, what each row stands for), with embeddings = A @ rows: 1 where a row of `K` is part of a token's embedding.
 
     A token "KIND NUMBER" is the row of its kind plus the row of its number, any other the row of its kind plus one for "no number", so that
-    "mug" and "mug 2" share a row. Special and added tokens have a row of their own.
+    "mug" and "mug 2" share a row. Special and added tokens have a row of their own. A row is of a `special` token, a `kind` or a `number`.
     """
-    return _rows(tokenizer).membership
-
-
-def _rows(tokenizer: PreTrainedTokenizerBase) -> _Rows:
     alone = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
     numbers: dict[tuple[str, str], int] = {}
     places: list[tuple[int, int]] = []
@@ -117,7 +105,7 @@ def _rows(tokenizer: PreTrainedTokenizerBase) -> _Rows:
         places += [(token, numbers.setdefault(name, len(numbers))) for name in names]
     membership = torch.zeros(len(tokenizer), len(numbers))
     membership[tuple(torch.tensor(places).T)] = 1.0
-    return _Rows(membership, [what for what, _ in numbers])
+    return membership, [what for what, _ in numbers]
 
 
 @torch.no_grad()
@@ -127,13 +115,13 @@ def draw_shared_embeddings(model: Any, tokenizer: PreTrainedTokenizerBase, numbe
     `number_scale` is the deviation of the rows of numbers as a share of that of the others: below 1, "mug 1" is more like "mug 2" than like
     "plate 1".
     """
-    rows = _rows(tokenizer)
+    membership, parts = embedding_parts(tokenizer)
     embeddings = model.get_input_embeddings().weight
     wider = math.hypot(1.0, number_scale)  # a sum of two rows would be wider than one
     share = {"special": 1.0, "kind": 1.0 / wider, "number": number_scale / wider}
-    deviations = torch.tensor([share[part] * model.config.initializer_range for part in rows.parts])
+    deviations = torch.tensor([share[part] * model.config.initializer_range for part in parts])
     drawn = torch.randn(len(deviations), embeddings.shape[1]) * deviations[:, None]
-    embeddings.copy_(rows.membership @ drawn)
+    embeddings.copy_(membership @ drawn)
     setattr(model.config, MARK, True)
 
 

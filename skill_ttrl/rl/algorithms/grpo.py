@@ -179,7 +179,7 @@ class BuiltIn:
         self.options = options
 
 
-ALGORITHMS: Registry[Any] = Registry("algorithm", key="rl.algorithm", confused_with="skill_ttrl.rl.losses:LOSSES")
+ALGORITHMS: Registry[Any] = Registry("algorithm")
 
 
 def requirements(algorithm: object) -> frozenset[Requirement]:

@@ -8,7 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.data.families import FAMILIES, LARGEST_SLIP, Family
+from skill_ttrl.config import Source
+from skill_ttrl.data.families import (
+    CONVENTIONS,
+    FAMILIES,
+    LARGEST_SLIP,
+    SIZES,
+    Demonstration,
+    Family,
+    Formats,
+    Mixture,
+    Operators,
+    bank_family,
+)
+from skill_ttrl.data.tasks import load_demonstrations, load_tasks
+from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError, DataError
 
 OF_NUMBERS = sorted(name for name in FAMILIES if isinstance(FAMILIES.get(name), Family))
@@ -93,3 +107,121 @@ def test_unknown_names() -> None:
         numbers("ad")
     with pytest.raises(DataError, match=r"'add' has no split 'tset'\. Did you mean 'test'\?"):
         numbers("add").problems("tset", "E")
+
+
+OPERATORS = Operators(curriculum=(Mixture(3000, rule=0.4, stated=0.15, told=0.05), Mixture(500, echo=0.5, recite=0.5)))
+RULE = re.compile(r"(\w+) ([+*-])(\d)")
+
+
+def value(rule: str, x: int) -> int:
+    """Computed without the family's own arithmetic."""
+    found = RULE.fullmatch(rule)
+    assert found
+    return int(eval(f"({x} {found[2]} {int(found[3])}) % 10"))
+
+
+def test_an_answer_follows_from_the_skill_and_from_nothing_else_in_the_problem() -> None:
+    skills = {skill.title: skill.text for skill in bank_family("operators")}
+    assert len(skills) == 80
+    for split in ("train", "test"):
+        tasks = OPERATORS.problems(split, "E-v0")
+        assert len(tasks) == 400 and len({task.id for task in tasks}) == 400
+        for task in tasks:
+            _, name, x = task.options["question"].rstrip(".").split(" ")
+            assert task.ground_truth == str(value(skills[name], int(x)))
+            assert not RULE.search(task.options["question"])
+
+
+def test_a_series_states_the_rule_once_and_asks_another_digit_then() -> None:
+    known = {skill.title for skill in bank_family("operators")}
+    for task in OPERATORS.problems("series-test", "E-v0"):
+        stated, _, first = task.options["question"].partition(". ")
+        (then,) = task.options["then"]
+        name, x = then.removeprefix("Compute ").rstrip(".").split(" ")
+        assert stated.startswith(f"{name} ") and name not in known
+        assert first.startswith(f"Compute {name} ") and first != then
+        assert task.ground_truth == str(value(stated, int(x)))
+
+
+@pytest.mark.slow
+def test_held_out_names_are_in_no_demonstration_and_no_training_problem() -> None:
+    shown = OPERATORS.demonstrations(seed=3)
+    text = " ".join(str(demonstration) for demonstration in shown if not _is_echo(demonstration))
+    text += str(OPERATORS.problems("train", "E")) + str(OPERATORS.problems("series-train", "E"))
+    held_out = OPERATORS.names["test"] + OPERATORS.names["series-test"]
+    assert len(set(held_out)) == 80 and not [name for name in held_out if re.search(rf"\b{name}\b", text)]
+    assert not set(OPERATORS.names["train"]) & set(OPERATORS.names["series-train"])
+    assert shown == OPERATORS.demonstrations(seed=3) != OPERATORS.demonstrations(seed=4)
+
+
+def _is_echo(shown: Demonstration) -> bool:
+    return sorted(shown.prompt) == sorted(shown.response)
+
+
+def test_demonstrations_follow_what_they_are_shown_or_guess() -> None:
+    shown = OPERATORS.demonstrations(seed=0)[:3000]
+    kinds = {"right": 0, "guess": 0, "told": 0, "note": 0}
+    guesses = []
+    for demonstration in shown:
+        name, x = demonstration.prompt.rstrip(".").split(" ")[-2:]
+        written = demonstration.response.rpartition("</skill_ops>")[2]
+        rule, _, answer = written.partition(";")
+        assert answer == f"<answer>{value(rule, int(x))}</answer>"
+        known = [*demonstration.skills, *sum(demonstration.told, ()), demonstration.prompt.partition(".")[0]]
+        if rule in known:
+            kinds["told" if demonstration.told else "right"] += 1
+        else:
+            kinds["guess"] += 1
+            guesses.append(value(rule, int(x)))
+            assert not any(text.startswith(f"{name} ") for text in known)
+        if "<generate>" in demonstration.response:
+            kinds["note"] += 1
+            assert f"<generate>{rule}</generate>" in demonstration.response
+    assert kinds["right"] > 1500 and kinds["guess"] > 700 and kinds["told"] > 200 and kinds["note"] > 80
+    assert max(guesses.count(digit) for digit in range(10)) < 2 * len(guesses) / 10  # each of the ten alike
+
+
+def test_the_shuffled_bank_has_the_same_skills_with_the_rules_of_others() -> None:
+    right, wrong = bank_family("operators"), bank_family("operators-shuffled")
+    assert [skill.id for skill in right] == [skill.id for skill in wrong]
+    for one, other in zip(right, wrong, strict=True):
+        assert [value(one.text, x) for x in range(10)] != [value(other.text, x) for x in range(10)]
+    rules = sorted(skill.text.partition(" ")[2] for skill in right)
+    assert rules == sorted(skill.text.partition(" ")[2] for skill in wrong)
+
+
+FORMATS = Formats()
+
+
+def accuracy(document: str, split: str = "test") -> float:
+    env, items = make_env("qa"), FORMATS.items(split)
+    rewards = []
+    for item, task in zip(items, FORMATS.problems(split, "SkillTTRL/QA-v0"), strict=True):
+        assert env.reset(options=dict(task.options))[0] == item.question
+        rewards.append(float(env.step(item.answer(document))[1]))
+    return sum(rewards) / len(rewards)
+
+
+def test_each_rule_of_a_document_makes_its_own_questions_right() -> None:
+    names = [each.name for each in CONVENTIONS]
+    assert accuracy("") == accuracy(FORMATS.document([])) == 0.0
+    assert accuracy(FORMATS.document()) == accuracy(FORMATS.document(), "val") == 1.0
+    for name in names:
+        assert accuracy(FORMATS.document([name])) == pytest.approx(1 / len(names))
+    assert [each.name for each in CONVENTIONS if each.stated(FORMATS.document(["date", "list"]))] == ["date", "list"]
+
+
+def test_splits_share_nothing_and_the_first_tasks_are_of_all_types() -> None:
+    items = {split: FORMATS.items(split) for split in SIZES}
+    every = [item.id for own in items.values() for item in own]
+    questions = [item.question for own in items.values() for item in own]
+    assert len(set(every)) == len(set(questions)) == len(every) == len(CONVENTIONS) * sum(SIZES.values())
+    source = Source(path="synthetic:formats", limit=len(CONVENTIONS))
+    assert {task.task_type for task in load_tasks(source, "SkillTTRL/QA-v0", split="train")} == {
+        each.name for each in CONVENTIONS
+    }
+    assert FORMATS.items("test") == Formats().items("test")
+    shown = load_demonstrations(source)[0]
+    assert shown.prompt.endswith("open?") and shown.response.count("-") == 2
+    first = FORMATS.items("train")[0].drawn
+    assert (first.plain, first.formatted) == ("October 12, 1953", "1953-10-12")

@@ -17,12 +17,6 @@ from skill_ttrl.types import Task
 PLAIN = '''
 import gymnasium
 from skill_ttrl.envs import TextSpace
-import pytest
-
-from skill_ttrl.envs.lookup import find_task
-from skill_ttrl.errors import EnvError
-from skill_ttrl.types import Task
-from tests.doors import DOORS, Doors
 
 class Guess(gymnasium.Env):
     """Guess a digit."""

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from skill_ttrl.config import BuiltinConfig, SFTConfig
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.llm.models.builtin import build_model, row_membership
+from skill_ttrl.llm.models.builtin import build_model, embedding_parts
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rl.optim import SharedRows, shared_rows
 from skill_ttrl.rl.policy import Policy
@@ -51,7 +51,7 @@ def matrix(policy: Policy) -> Tensor:
 
 
 def test_tokens_of_a_kind_or_a_number_share_a_row(tokenizer: Any) -> None:
-    membership = row_membership(tokenizer)
+    membership = embedding_parts(tokenizer)[0]
     assert membership.shape == (11, 2 + 4 + 4)  # 2 specials; go to, mug, shelf, hot; no number, 1, 2, 3
     assert membership.sum(dim=1).tolist() == [1.0] * 2 + [2.0] * 9
     shared = (membership @ membership.T).int()
@@ -69,7 +69,7 @@ def test_it_learns_as_a_model_that_computes_its_embeddings_from_the_rows(
 ) -> None:
     policy, twin = make_policy(tokenizer), make_policy(tokenizer)
     learner = SFTLearner(policy, sft_config(optimizer), accelerator)
-    membership = row_membership(tokenizer)
+    membership = embedding_parts(tokenizer)[0]
     rows = nn.Parameter(SharedRows(twin.model.get_input_embeddings().weight, membership).rows.detach().clone())
     # The twin's rows are others with the same sums: a constant is moved from all kinds to all numbers.
     rows.data[[2, 4, 5, 9]] += 0.3

@@ -107,7 +107,7 @@ def test_a_damaged_file_of_products_is_an_error_that_names_it(
     with pytest.raises(EnvError, match=re.escape(said)) as error:
         open_catalogue(folder)
     assert str(error.value).startswith(f"{folder}/items_shuffle.json") and "setup.sh" in str(error.value)
-    assert [path.suffix for path in (tmp_path / "cache/skill-ttrl/webshop").iterdir()] == [".lock"]
+    assert [path.name for path in (tmp_path / "cache/skill-ttrl/webshop").iterdir()] == [".lock"]
 
 
 def test_what_people_wrote_is_read_without_instructions_that_name_no_attribute(tmp_path: Path) -> None:
