@@ -38,7 +38,6 @@ from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot
-from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import case_of
 from skill_ttrl.train.bank_changes import BankGate, outcome_record
@@ -190,10 +189,10 @@ def teach(bench: Bench, episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Distill, and let the gate decide, as `skillttrl distill --append --policy` does; success with what came of it."""
     bank = bench.copy()
     config = bench.worker.config.model_copy(update={"distill": ONE_SKILL})
-    found = distill_into(bank, episodes, config, LLMEndpoints(), gate=bench.test)
+    found = distill_into(bank, episodes, config, gate=bench.test)
     text = next((skill.text for skill in bank.snapshot() if skill.task_type == HELD_OUT[bench.kind]), "")
     ungated = bench.copy()
-    drafted = distill_into(ungated, episodes, config, LLMEndpoints()).skills
+    drafted = distill_into(ungated, episodes, config).skills
     return {
         "drafted": drafted[0].text if drafted else "",
         "when": drafted[0].when_to_apply if drafted else "",

@@ -7,13 +7,13 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.answers import correct, stands_in
+from skill_ttrl.answers import correct, find_answer, stands_in
 from skill_ttrl.config import Source
 from skill_ttrl.data.tasks import CHECK, MATH_ENV_ID, as_source, load_tasks
 from skill_ttrl.envs.text_env import TextEnv, reset_options
 from skill_ttrl.errors import ConfigError, EnvError
-from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.types import Task
+from skill_ttrl.skills.ops import BLOCK, OutputParser
+from skill_ttrl.types import Task, content
 
 _OPTIONS = ("question", "then", "ground_truth", CHECK)
 
@@ -55,7 +55,7 @@ class MathEnv(TextEnv):
             if not isinstance(value, bool):
                 raise ConfigError(f"{MATH_ENV_ID} needs {name} true or false, found {value!r}.")
         self._split = split
-        self._parser = OutputParser(last_number=last_number)
+        self._last_number = last_number
         self._copies = copies
         self._source = as_source(f"synthetic:{family}" if source is None else source)
         self._tasks: Sequence[Task] = ()
@@ -93,10 +93,15 @@ class MathEnv(TextEnv):
         """Grade the answer in `action`; any text is accepted. After the last problem the observation is empty."""
         if self._question is None:
             raise gymnasium.error.ResetNeeded("Cannot call MathEnv.step before MathEnv.reset.")
-        found = self._parser.parse(action)
-        copied = not self._copies and found.answer is not None and stands_in(found.answer, self._question)
-        answer = None if copied else found.answer
-        info = {"answer": answer, "answer_rule": found.answer_rule, "graded": self._ground_truth is not None}
+        if BLOCK in action.lower():  # what stands in operations on the skill bank is no answer
+            found = OutputParser(last_number=self._last_number).parse(action)
+            answer, rule = found.answer, found.answer_rule
+        else:
+            stated = find_answer(content(action), last_number=self._last_number)
+            answer, rule = (stated.answer, stated.rule) if stated else (None, None)
+        if not self._copies and answer is not None and stands_in(answer, self._question):
+            answer = None
+        info = {"answer": answer, "answer_rule": rule, "graded": self._ground_truth is not None}
         if self._then:
             self._question = self._then.pop(0)
             return self._question, 0.0, False, False, info

@@ -18,7 +18,7 @@ from skill_ttrl.llm.openai.ledger import AGAIN, SAME, Ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import RESUME, Interrupted
-from skill_ttrl.train.run_bank import NoBank, RunBank, models_of
+from skill_ttrl.train.run_bank import NoBank, RunBank
 from skill_ttrl.train.tasks import ConfigTasks
 
 COLLECTED = "collected.jsonl"
@@ -72,7 +72,7 @@ def gather(config: SkillTTRLConfig, bank: RunBank | NoBank, ledger: Ledger, prog
         with ledger.phase("distill"):
             episodes = read_with_progress(files, progress, progress)
             try:
-                found = distill_into(bank.bank, episodes, config, models_of(config), progress)
+                found = distill_into(bank.bank, episodes, config, progress)
             except EndpointError as error:
                 ways = "the same command with --resume auto asks the teacher again; skills.on_failure=skip or heuristic continues without it"
                 raise EndpointError(f"{error} The episodes are saved: {ways}.", error.kind) from None

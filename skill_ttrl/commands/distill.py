@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import DistillConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, paths_of, read_episodes
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.llm.openai.ledger import track_usage
@@ -22,7 +22,7 @@ from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.log import BankSettings, is_bank
-from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints, bank_unchanged
+from skill_ttrl.skills.querying import TEXT_CHARS, bank_unchanged
 from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.skills.types import SOURCE, Case, CaseCollector, TeacherResult
@@ -67,10 +67,8 @@ def distill_into(
     bank: SkillBank,
     trajectories: Iterable[Trajectory],
     config: SkillTTRLConfig,
-    models: LLMEndpoints,
     progress: Progress | None = None,
     *,
-    round: int = 0,
     gate: TestChange | None = None,
 ) -> Distilled:
     """Learn skills from episodes and put them into a bank, in one update or, where nothing new was found, none.
@@ -79,9 +77,7 @@ def distill_into(
         bank: the bank, open for writing.
         trajectories: the episodes; read once, one after another.
         config: `distill`, and of `skills` what types are called and above what texts say the same.
-        models: endpoint of the teacher `openai`.
         progress: gets a notice of what was left out.
-        round: training step that the skills count from.
         gate: test that the skills have to pass, else the bank stays as it is (`targets.play.open_gate`); None: they are added.
 
     Raises:
@@ -92,7 +88,7 @@ def distill_into(
     """
     progress = progress or SilentProgress()
     name = config.distill.teacher
-    teacher = make_teacher(name, models=models)
+    teacher = make_teacher(name, models=models_of(config))
     skills = config.skills or SkillsConfig()
     collector, foreign = CaseCollector(skills.type_names, config.seed), ForeignSplits(config.training_splits)
     for trajectory in trajectories:
@@ -117,7 +113,7 @@ def distill_into(
         similarity=None if embedder is None else embedding_similarity(embedder.embed),
         threshold=skills.dedup_threshold or 1.0,
     )
-    admitted = admit(result.drafts, bank.snapshot(), rules, step=round)
+    admitted = admit(result.drafts, bank.snapshot(), rules)
     notes += [*result.notes, *admitted.fusions]
     notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]
     new = [change.after for change in admitted.changes if change.after is not None]
@@ -128,8 +124,8 @@ def distill_into(
         notes.append(verdict(tested))
         new = new if tested.decision.accept else []
     if new:
-        bank.apply(admitted.changes, reason=SOURCE, evidence=admitted.evidence, round=round)
-    cause = "" if new or tested is not None else _cause(cases, result, admitted, config)
+        bank.apply(admitted.changes, reason=SOURCE, evidence=admitted.evidence, round=0)
+    cause = "" if new or tested is not None else _cause(cases, result, admitted, config.distill)
     if cause:
         notes.append(
             f"Nothing new was found: {'every skill was refused, as said above.' if admitted.refused else cause}"
@@ -189,12 +185,12 @@ def run(
     with (
         bank_unchanged("The bank was not changed."),
         track_usage(paid, config.endpoints) as ledger,
-        _bank(folder, merge, config) as opened,
+        _bank(folder, merge, config.skills) as opened,
     ):
         notices = NoticeCollector()
         with ledger.phase(SOURCE):
             episodes = read_with_progress(source, progress, notices)
-            found = distill_into(opened, episodes, config, models_of(config), gate=gate)
+            found = distill_into(opened, episodes, config, gate=gate)
         if not merge and not found.skills:
             raise DataError(f"Nothing could be distilled from {source}: {found.cause} No bank was made at {folder}.")
         mode = opened.settings.retrieval_mode
@@ -210,9 +206,8 @@ def run(
     )
 
 
-def _cause(cases: Sequence[Case], result: TeacherResult, admitted: Admitted, config: SkillTTRLConfig) -> str:
+def _cause(cases: Sequence[Case], result: TeacherResult, admitted: Admitted, limits: DistillConfig) -> str:
     """Why there is no new skill, and what to do."""
-    limits = config.distill
     if not cases:
         return "all episodes ended by an error or before a step. Read `error` in the file, and collect again."
     if not (limits.max_general or limits.max_specific or limits.max_mistakes):
@@ -239,14 +234,14 @@ def _check_place(folder: Path, merge: bool) -> None:
 
 
 @contextmanager
-def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillBank]:
+def _bank(folder: Path, merge: bool, skills: SkillsConfig | None) -> Iterator[SkillBank]:
     """The bank to write. A new one is made in another folder and moved into place when it is whole."""
     if merge:
         with SkillBank.open(folder, index="memory") as bank:  # nothing is searched for: vectors only compare drafts
             yield bank
         return
-    said = config.skills.model_fields_set if config.skills else set()
-    chosen = BankSettings.from_config(config.skills or SkillsConfig()).model_dump(include=said - {"gate"})
+    skills = skills or SkillsConfig()
+    chosen = BankSettings.from_config(skills).model_dump(include=skills.model_fields_set - {"gate"})
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(folder.parent)
     with unfinished(folder.parent) as made:

@@ -189,9 +189,13 @@ def run(
     config = config or SkillTTRLConfig()
     Rules(config, "merge").check()
     skills, notes = config.skills or SkillsConfig(), list[str]()
-    merge = partial(merge_groups, skills=skills, merger=make_merger(skills.merger, models=models_of(config)))
+    merge = partial(
+        merge_groups,
+        skills=skills,
+        merger=make_merger(skills.merger, models=models_of(config)),
+    )
     samples = read_samples(Path(source), notes)
-    _refuse_foreign(samples, Path(source), config)
+    _refuse_foreign(samples, Path(source), config.training_splits)
     path, new = Path(bank), not is_bank(Path(bank))
     check_new(path)
     with (
@@ -243,11 +247,10 @@ def run(
     )
 
 
-def _refuse_foreign(samples: Sequence[Samples], source: Path, config: SkillTTRLConfig) -> None:
+def _refuse_foreign(samples: Sequence[Samples], source: Path, splits: set[str]) -> None:
     """Raise `DataError` where there are rollouts of splits that neither the config nor the run trains on."""
-    splits = config.training_splits
     if source.is_dir():  # the run's own config states what the run trains on
-        splits |= load_config(source / "config.yaml").training_splits
+        splits = splits | load_config(source / "config.yaml").training_splits
     rollouts = (each for part in samples for group, *_ in part.rows for each in group.trajectories)
     refuse_leak(foreign_splits(rollouts, splits, str(source)))
 

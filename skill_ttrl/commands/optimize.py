@@ -13,16 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.commands.optimize_results import (
     SUMMARY,
     OptimizeSummary,
-    Resume,
-    check_folder,
     is_optimization,
-    open_folder,
     read_summary,
     summarize,
 )
@@ -31,11 +28,11 @@ from skill_ttrl.config import OptimizeConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
 from skill_ttrl.data.families import QA_ENV_ID
 from skill_ttrl.data.tasks import MATH_ENV_ID
-from skill_ttrl.errors import ConfigError, DataError, DocumentError, did_you_mean
+from skill_ttrl.errors import ConfigError, DataError, DocumentError, RunFolderError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, annotate_budget_error, track_usage, when_spent
-from skill_ttrl.optimize.calls import JOURNAL, Calls, ChatFn, EndpointChat, Journal
+from skill_ttrl.optimize.calls import IDENTITY, JOURNAL, Calls, ChatFn, EndpointChat, Journal
 from skill_ttrl.optimize.engines import PROMPTS, asks_endpoint, check_optimizer, prompt_texts, run_engine, sizes_of
 from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
@@ -46,7 +43,7 @@ from skill_ttrl.registry import import_attribute
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.document import skills_of
-from skill_ttrl.storage.files import flatten
+from skill_ttrl.storage.files import check_made_with, flatten, read_identity
 from skill_ttrl.train.build import build_for_eval
 from skill_ttrl.train.defaults import load_checked, with_env_defaults
 from skill_ttrl.train.document_rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, true_answer
@@ -54,6 +51,7 @@ from skill_ttrl.train.run import RolloutWorker
 from skill_ttrl.train.tasks import ConfigTasks, pinned_source, task_content
 from skill_ttrl.types import Task, derive_seed
 
+Resume = Literal["auto", "never"]
 PHASE = "optimize"
 TASK_SECTIONS = tuple("name seed env data agent rollout endpoints command eval skills optimize".split())
 """Keys of a config that say something of a policy that was trained already; see `prepare`."""
@@ -97,6 +95,53 @@ class Prepared:
             "tasks": {role: content_hash(part) for role, part in facts.items()},
             "prompts": content_hash(prompt_texts(PROMPTS)),
         }
+
+    def check_folder(self, output: str | Path | None, resume: Resume) -> bool:
+        """Check that this optimization can begin or continue in its folder; True if it continues. Nothing is written.
+
+        Args:
+            output: see `place`.
+            resume: `auto` continues what is there; `never` refuses it.
+
+        Raises:
+            RunFolderError: it is that of another run (the differences are named), or holds something else.
+        """
+        path = self.place(output)
+        if resume == "never" or not RunFolder.exists(path):
+            RunFolder.check_new(path)
+            return False
+        folder = RunFolder.open(path, lock=False)
+        if (
+            is_optimization(path) and (path / JOURNAL).is_file()
+        ):  # else nothing was finished: another config may start here
+            holds = f"{path} holds an optimization"
+            there = read_identity(path / IDENTITY, holds)["made_with"]
+            folder.belongs_to(self.config)
+            check_made_with(there, self.made_with(), holds)
+            return True
+        if any(folder.sizes().values()) or folder.checkpoints.exists():
+            raise RunFolderError(f"{path} holds a run that trains weights, not a document. Choose another --output.")
+        return False
+
+    @contextmanager
+    def open_folder(self, output: str | Path | None, continues: bool) -> Iterator[RunFolder]:
+        """Its folder, new or as it was left, locked inside the block.
+
+        Raises:
+            RunFolderError: another process writes to it, or it cannot be written.
+        """
+        path, config = self.place(output), self.config
+        new = not RunFolder.exists(path)
+        with RunFolder.create(path, config, source=self.source) if new else RunFolder.open(path) as folder:
+            try:
+                folder.take_config(config)  # limits may differ
+                if not continues:
+                    made_with = json.loads(json.dumps(self.made_with()))
+                    folder.write_json(IDENTITY, {"schema_version": 1, "made_with": made_with})
+                yield folder
+            except BaseException:  # leave nothing of an optimization in which nothing was done
+                folder.discard_unstarted(IDENTITY)
+                raise
 
 
 def prepare(
@@ -176,8 +221,8 @@ def optimize_run(
     if not isinstance(source, Prepared):
         source = prepare(source, policy=policy, document=document, overrides=overrides, progress=progress)
     run, path = source, source.place(output)
-    check_start(run, output, resume=resume, chat=chat)
-    with open_folder(path, run.config, run.made_with(), resume=resume, source=run.source) as folder:
+    continues = check_start(run, output, resume=resume, chat=chat)["continues"]
+    with run.open_folder(output, continues) as folder:
         if (known := read_summary(path)) is not None:
             progress.notice(f"{path} has finished already.")
             return known
@@ -206,7 +251,7 @@ def check_start(
         SkillTTRLError: as `optimize_run`.
     """
     config, options = run.config, run.options
-    continues = check_folder(run.place(output), config, run.made_with(), resume)
+    continues = run.check_folder(output, resume)
     if chat is None and asks_endpoint(options, config.endpoints):
         EndpointChat(config.endpoints).close()  # its key, address and package are there
     if backend_facts(config).remote:  # else its weights have to be loaded
@@ -267,7 +312,8 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         watch.end(found)
         ledger.settle()
         counts = {role: len(part) for role, part in items.items()}
-        summary = summarize(found, config, calls, policy=run.target.name, items=counts, usage=ledger.report())
+        about = {"name": config.name, "seed": config.seed, "environment": config.env.id, "policy": run.target.name}
+        summary = summarize(found, options, calls, **about, items=counts, usage=ledger.report())
         folder.write_json(SUMMARY, asdict(summary))
     return summary
 

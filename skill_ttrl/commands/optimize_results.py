@@ -1,28 +1,22 @@
-"""The folder of an optimization, and its outcome: scores with intervals, decisions, and work by stage.
+"""The outcome of an optimization: scores with intervals, decisions, and work by stage.
 
-`optimize.json` marks the folder. Its `made_with` holds what the config does not say: the weights, the first document, the tasks and the
-prompts. The outcome is the same for a run that was stopped and continued as for one that never was.
+The outcome is the same for a run that was stopped and continued as for one that never was.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import RunFolderError
-from skill_ttrl.optimize.calls import IDENTITY, JOURNAL, NAMES, Calls, Counts
+from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.optimize.calls import IDENTITY, NAMES, Calls, Counts
 from skill_ttrl.optimize.record import Optimized
 from skill_ttrl.optimize.types import RolloutResult, skill_hash
-from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import read_outcome
 from skill_ttrl.statistics import PAIRED_TEST, mean_interval, paired_difference, verdict
-from skill_ttrl.storage.files import check_made_with, read_identity
 
 SCHEMA_VERSION = 1
 ROLLOUTS = ("rollout", "selection", "comparison", "test")
@@ -80,30 +74,17 @@ class OptimizeSummary:
     schema_version: int = SCHEMA_VERSION
 
 
-def summarize(
-    found: Optimized,
-    config: SkillTTRLConfig,
-    calls: Calls,
-    *,
-    policy: str,
-    items: Mapping[str, int],
-    usage: Mapping[str, Any],
-) -> OptimizeSummary:
-    """The summary of a finished optimization."""
-    asked, rows, state = config.optimize, found.rows, found.state
-    assert asked is not None
+def summarize(found: Optimized, options: OptimizeConfig, calls: Calls, **about: Any) -> OptimizeSummary:
+    """The summary of a finished optimization; `about` holds its name, seed, policy, environment, items and usage."""
+    rows, state = found.rows, found.state
     both = zip(found.test_first or (), found.test_best or (), strict=True)
     pairs = [pair for pair in both if not (pair[0].ungraded or pair[1].ungraded)]
     first, best = [one for one, _ in pairs], [other for _, other in pairs]
     fallbacks = sum((Counter(row["fallbacks"]) for row in (*rows, *found.ends)), Counter[str]())
     return OptimizeSummary(
-        name=config.name,
-        seed=config.seed,
-        policy=policy,
-        environment=config.env.id,
-        engine=asked.engine,
-        optimizer=asked.optimizer,
-        items=dict(items),
+        **about,
+        engine=options.engine,
+        optimizer=options.optimizer,
         steps=len(rows),
         actions=dict(sorted(Counter(str(row["action"]) for row in rows).items())),
         best_step=state.best_step,
@@ -116,7 +97,6 @@ def summarize(
         test_change=paired_difference([one.hard for one in first], [one.hard for one in best]) if pairs else None,
         fallbacks=dict(sorted(fallbacks.items())),
         work=dict(sorted(calls.counts.items())),
-        usage=dict(usage),
     )
 
 
@@ -166,64 +146,8 @@ def _times(each: Counts) -> str:
 
 
 SUMMARY = "summary.json"
-Resume = Literal["auto", "never"]
 
 
 def is_optimization(path: str | Path) -> bool:
     """True if a folder is that of an optimization."""
     return Path(path).joinpath(IDENTITY).is_file()
-
-
-def check_folder(path: Path, config: SkillTTRLConfig, made_with: Mapping[str, Any], resume: Resume) -> bool:
-    """Check that this optimization can begin or continue at `path`; True if it continues. Nothing is written.
-
-    Args:
-        path: where it is.
-        config: the resolved config.
-        made_with: what else the results depend on, as JSON can hold it.
-        resume: `auto` continues what is there; `never` refuses it.
-
-    Raises:
-        RunFolderError: it is that of another run (the differences are named), or holds something else.
-    """
-    if resume == "never" or not RunFolder.exists(path):
-        RunFolder.check_new(path)
-        return False
-    folder = RunFolder.open(path, lock=False)
-    if is_optimization(path) and (path / JOURNAL).is_file():  # else nothing was finished: another config may start here
-        holds = f"{path} holds an optimization"
-        there = read_identity(path / IDENTITY, holds)["made_with"]
-        folder.belongs_to(config)
-        check_made_with(there, made_with, holds)
-        return True
-    if any(folder.sizes().values()) or folder.checkpoints.exists():
-        raise RunFolderError(f"{path} holds a run that trains weights, not a document. Choose another --output.")
-    return False
-
-
-@contextmanager
-def open_folder(
-    path: Path, config: SkillTTRLConfig, made_with: Mapping[str, Any], *, resume: Resume, source: str | None = None
-) -> Iterator[RunFolder]:
-    """The folder of this optimization, new or as it was left, locked inside the block.
-
-    Args:
-        path: see `check_folder`.
-        config: see `check_folder`.
-        made_with: see `check_folder`.
-        resume: see `check_folder`.
-        source: text of the user's config file, to be saved.
-
-    Raises:
-        RunFolderError: as `check_folder`, another process writes to it, or it cannot be written.
-    """
-    continues = check_folder(path, config, made_with, resume)
-    with RunFolder.open(path) if RunFolder.exists(path) else RunFolder.create(path, config, source=source) as folder:
-        try:
-            folder.take_config(config)  # limits may differ
-            if not continues:
-                folder.write_json(IDENTITY, {"schema_version": 1, "made_with": json.loads(json.dumps(made_with))})
-            yield folder
-        except BaseException:  # leave nothing of an optimization in which nothing was done
-            folder.discard_unstarted(IDENTITY)
-            raise

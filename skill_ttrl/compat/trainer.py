@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from skill_ttrl.commands.train import run
-from skill_ttrl.config import ModelConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import ModelConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.llm.backend import BackendContext, Request, Sampling, refuse_error, wait_for
 from skill_ttrl.llm.backends import REMOTE, make_backend
@@ -22,6 +22,7 @@ from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.merge import merge_groups
 from skill_ttrl.skills.mergers import HeuristicMerger, Merged, Merger, make_merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
+from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.train.open_run import Resume, starting_skills
 from skill_ttrl.train.run_bank import models_of
@@ -46,7 +47,7 @@ class SkillTTRLTrainer:
         self.config = config
         self.output = Path(output)
         self.progress = progress
-        self.merger = OfflineMerger(config)
+        self.merger = OfflineMerger(config.skills, models_of(config))
         """Merger of `train_offline`; with `use_api = False` it counts, whatever `skills.merger` names."""
         self.skill_bank: SkillBank | None = None
         """Bank in memory that the winners of `train_offline` change. The config's `skills` section sets its first skills; None
@@ -152,22 +153,22 @@ class OfflineMerger:
     """Merger that the config's `skills` section names, made when it is first needed: a language model's takes a key.
 
     Args:
-        config: the config.
+        skills: the section; None: count.
+        models: whom a language model's merger asks.
     """
 
-    def __init__(self, config: SkillTTRLConfig) -> None:
-        self._config = config
+    def __init__(self, skills: SkillsConfig | None, models: LLMEndpoints) -> None:
+        self._skills, self._models = skills, models
         self._made: Merger | None = None
         self.use_api = True
         """False: count (`HeuristicMerger`) and use no language model."""
 
     def merge(self, outputs: Sequence[ParsedOutput], **given: Any) -> Merged:
         """Merge the winners' operations."""
-        skills = self._config.skills
-        if not self.use_api or skills is None:
+        if not self.use_api or self._skills is None:
             return HeuristicMerger().merge(outputs, **given)
         if self._made is None:
-            self._made = make_merger(skills.merger, models=models_of(self._config))
+            self._made = make_merger(self._skills.merger, models=self._models)
         return self._made.merge(outputs, **given)
 
 

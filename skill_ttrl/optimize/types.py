@@ -58,15 +58,11 @@ class Edit:
             _count(d.get("merge_level")),
         )
 
-    def origin(self) -> dict[str, Any]:
-        """Where the change comes from, as far as it is known."""
-        found = {"support_count": self.support_count, "source_type": self.source_type, "merge_level": self.merge_level}
-        return {name: value for name, value in found.items() if value is not None}
-
     def to_dict(self) -> dict[str, Any]:
         """The edit as JSON; what is empty is left out."""
-        target = {"target": self.target} if self.target else {}
-        return {"op": self.op, "content": self.content, **target, **self.origin()}
+        own = {"op": self.op, "content": self.content, "target": self.target or None}
+        origin = {name: getattr(self, name) for name in ("support_count", "source_type", "merge_level")}
+        return {name: value for name, value in (own | origin).items() if value is not None}
 
 
 @dataclass

@@ -210,9 +210,10 @@ class ActiveRollout:
         answer = None
         if self.steps:
             last = self.steps[-1]
-            written = None if last.completion is None else PARSER.parse(last.model_text).answer
-            answer = last.info.get("answer", written)
-            answer = answer if answer is None else str(answer)
+            if "answer" in last.info:
+                answer = last.info["answer"] if last.info["answer"] is None else str(last.info["answer"])
+            elif last.completion is not None:
+                answer = PARSER.parse(last.model_text).answer
         assert self.stop_reason is not None
         return Trajectory(
             self.task,

@@ -61,15 +61,6 @@ _FENCE = re.compile(r"\s*(?:[-*+]\s+|\d+[.)]\s+)?(`{3,}(?=[^`]*\Z)|~{3,})")
 _ESCAPED = re.compile(r"\\+## ")
 
 
-@dataclass(frozen=True)
-class DocumentUpdate:
-    """The change that brings a bank in line with a document: the arguments of `SkillBank.apply`."""
-
-    changes: tuple[Change, ...]
-    origin: str
-    """Order of the document's parts; see `Snapshot.origin`."""
-
-
 def slug(text: str) -> str:
     """The letters and digits of a text as a name of at most 64 characters in lower case; empty if it has none."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
@@ -104,8 +95,8 @@ def document_changes(
     *,
     source: str = "optimize",
     round: int | None = None,
-) -> DocumentUpdate:
-    """The changes that make a bank say what a document says: `replace` for an edited part, `add`, and `evict`.
+) -> tuple[tuple[Change, ...], str]:
+    """The changes that make a bank say what a document says (`replace` for an edited part, `add`, and `evict`), and its `Snapshot.origin`.
 
     A part of the same id is the same skill. One with a new id is an edit of a skill that the document no longer has, where their texts
     are alike; it takes over its statistics. What did not change keeps its version.
@@ -138,7 +129,7 @@ def document_changes(
         elif any(getattr(old, name) != getattr(skill, name) for name in ("id", *_FIELDS)):
             words = {name: getattr(skill, name) for name in ("id", *_FIELDS, "source")}
             changes.append(Change("replace", old, as_successor(old, replace(old, **words))))
-    return DocumentUpdate(tuple(changes), order_as_origin(skills))
+    return tuple(changes), order_as_origin(skills)
 
 
 def _skill(part: Part, name: str, source: str) -> Skill:

@@ -319,7 +319,8 @@ def _evidence(episodes: Iterable[ParsedEpisode]) -> tuple[str, ...]:
     return task_ids(each.case for each in episodes)[:MOST_EVIDENCE]
 
 
-def _by_type(cases: Iterable[Case]) -> dict[str, list[Case]]:
+def cases_by_type(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    """The episodes of each type, in their order."""
     found: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
         found[case.task_type].append(case)
@@ -333,7 +334,7 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     """Skills from episodes by counting: the same for the same episodes, whatever their order."""
     cases = sorted((case for case in cases if case.steps), key=lambda case: (case.task_id, case.won, len(case.steps)))
     forms = Forms(cases)
-    stats = {kind: EpisodeStats(kind, forms, found) for kind, found in sorted(_by_type(cases).items())}
+    stats = {kind: EpisodeStats(kind, forms, found) for kind, found in sorted(cases_by_type(cases).items())}
     by_type = {kind: _found(each) for kind, each in stats.items()}
     notes = [
         f"{kind or NO_TYPE}: {len(each.won)} episodes succeeded and {len(each.lost)} failed; counting needs {MIN_EPISODES} of each."
@@ -538,7 +539,7 @@ def evolved_by_counting(failures: Sequence[Case], skills: Sequence[Skill], confi
     for shows, title, text, why in FAULTS:
         found += _shared([case for case in failures if shows(case)], failures, Draft(title, text, why, "mistake"))
     verbs = {verb(step.action) for case in failures for step in case.steps}
-    for kind, cases in _by_type(failures).items():
+    for kind, cases in cases_by_type(failures).items():
         found += _too_soon(kind, cases)
         for skill in skills:
             if skill.tier == "task" and skill.task_type == kind and REMINDER not in skill.text:
@@ -697,7 +698,7 @@ def evolved_by_analogy(failures: Sequence[Case], skills: Sequence[Skill], config
     """
     known = [skill for skill in skills if skill.tier == "task" and skill.task_type]
     drafts: dict[tuple[str, str], Draft] = {}
-    for kind, cases in _by_type(failures).items():
+    for kind, cases in cases_by_type(failures).items():
         if kind and all(skill.task_type != kind for skill in known):
             for draft in _analogies(kind, cases, known):
                 drafts.setdefault((kind, draft.text), draft)

@@ -28,7 +28,13 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.admit import made_title, text_problem
 from skill_ttrl.skills.changes import TIERS, quote
-from skill_ttrl.skills.heuristic_teacher import distilled, evolved_by_analogy, evolved_by_counting, task_ids
+from skill_ttrl.skills.heuristic_teacher import (
+    cases_by_type,
+    distilled,
+    evolved_by_analogy,
+    evolved_by_counting,
+    task_ids,
+)
 from skill_ttrl.skills.ops import MAX_TITLE
 from skill_ttrl.skills.querying import (
     OPENAI,
@@ -52,6 +58,8 @@ SKILLS_SHARE = 0.5
 OBSERVATION_CHARS = 400
 """Of each observation of an episode, so many characters (SkillRL: 200)."""
 TASK_CHARS = 1000
+CHOSEN = 5
+"""Most won, and most lost, episodes of each type that are shown (SkillRL: 5)."""
 LAST_STEPS = 5
 """Steps at the end of each episode that a question shows."""
 QUESTION_TOKENS = 6000
@@ -208,10 +216,8 @@ def questions_of(
     cases: Sequence[Case], config: DistillConfig, templates: Templates
 ) -> tuple[list[Question], list[str]]:
     """The questions that episodes lead to, and why one is not asked."""
-    by_type: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        by_type[case.task_type].append(case)
-    chosen = {kind: _chosen(by_type[kind], config) for kind in sorted(by_type)}
+    by_type = cases_by_type(cases)
+    chosen = {kind: _chosen(by_type[kind]) for kind in sorted(by_type)}
     notes = []
     for kind, found in by_type.items():
         won = sum(case.won for case in found)
@@ -241,11 +247,11 @@ def questions_of(
     return questions, notes
 
 
-def _chosen(cases: Sequence[Case], config: DistillConfig) -> list[Case]:
+def _chosen(cases: Sequence[Case]) -> list[Case]:
     """Successes and failures by turns: of different tasks first, the short successes and the long failures first."""
     won = _varied(sorted((each for each in cases if each.won), key=lambda case: (len(case.steps), case.task_id)))
     lost = _varied(sorted((each for each in cases if not each.won), key=lambda case: (-len(case.steps), case.task_id)))
-    return round_robin([won[: config.successes], lost[: config.failures]])
+    return round_robin([won[:CHOSEN], lost[:CHOSEN]])
 
 
 def _varied(cases: Iterable[Case]) -> list[Case]:

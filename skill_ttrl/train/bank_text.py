@@ -120,11 +120,10 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
     try:
         patch = text.propose(document, rollouts, number, derive_seed(run.config.seed, SOURCE, step))
         candidate, report = apply_patch_outside(document, patch)
-        update = document_changes(before, candidate, source=SOURCE, round=step)
-        changes = update.changes
+        changes, origin = document_changes(before, candidate, source=SOURCE, round=step)
         if changes:
             evidence = tuple(dict.fromkeys(result.id for result in rollouts if not result.hard))
-            bank.apply(changes, reason=SOURCE, evidence=evidence, round=step, origin=update.origin)
+            bank.apply(changes, reason=SOURCE, evidence=evidence, round=step, origin=origin)
     except BudgetError as error:
         run.warn(f"{UNPAID} {error}", once=UNPAID)
     except SkillBankError as error:

@@ -51,8 +51,8 @@ Keep answers short.
 
 def snapshot(document: str) -> Snapshot:
     bank = SkillBank()
-    update = document_changes(bank.snapshot(), document)
-    bank.apply(update.changes, origin=update.origin)
+    changes, origin = document_changes(bank.snapshot(), document)
+    bank.apply(changes, origin=origin)
     return bank.snapshot()
 
 
@@ -122,7 +122,7 @@ def test_any_bank_comes_back_from_its_document(skills: list[Skill]) -> None:
     document = document_of(bank)
     found = Snapshot.of(1, [normalize_skill(each) for each in skills_of(document, source="")])
     assert dict(found.skills) == dict(bank.skills)
-    assert document_changes(bank, document).changes == ()
+    assert document_changes(bank, document)[0] == ()
 
 
 @given(st.text("`#- \n<>!~\\xAST_RE", max_size=60))
@@ -132,15 +132,15 @@ def test_any_text_is_a_document(text: str) -> None:
 
 def test_an_edit_of_one_part_replaces_one_skill() -> None:
     bank = SkillBank()
-    first = document_changes(bank.snapshot(), DOCUMENT)
-    bank.apply(first.changes, origin=first.origin, reason="optimize")
+    changes, origin = document_changes(bank.snapshot(), DOCUMENT)
+    bank.apply(changes, origin=origin, reason="optimize")
     for skill in bank.snapshot():
         bank.record_usage(skill.id, success=True, round=2)
     before = bank.snapshot()
     edited = DOCUMENT.replace("Sort them.", "Sort them by name.").replace("# House rules", "# Rules of the house")
-    update = document_changes(before, edited)
-    assert sorted(change.kind for change in update.changes) == ["replace", "replace"]
-    done = bank.apply(update.changes, origin=update.origin, reason="optimize")
+    changes, origin = document_changes(before, edited)
+    assert sorted(change.kind for change in changes) == ["replace", "replace"]
+    done = bank.apply(changes, origin=origin, reason="optimize")
     now = bank.snapshot()
     assert document_of(now) == edited and len(done.changes) == 2
     for change in done.changes:
