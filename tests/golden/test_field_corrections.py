@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -30,13 +29,7 @@ def test_the_kl_in_the_reward_is_verls() -> None:
     assert_close(metrics["reward_kl"], case["values"]["metrics"]["actor/reward_kl_penalty"], "metric")
 
 
-def truncated(library: str) -> dict[str, dict[str, Any]]:
-    """The cases of our one correction; the libraries have further ones, and TRL a lower bound."""
-    found = cases(library, "correction").items()
-    return {name: case for name, case in found if name.startswith("token_truncate") and not case["settings"].get("min")}
-
-
-@pytest.mark.parametrize("name", list(truncated("verl")))
+@pytest.mark.parametrize("name", list(cases("verl", "correction")))
 def test_corrections_and_their_metrics_are_verls(name: str) -> None:
     case = cases("verl", "correction")[name]
     batch = batch_of(
@@ -58,9 +51,8 @@ def test_corrections_and_their_metrics_are_verls(name: str) -> None:
     assert compared >= (3 if without else 9)
 
 
-@pytest.mark.parametrize("name", list(truncated("trl")))
-def test_corrections_are_trls(name: str) -> None:
-    case = cases("trl", "correction")[name]
+def test_the_correction_is_trls() -> None:
+    ((name, case),) = cases("trl", "correction").items()
     batch = batch_of("mask", old_log_probs_F="old_log_probs", sampler_log_probs_F="sampler_log_probs")
     found, metrics = corrected(batch, case["settings"]["max"])
     assert found.weights_F is not None

@@ -107,21 +107,13 @@ def scored(trainer: Any, log_probs: Tensor, entropy: Tensor | None = None) -> No
 
 
 def advantages(recorder: Recorder) -> None:
-    """Group, batch and no scaling; several rewards; leave-one-out with and without normalisation."""
+    """Scaling by the group and none; several rewards; leave-one-out."""
     one, two = ["trl_rewards"], ["trl_accuracy", "trl_format"]
     cases: list[tuple[str, str, list[str], dict[str, Any]]] = [
         ("grpo", "GRPO", one, {"scale_rewards": "group"}),
         ("grpo/none", "GRPO", one, {"scale_rewards": "none"}),
         ("grpo/sum", "GRPO", two, {"reward_weights": [1.0, 0.5]}),
-        ("gdpo", "GRPO", two, {"multi_objective_aggregation": "normalize_then_sum"}),
-        (
-            "gdpo/weighted",
-            "GRPO",
-            two,
-            {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [1.0, 0.5]},
-        ),
         ("rloo", "RLOO", one, {"beta": 0.0}),
-        ("rloo/normalised", "RLOO", one, {"beta": 0.0, "normalize_advantages": True}),
     ]
     for name, kind, columns, options in cases:
         trainer = make_trainer(kind, [recorder.tensor(column) for column in columns], options, group=3, rows=9)
@@ -208,21 +200,17 @@ def corrections(recorder: Recorder) -> None:
     rows = [row[:length].tolist() for row, length in zip(sampler, lengths, strict=True)]
     tools = [row[:length].int().tolist() for row, length in zip(mask, lengths, strict=True)]
     named = {"old_log_probs": "old_log_probs", "sampler_log_probs": "sampler_log_probs", "mask": "mask"}
-    for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"):
-        for low, high in ((None, 2.0), (0.5, 2.0)):
-            trainer = make_trainer("GRPO", [torch.zeros(8)], {"loss_type": "bnpo"}, group=2, rows=8)
-            trainer.use_vllm = True  # set after the start: no engine is wanted, and none is asked for anything
-            trainer.vllm_importance_sampling_correction, trainer.vllm_importance_sampling_mode = True, mode
-            trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = low, high
-            sampled(trainer, lengths, sampler=rows, tools=tools)
-            scored(trainer, old)
-            found = trainer._generate_and_score_completions([{"prompt": "ab"}] * 8)["importance_sampling_ratio"]
-            name = f"correction/{mode}" + ("" if low is None else f"/low={low}")
-            settings = {"mode": mode, "min": low, "max": high}
-            function = "trl.GRPOTrainer._generate_and_score_completions"
-            metrics = {key: values[-1] for key, values in trainer._metrics["train"].items() if "sampling" in key}
-            recorder.note(name, function, named, settings, {"weights": found, "metrics": metrics})
-    trainer.vllm_importance_sampling_mode = "token_truncate"
+    settings = {"mode": "token_truncate", "min": None, "max": 2.0}
+    trainer = make_trainer("GRPO", [torch.zeros(8)], {"loss_type": "bnpo"}, group=2, rows=8)
+    trainer.use_vllm = True  # set after the start: no engine is wanted, and none is asked for anything
+    trainer.vllm_importance_sampling_correction, trainer.vllm_importance_sampling_mode = True, settings["mode"]
+    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = None, 2.0
+    sampled(trainer, lengths, sampler=rows, tools=tools)
+    scored(trainer, old)
+    found = trainer._generate_and_score_completions([{"prompt": "ab"}] * 8)["importance_sampling_ratio"]
+    function = "trl.GRPOTrainer._generate_and_score_completions"
+    metrics = {key: values[-1] for key, values in trainer._metrics["train"].items() if "sampling" in key}
+    recorder.note("correction/token_truncate", function, named, settings, {"weights": found, "metrics": metrics})
     weighted = LOSS_INPUTS | {"weights": "entropies"}  # any positive numbers serve as weights
     values = loss_of(recorder, trainer, weighted)
     recorder.note("loss/weighted", "trl.GRPOTrainer._compute_loss", weighted, {"loss_type": "bnpo"}, values)

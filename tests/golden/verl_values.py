@@ -120,8 +120,6 @@ def losses(recorder: Recorder, core: Any) -> None:
         ("sapo", "sapo", {"tau_pos": 1.0, "tau_neg": 1.05}),
         ("sapo/steep", "sapo", {"tau_pos": 2.0, "tau_neg": 3.0}),
         ("gpg", "gpg", {}),
-        # As many tokens may be chosen as there are candidates, so that verl's random choice among them takes all; and a clip so
-        # wide that it decides nowhere, because verl leaves out of the choice what is clipped at the moment.
     ]
     named = {
         "old_log_prob": "old_log_probs",
@@ -231,10 +229,6 @@ def corrections(recorder: Recorder, core: Any) -> None:
     cases: list[tuple[str, dict[str, Any]]] = [
         ("token_truncate", {"rollout_is": "token", "rollout_is_threshold": 2.0}),
         ("token_truncate/low", {"rollout_is": "token", "rollout_is_threshold": 1.1}),
-        ("token_icepop", {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}),
-        ("token_icepop/wide", {"rollout_is": "token", "rollout_is_threshold": "0.4_5.0"}),
-        ("sequence_truncate", {"rollout_is": "sequence", "rollout_is_threshold": 2.0}),
-        ("sequence_icepop", {"rollout_is": "sequence", "rollout_is_threshold": "0.5_2.0"}),
     ]
     named = {"old_log_prob": "old_log_probs", "rollout_log_prob": "sampler_log_probs", "response_mask": "mask"}
     for name, settings in cases:
