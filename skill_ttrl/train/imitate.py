@@ -31,14 +31,15 @@ from skill_ttrl.train.encode import Encoded, agent_of, encode_advised, refuse_to
 from skill_ttrl.train.metrics import answer_metrics, episode_metrics, group_metrics, several_types
 from skill_ttrl.train.results import NO_SKILLS
 from skill_ttrl.train.run import RolloutWorker, Run, warn_of_undecided_answers
-from skill_ttrl.train.sampling import StepTimer, step_tasks
 from skill_ttrl.train.state import (
     PhaseState,
+    StepTimer,
     load_learner,
     record_step,
     save,
     save_if_due,
     skipped_too_often,
+    step_tasks,
     stop_if_requested,
     watch_updates,
 )

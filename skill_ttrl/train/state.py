@@ -13,12 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, SkillTTRLError, TrainingError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.hand_over import LEFT, PLACE
-from skill_ttrl.rl.learner import LocalLearner, UpdateRecord, UpdateRule
+from skill_ttrl.progress import Progress
+from skill_ttrl.rl.learner import GpuMemoryMonitor, LocalLearner, UpdateRecord, UpdateRule
 from skill_ttrl.rl.parallel.driver import LEARNER, RanksLearner, Replica, make_learner
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
@@ -44,6 +47,8 @@ from skill_ttrl.voting.rewards import RewardSet, late_vote
 from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest, mean
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from skill_ttrl.train.bank_text import BankText
 
 
@@ -350,6 +355,48 @@ class RolloutsAhead:
         until = time.monotonic() + LEAVE_S
         for thread in self._threads.values():
             thread.join(max(0.0, until - time.monotonic()))
+
+
+# A training step: its tasks, and the wall time of its parts.
+
+
+def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
+    """The tasks of one step, all different: each epoch is one order drawn from the run's seed, cut into whole steps.
+
+    What does not fill a last step is left to the next epochs' orders.
+    """
+    epoch, place = divmod(step, len(tasks) // count)
+    order = np.random.default_rng(derive_seed(seed, "tasks", epoch)).permutation(len(tasks))
+    return [tasks[position] for position in order[place * count : (place + 1) * count]]
+
+
+class StepTimer:
+    """Wall time of the parts of one step, and on a GPU the memory that it took."""
+
+    def __init__(self, progress: Progress, phase: str, accelerator: Accelerator) -> None:
+        self._progress, self._phase = progress, phase
+        self._memory = GpuMemoryMonitor(accelerator.device)
+        self._began, self._cpu_began = time.perf_counter(), time.process_time()
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        """Time a part, and show it as what the phase is at. Parts of one name add up."""
+        self._memory.sample()
+        self._progress.enter(self._phase, part)
+        began = time.perf_counter()
+        yield
+        self._seconds[f"{part}_seconds"] = self._seconds.get(f"{part}_seconds", 0.0) + time.perf_counter() - began
+
+    def add(self, part: str, seconds: float) -> None:
+        """Count a part that another thread did, wall time of its own; it does not add up with the others to the whole step."""
+        self._seconds[f"{part}_seconds"] = seconds
+
+    def stop(self) -> dict[str, float]:
+        """Seconds of each part, `seconds` of the whole step, of all cores together `cpu_seconds`, and GPU memory."""
+        self._memory.sample()
+        whole = {"seconds": time.perf_counter() - self._began, "cpu_seconds": time.process_time() - self._cpu_began}
+        return {**self._seconds, **whole, **self._memory.metrics()}
 
 
 # Ending the training of a run: stopping rules, and updates that are skipped too often.

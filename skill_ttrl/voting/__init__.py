@@ -1,6 +1,6 @@
 """Votes: many answers in, one answer out, without a label."""
 
-from skill_ttrl.voting.metrics import (
+from skill_ttrl.voting.rewards import (
     UndecidedAnswers,
     VoteHistory,
     apply_original_gt,

@@ -1,4 +1,4 @@
-"""Rewards: what each try of a group earns. The one door from answers to the learner.
+"""What votes become: rewards, labels, and metrics in TTRL's names. The one door from answers to the learner.
 
 Label-free rewards are made without access to true answers: `build_reward` hands `references` to the `label` control and to
 nothing else, and the tasks inside the groups carry none (`Task.without_ground_truth`). A reward of your own is
@@ -7,17 +7,27 @@ nothing else, and the tasks inside the groups carry none (`Task.without_ground_t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-
-from skill_ttrl.answers import compute_reward, extract, grade_answer, satisfied
+from skill_ttrl.answers import (
+    bare_key,
+    canonical,
+    canonicals,
+    compute_reward,
+    correct,
+    extract,
+    grade_answer,
+    satisfied,
+    stands_in,
+    verdict,
+)
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, import_attribute, naming
-from skill_ttrl.types import Group, VoteResult, derive_seed
+from skill_ttrl.types import Group, Labels, Task, VoteResult, derive_seed
 from skill_ttrl.voting.strategies import compute_voting_rewards, mean, tally
 
 Reward = Callable[[Group, VoteResult, int], Sequence[float]]
@@ -46,6 +56,8 @@ def majority_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
 @REWARDS.register("random")
 def random_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
     """Control: a fair coin for each try."""
+    import numpy as np  # `import skill_ttrl` does without
+
     rng = np.random.default_rng(derive_seed(seed, "random-reward", group.task.id))
     return [float(heads) for heads in rng.random(len(group.trajectories)) < 0.5]
 
@@ -242,3 +254,259 @@ class RewardManager:
         scores = [compute_reward(text, true)["score"] for text, true in pairs]
         right = [float(score > 0.5) for score in scores]
         return {"accuracy": mean(right), "scores": scores, "mean_score": mean(scores)}
+
+
+# Votes against true answers that no reward has seen, and without them.
+
+
+Labelled = TypeVar("Labelled", Task, Group)
+"""A task, or the group of rollouts at one."""
+MANY = 0.05
+"""Share of different answers above which it is worth a warning."""
+
+
+def label_metrics(
+    votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]], samples: int = 0
+) -> dict[str, float]:
+    """Measure votes against true answers that no reward has seen (TTRL's names), as means over prompts.
+
+    `label_accuracy`: 1 where the winner is true. `reward_accuracy`: share of samples that belong to the winner's class exactly
+    if they are true; for rewards of 0 and 1 that is TTRL's 1[r_i = r_i^true]. `ground_truth_ratio`: mean true reward.
+    `ground_truth_split_ratio`: share of samples that grading accepts and the vote counts outside of the largest class of such
+    samples: true answers in other words (`answers.correct`), whose votes are lost. `majority_voting_reward`: mean vote reward.
+    `pass@N`: 1 where any of the N samples is true, N the most samples of a prompt: `samples`, where it is given.
+
+    `references` are the true answers of the prompts, `groups` the answers that were voted on.
+    """
+    winners, right = _graded(votes, references, groups)
+    samples = samples or max((len(answers) for answers in groups), default=0)
+    return {
+        "label_accuracy": mean([float(won) for won in winners]),
+        **_sample_metrics(votes, right, samples),
+        "ground_truth_split_ratio": mean([_split(answers, row) for answers, row in zip(groups, right, strict=True)]),
+        **vote_metrics(votes),
+    }
+
+
+compute_ttrl_metrics = label_metrics
+"""The name in forks of TTRL."""
+
+
+def trained_metrics(
+    votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]], samples: int
+) -> dict[str, float]:
+    """Measure the samples that were trained on (TTRL: `post_`), as means over their prompts.
+
+    `post_reward_accuracy`, `post_ground_truth_ratio` and `post_pass@K`, K the `samples` of each prompt that are trained on;
+    nothing where no prompt was. The votes are as they bear on those samples (`VoteResult.select`), whose answers are `groups`.
+    """
+    if not groups:
+        return {}
+    _, right = _graded(votes, references, groups)
+    return {f"post_{name}": value for name, value in _sample_metrics(votes, right, samples).items()}
+
+
+def vote_entropy(counts: Iterable[int]) -> float:
+    """Shannon entropy (nats) of a distribution given as votes for each answer; 0 when all agree or nobody voted."""
+    import numpy as np  # `import skill_ttrl` does without
+
+    votes = np.asarray(list(counts), dtype=np.float64)
+    votes = votes[votes > 0]
+    if votes.size <= 1:
+        return 0.0
+    shares = votes / votes.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def vote_metrics(votes: Sequence[VoteResult]) -> dict[str, float]:
+    """`majority_voting_reward` (TTRL): mean over prompts of the mean vote reward."""
+    return {"majority_voting_reward": mean([mean(vote.sample_rewards) for vote in votes])}
+
+
+@dataclass(frozen=True, slots=True)
+class UndecidedAnswers:
+    """Count of the undecided answers of a step, an evaluation or a voting comparison."""
+
+    count: int = 0
+    """Number of distinct undecided answers."""
+    distinct: int = 0
+    """Number of distinct answers."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Count of each reason (`answers.EquivalenceResult.gave_up`), most first."""
+
+    @property
+    def many(self) -> bool:
+        """True if they are more than `MANY` of the different answers."""
+        return self.count > MANY * self.distinct
+
+    def __str__(self) -> str:
+        """Describe the count in one sentence."""
+        why = ", ".join(f"{reason} {count}" for reason, count in self.reasons.items())
+        return f"{self.count} of {self.distinct} different answers could not be normalized ({why}): each equals only its own text."
+
+
+def copied_winners(winners: Iterable[tuple[Task, str | None]]) -> float | None:
+    """Share of the winners that stand in the last question of their task (`answers.stands_in`); None where no task has both."""
+    pairs = [([task.options.get("question"), *task.options.get("then", ())][-1], answer) for task, answer in winners]
+    copied = [stands_in(answer, question) for question, answer in pairs if isinstance(question, str) and answer]
+    return sum(copied) / len(copied) if copied else None
+
+
+def given_up(answers: Iterable[str | None]) -> UndecidedAnswers:
+    """Count the different undecided answers: they look like mathematics, and yet are compared as texts only.
+
+    It counts the answers themselves and not the decisions, so a resumed run reports the same as an uninterrupted one.
+    """
+    # Sorted, so that equally frequent reasons always come in the same order.
+    distinct = sorted({answer for answer in answers if answer is not None})
+    canonicals(distinct)  # where some are not known yet: all in one go
+    found = [said for answer in distinct if (said := verdict(answer)) is not None]
+    reasons = Counter(said.gave_up for said in found if said.gave_up is not None)
+    return UndecidedAnswers(
+        reasons.total(), len(found), dict(sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])))
+    )
+
+
+def _graded(
+    votes: Sequence[VoteResult], references: Sequence[str], groups: Sequence[Sequence[str | None]]
+) -> tuple[list[bool], list[list[bool]]]:
+    """Grade each winner and each sample; all distinct answers are compared in one go."""
+    given = zip(votes, references, groups, strict=True)
+    pairs = [(answer, true) for vote, true, answers in given for answer in (vote.answer, *answers)]
+    judged = iter(correct(pairs))
+    rows = [(next(judged), [next(judged) for _ in answers]) for answers in groups]
+    return [won for won, _ in rows], [row for _, row in rows]
+
+
+def _split(answers: Sequence[str | None], right: Sequence[bool]) -> float:
+    """Share of the samples that are true and stand outside of the largest class of true ones."""
+    classes = Counter(key for key, true in zip(tally(answers).keys, right, strict=True) if true)
+    return (classes.total() - max(classes.values(), default=0)) / max(1, len(answers))
+
+
+def _sample_metrics(votes: Sequence[VoteResult], right: Sequence[Sequence[bool]], samples: int) -> dict[str, float]:
+    pairs = [list(zip(vote.matches, row, strict=True)) for vote, row in zip(votes, right, strict=True)]
+    return {
+        "reward_accuracy": mean([mean([float(match == true) for match, true in row]) for row in pairs]),
+        "ground_truth_ratio": mean([mean([float(true) for true in row]) for row in right]),
+        f"pass@{samples}": mean([float(any(row)) for row in right]),
+    }
+
+
+def apply_pseudo_labels(tasks: Sequence[Labelled], votes: Sequence[VoteResult]) -> list[Labelled]:
+    """Put the winners of votes in force as labels (TTRL: `apply_ttrl_gt`).
+
+    `Task.labels` keeps both labels, whichever is in force, so that they can be compared at any time. A task whose vote nobody won
+    has no label in force. What goes to training is still `Task.without_ground_truth`, which drops both.
+
+    Args:
+        tasks: Tasks, or groups of rollouts, whose own task is then labelled.
+        votes: One for each, in the same order.
+
+    Raises:
+        ValueError: there is not one vote for each task.
+    """
+    if len(tasks) != len(votes):
+        raise ValueError(f"Expected one vote for each of {len(tasks)} tasks, found {len(votes)}.")
+    return [_voted(item, vote) for item, vote in zip(tasks, votes, strict=True)]
+
+
+def restore_labels(tasks: Sequence[Labelled]) -> list[Labelled]:
+    """Put the true answers in force again (TTRL: `apply_original_gt`); the voted ones stay in `Task.labels`."""
+    return [_restored(item) for item in tasks]
+
+
+apply_ttrl_gt = apply_pseudo_labels
+apply_original_gt = restore_labels
+
+
+def _voted(item: Labelled, vote: VoteResult) -> Labelled:
+    if isinstance(item, Group):
+        return replace(item, task=_voted(item.task, vote))
+    return replace(item, ground_truth=vote.answer, labels=Labels(_true(item), vote.answer))
+
+
+def _restored(item: Labelled) -> Labelled:
+    if isinstance(item, Group):
+        return replace(item, task=_restored(item.task))
+    return replace(item, ground_truth=_true(item))
+
+
+def _true(task: Task) -> str | None:
+    return task.ground_truth if task.labels is None else task.labels.ground_truth
+
+
+# History of the votes: flips and each prompt's past.
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """The winners of one prompt so far."""
+
+    winner: str | None = None
+    """Canonical form of the latest winner; None where there was none yet."""
+    returns: int = 0
+    """Votes that had a winner to be compared with an earlier one."""
+    flips: int = 0
+    """Returns whose winner differed from the one before."""
+
+
+@dataclass
+class VoteHistory:
+    """Winners by prompt over the steps of a run. What its figures say of a collapse is in `train.metrics.collapse_signs`."""
+
+    base_answers: dict[str, list[str | None]] = field(default_factory=dict)
+    """Answers of the policy before training to each prompt, where the strategy needs them."""
+    prompts: dict[str, _Course] = field(default_factory=dict)
+    """The winners of each prompt."""
+
+    def record(self, votes: Mapping[str, VoteResult]) -> dict[str, float]:
+        """Take in one step's votes by prompt id; gives the step's label-free figures.
+
+        `majority_ratio` (TTRL): mean share of the winner. `abstained`: mean share of samples without an answer. `ties`: share
+        of prompts with one. `winners`: prompts that have one. `distinct_winners`: different ones over that. `flip_rate`: share of prompts
+        seen before whose winner changed. `prompt_flip_rate`: mean over the step's prompts of each one's flips over its
+        returns in the whole run. The last two are absent where no prompt was seen before. `left_base`: share of prompts whose
+        majority differs from that before training; absent where that is not known.
+        """
+        keys = {prompt: bare_key(canonical(vote.answer)) for prompt, vote in votes.items()}
+        won = {prompt: key for prompt, key in keys.items() if key is not None}
+        old = {prompt: self.prompts.get(prompt, _Course()) for prompt in votes}
+        seen = [prompt for prompt in won if old[prompt].winner is not None]
+        figures = {
+            "majority_ratio": mean([vote.majority_ratio for vote in votes.values()]),
+            "abstained": mean([vote.abstained / max(1, len(vote.matches)) for vote in votes.values()]),
+            "ties": mean([float(vote.tie) for vote in votes.values()]),
+        }
+        if won:
+            figures |= {"winners": float(len(won)), "distinct_winners": len(set(won.values())) / len(won)}
+        if seen:
+            figures["flip_rate"] = mean([float(won[prompt] != old[prompt].winner) for prompt in seen])
+        if known := [prompt for prompt in votes if prompt in self.base_answers and votes[prompt].classes]:
+            figures["left_base"] = mean([float(self._left_base(prompt, votes[prompt])) for prompt in known])
+        for prompt, key in won.items():  # a vote without a winner leaves the one before, and flips nothing
+            before = old[prompt]
+            flipped = before.winner is not None and key != before.winner
+            self.prompts[prompt] = _Course(key, before.returns + (before.winner is not None), before.flips + flipped)
+        courses = [self.prompts[prompt] for prompt in votes if prompt in self.prompts]
+        rates = [course.flips / course.returns for course in courses if course.returns]
+        if rates:
+            figures["prompt_flip_rate"] = mean(rates)
+        return figures
+
+    def _left_base(self, prompt: str, vote: VoteResult) -> bool:
+        """Tell whether the samples' largest class is not a largest one of the answers before training."""
+        before = tally(self.base_answers[prompt])
+        largest = bare_key(canonical(vote.classes[0][0]))
+        counts = {bare_key(key): count for key, count in before.votes.items()}
+        return counts.get(largest, 0) < max(counts.values(), default=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> VoteHistory:
+        """Restore what `state_dict` gave."""
+        prompts = {prompt: _Course(**saved) for prompt, saved in state["prompts"].items()}
+        return cls(base_answers=state["base_answers"], prompts=prompts)

@@ -9,7 +9,7 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.train.metrics import early_signs, episode_metrics, late_signs, several_types
-from skill_ttrl.train.sampling import select_training_samples
+from skill_ttrl.train.rl import select_training_samples
 from skill_ttrl.types import ActionStatus, Completion, Group, Step, StopReason, Task, Trajectory, VoteResult
 
 PLAIN_VOTE = VoteResult(None, 0.0, (False,) * 2)

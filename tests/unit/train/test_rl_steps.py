@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.signals import Interrupted, StopSignal
-from skill_ttrl.train.sampling import select_training_samples, step_tasks
+from skill_ttrl.train.rl import select_training_samples
+from skill_ttrl.train.state import step_tasks
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 

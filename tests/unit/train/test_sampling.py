@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.rollout import RolloutSettings
+from skill_ttrl.train.rl import rewards_differ, unseen_tasks
 from skill_ttrl.train.run import batches_of
-from skill_ttrl.train.sampling import rewards_differ, unseen_tasks
 from skill_ttrl.types import ActionStatus, Group, Step, Task, Trajectory
 
 TASK = Task("t", "env")
