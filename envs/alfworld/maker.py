@@ -487,15 +487,6 @@ GENERATOR = 1
 """Changes whenever the same seed gives other games."""
 
 
-def generated(split: str, seed: int, task_types: Sequence[str] = TASK_TYPES) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Games of one split without end, the types in turn: folder, content of its `game.tw-pddl`. Each was solved, and played until it was won."""
-    ontology = read_ontology()
-    series = [_of_type(ontology, split, task_type, seed) for task_type in task_types]
-    while True:
-        for games in series:
-            yield next(games)
-
-
 def _of_type(ontology: Ontology, split: str, task_type: str, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
     for goal, before in goal_series(split, task_type, seed):
         rng, trial = random.Random(f"game {seed} {split} {goal.folder} {before}"), f"trial_G{seed}_{before + 1:04d}"
@@ -704,23 +695,25 @@ def write_games(
     split: str,
     count: int,
     seed: int = SEED,
-    task_types: Sequence[str] = TASK_TYPES,
     progress: Progress | None = None,
 ) -> None:
     """Write the first games of a split into `json_2.1.1/SPLIT` of a folder; `generated.json` there says that they are generated.
+
+    Each was solved, and played until it was won.
 
     Args:
         root: a folder, made if it is not there.
         split: determines the rooms, and for `train` and `valid_seen`, which share rooms, the goals in them.
         count: number of games; the types take turns.
         seed: seed of all random choices.
-        task_types: only these.
         progress: called after every game with (games done, `count`).
     """
-    about = {"generator": GENERATOR, "alfworld": read_ontology().version}
+    ontology = read_ontology()
+    about = {"generator": GENERATOR, "alfworld": ontology.version}
     root.mkdir(parents=True, exist_ok=True)
     (root / GENERATED_FILE).write_text(json.dumps(about) + "\n", encoding="utf-8")
-    for number, (name, game) in enumerate(itertools.islice(generated(split, seed, task_types), count), 1):
+    turns = itertools.cycle([_of_type(ontology, split, task_type, seed) for task_type in TASK_TYPES])
+    for number, (name, game) in enumerate(map(next, itertools.islice(turns, count)), 1):
         folder = root / JSON_FOLDER / split / name
         folder.mkdir(parents=True)
         (folder / GAME_FILE).write_text(json.dumps(game, indent=1) + "\n", encoding="utf-8")

@@ -193,9 +193,9 @@ def _checked(row: Record, name: str, kinds: tuple[type, ...], place: str) -> Any
     return value
 
 
-def _shown(value: Any, length: int = 60) -> str:
+def _shown(value: Any) -> str:
     text = ascii(value)
-    return text if len(text) <= length else text[:length] + "…"
+    return text if len(text) <= 60 else text[:60] + "…"
 
 
 def _records(source: str, placed: Sequence[tuple[str, Any]], revision: str | None) -> Records:

@@ -30,17 +30,17 @@ _held: set[str] = set()  # real paths this process has locked: a POSIX lock does
 
 
 @contextmanager
-def wrap_os_errors(action: str, path: Path, option: str = "--output") -> Iterator[None]:
-    """Turn an `OSError` into a `RunFolderError` that says what could not be done, why, and what helps; `option` names the path."""
+def wrap_os_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` into a `RunFolderError` that says what could not be done, why, and what helps."""
     try:
         yield
     except OSError as error:
-        raise RunFolderError(f"Cannot {action} {path}: {explain_os_error(error, option)}") from error
+        raise RunFolderError(f"Cannot {action} {path}: {explain_os_error(error)}") from error
 
 
-def explain_os_error(error: OSError, option: str = "--output") -> str:
+def explain_os_error(error: OSError) -> str:
     """Why the system refused, and what to do, as a clause and a sentence."""
-    return f"{error.strerror or error}. Check its permissions and the space that is left, or choose another {option}."
+    return f"{error.strerror or error}. Check its permissions and the space that is left, or choose another --output."
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -216,25 +216,6 @@ def unfinished(folder: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-@contextmanager
-def made_whole(folder: Path, within: Path | None = None) -> Iterator[Path]:
-    """Yield an empty folder to fill, and rename it to `folder` at the end; an error leaves nothing behind.
-
-    Args:
-        folder: an existing folder is replaced; its parent may be made meanwhile.
-        within: parent of the folder to fill, on the same file system; `remove_unfinished` cleans it up. None: the parent of `folder`.
-
-    Raises:
-        OSError: the folder cannot be made or renamed.
-    """
-    with unfinished(within or folder.parent) as beside:
-        yield beside
-        beside.chmod(0o755)  # as any folder: what is made for a while is its user's alone
-        if folder.exists():
-            shutil.rmtree(folder)
-        beside.rename(folder)
-
-
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """The folder, which `make` fills where it is not there yet: whole or not at all, by one process while others that want it wait.
 
@@ -246,8 +227,10 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
         with waiting_for(folder.parent / LOCK_FILE):
             if not folder.is_dir():
                 remove_unfinished(folder.parent)
-                with made_whole(folder) as beside:
+                with unfinished(folder.parent) as beside:
                     make(beside)
+                    beside.chmod(0o755)  # as any folder: what is made for a while is its user's alone
+                    beside.rename(folder)
     return folder
 
 

@@ -54,8 +54,6 @@ class Product:
     """Instruction of its synthetic goals, without options; None: it has no such goals."""
     instruction_attributes: tuple[str, ...] = ()
     """Those of its attributes that `instruction` names."""
-    image: str = ""
-    """Address of a picture, empty where there is none; nothing here fetches it."""
 
     def __hash__(self) -> int:
         return hash(self.asin)
@@ -86,7 +84,6 @@ def read_product(fields: Any, about: Any = None) -> Product:
         raise EnvError(f"asin is a text without NUL, found {asin[:20]!r}")
     what, about = asin[:20], {} if about is None else about
     bullets = fields.get("small_description")
-    images = fields.get("images")
     instruction = _field(about, "instruction", str, what, optional=True)
     wanted = _field(about, "instruction_attributes", list, what, optional=True) or ()
     if instruction is not None and not wanted:
@@ -106,7 +103,6 @@ def read_product(fields: Any, about: Any = None) -> Product:
         attributes=_field(about, "attributes", list, what) if "attributes" in about else NO_ATTRIBUTES,
         instruction=instruction,
         instruction_attributes=wanted if instruction is not None else (),
-        image=images[0] if isinstance(images, list) and images and isinstance(images[0], str) else "",
     )
 
 

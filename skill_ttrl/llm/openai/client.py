@@ -294,7 +294,7 @@ class Client:
         return f"endpoints.roles.{self.role}: {self.config.model!r} at {self.host} {one_line(text)}"
 
 
-def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = None) -> Client:
+def make_client(config: EndpointsConfig, role: Role) -> Client:
     """The client of a role.
 
     Raises:
@@ -307,7 +307,7 @@ def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = Non
             f"{role} needs a language model, but the config names none. Set at least endpoints.roles.{role}.model, and "
             f"endpoints.roles.{role}.base_url unless it is OpenAI's own; without `roles.{role}` they hold for all roles."
         )
-    return Client(own, role, ledger)
+    return Client(own, role)
 
 
 def digest(*asked: Any) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.storage.files import made_whole, remove_unfinished, unfinished, waiting_for, write_folder
+from skill_ttrl.storage.files import made_once, remove_unfinished, unfinished, waiting_for, write_folder
 
 
 def test_a_folder_that_appears_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
@@ -30,14 +30,15 @@ def test_a_folder_that_appears_meanwhile_is_left_as_it_is(tmp_path: Path) -> Non
     assert (tmp_path / "free" / "a" / "mine").read_bytes() == b"whole"
 
 
-def test_a_folder_appears_filled_and_takes_the_place_of_another(tmp_path: Path) -> None:
+def test_a_folder_appears_filled_and_is_made_once(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    folder.mkdir()
-    (folder / "old").write_text("")
-    with made_whole(folder) as beside:
+
+    def make(beside: Path) -> None:
         (beside / "new").write_text("")
-        assert [path.name for path in folder.iterdir()] == ["old"]
-    assert [path.name for path in folder.iterdir()] == ["new"] and list(tmp_path.iterdir()) == [folder]
+        assert not folder.exists()
+
+    assert made_once(folder, make) == made_once(folder, lambda _: pytest.fail("made again")) == folder
+    assert [path.name for path in folder.iterdir()] == ["new"] and {*tmp_path.iterdir()} == {folder, tmp_path / ".lock"}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 

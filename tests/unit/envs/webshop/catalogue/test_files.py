@@ -31,7 +31,6 @@ def test_every_field_has_the_meaning_that_the_official_engine_gives_it() -> None
         query=" Desk LAMP ",
         pricing="$1,299.99$2,000",
         customization_options={**options(Color=(" Red/White ", "BLUE")), "Fit Type": None},
-        images=["http://pictures/1.jpg", "2"],
         small_description="one feature",
     )
     found = read_product(given, wanted("Find me a lamp", "dimmable"))
@@ -48,7 +47,6 @@ def test_every_field_has_the_meaning_that_the_official_engine_gives_it() -> None
         attributes=("dimmable", "heavy duty"),
         instruction="Find me a lamp",
         instruction_attributes=("dimmable",),
-        image="http://pictures/1.jpg",
     )
     assert found.price_tag == "$1299.99 to $2000.0"
     assert found.option_text == "color: red | white, blue"

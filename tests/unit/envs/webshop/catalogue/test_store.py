@@ -61,7 +61,6 @@ PRODUCTS = st.builds(
     attributes=st.lists(TEXTS, min_size=1, max_size=3).map(tuple),
     instruction=st.none() | TEXTS,
     instruction_attributes=st.lists(TEXTS, max_size=3).map(tuple),
-    image=TEXTS,
 )  # fmt: skip
 
 
