@@ -18,7 +18,7 @@ from skill_ttrl.llm.openai.ledger import AGAIN, SAME, Ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import RESUME, Interrupted
-from skill_ttrl.train.run_bank import NoBank, RunBank
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import ConfigTasks
 
 COLLECTED = "collected.jsonl"
@@ -36,7 +36,7 @@ def with_collected(config: SkillTTRLConfig, folder: RunFolder) -> SkillTTRLConfi
     return config.model_copy(update={"demonstrations": demonstrations})
 
 
-def gather(config: SkillTTRLConfig, bank: RunBank | NoBank, ledger: Ledger, progress: Progress) -> dict[str, float]:
+def gather(config: SkillTTRLConfig, bank: RunBank | None, ledger: Ledger, progress: Progress) -> dict[str, float]:
     """Run the phases collect and distill of a run that has no checkpoint.
 
     Args:
@@ -65,7 +65,7 @@ def gather(config: SkillTTRLConfig, bank: RunBank | NoBank, ledger: Ledger, prog
         spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases:
         assert files is not None  # a rule
-        assert isinstance(bank, RunBank)  # the config's own check
+        assert bank is not None  # the config's own check
         if "collect" not in config.phases:
             ConfigTasks(config).refuse_episodes(files)
         began = time.perf_counter()

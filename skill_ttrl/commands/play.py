@@ -42,7 +42,7 @@ from skill_ttrl.train.build import build_for_eval
 from skill_ttrl.train.defaults import with_env_defaults
 from skill_ttrl.train.policy import PolicyBundle, build_policy
 from skill_ttrl.train.rules import check_graded
-from skill_ttrl.train.run_bank import NoBank, RunBank
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import ConfigTasks, split_tasks
 from skill_ttrl.types import Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import majority_vote
@@ -151,15 +151,12 @@ def load_policy(trained: EvalTarget, use_bank: bool = True) -> Iterator[PolicyBu
     """
     trained.check(use_bank=use_bank)
     parts = build_policy(trained.config, weights=trained.weights)
-    agent = parts.agent
-    bank: RunBank | NoBank = NoBank()
-    try:
-        bank = trained.bank() if use_bank else NoBank()
-        agent = agent.with_bank(bank.view())
-        yield replace(parts, agent=agent)
-    finally:
-        parts.backend.close()
-        bank.close()
+    with ExitStack() as stack:
+        stack.callback(parts.backend.close)
+        bank = trained.bank() if use_bank else None
+        if bank is not None:
+            stack.callback(bank.close)
+        yield replace(parts, agent=parts.agent.with_bank(bank.view() if bank else None))
 
 
 def find_policy(

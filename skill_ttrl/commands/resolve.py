@@ -26,7 +26,7 @@ from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.train.defaults import load_checked, with_env_defaults
 from skill_ttrl.train.open_run import bank_in_memory, bank_version, read_run_bank
 from skill_ttrl.train.rules import Rules
-from skill_ttrl.train.run_bank import NoBank, RunBank
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import (
     FOLDER_DIGEST,
     ConfigTasks,
@@ -94,14 +94,14 @@ class EvalTarget:
         config = self.config if use_bank else self.config.model_copy(update={"skills": None})
         Rules(config, "sample", begun=self.run is not None).check()
 
-    def bank(self) -> RunBank | NoBank:
+    def bank(self) -> RunBank | None:
         """The skill bank, open for reading: a run's as it was at the checkpoint, unless `skills.bank` is not what the run began with."""
         skills = with_endpoint(self.config.skills, self.config.endpoints)
         if self.run is not None and self.weights is not None:
             began = load_config(self.run / "config.yaml", trust=True).skills
             if skills is None or (began is not None and skills.bank == began.bank):
                 return read_run_bank(skills, self.run, bank_version(load_state(self.weights)["state"]))
-        return bank_in_memory(skills) if skills is not None else NoBank()
+        return bank_in_memory(skills) if skills is not None else None
 
     def problems(self, data: Sequence[str]) -> list[EvalDataset]:
         """Return the problems to evaluate on: each file or data set of `data`, or the target's own problems. Pins revisions.

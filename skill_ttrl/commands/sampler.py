@@ -44,7 +44,6 @@ from skill_ttrl.train.build import build_for_eval, make_envs
 from skill_ttrl.train.measure import Controls, applies, correctness, join, play_controls
 from skill_ttrl.train.rollout_workers import Sampled
 from skill_ttrl.train.run import OnRolloutEnd, ignore
-from skill_ttrl.train.run_bank import NoBank
 from skill_ttrl.train.tasks import ConfigTasks, FirstWords
 from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json, to_json
 from skill_ttrl.workers import Pool, ProcessCrew
@@ -306,8 +305,9 @@ class PolicySetup:
         """Load the policy in this process."""
         target = self.target
         with ExitStack() as stack:
-            bank = target.bank() if self.use_bank else NoBank()
-            stack.callback(bank.close)
+            bank = target.bank() if self.use_bank else None
+            if bank is not None:
+                stack.callback(bank.close)
             worker, fitting = build_for_eval(target.config, self.problems, progress, weights=target.weights, bank=bank)
             stack.callback(worker.close)
 

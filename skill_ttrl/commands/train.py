@@ -43,7 +43,7 @@ from skill_ttrl.train.rl import reinforce
 from skill_ttrl.train.rollout_workers import on_cluster
 from skill_ttrl.train.rules import Rules, uncorrected_staleness
 from skill_ttrl.train.run import BEFORE, ResumePoint, Run, WarningLog
-from skill_ttrl.train.run_bank import NoBank, RunBank, models_of
+from skill_ttrl.train.run_bank import RunBank, models_of
 
 IMITATING: tuple[Phase, ...] = ("sft", "dagger")
 """Phases that imitate demonstrations."""
@@ -203,7 +203,7 @@ def _prepare(
     what was collected.
     """
     config = resumed.config
-    bank: RunBank | NoBank = NoBank()
+    bank: RunBank | None = None
     functions: dict[Phase, Callable[[Run], None]] = {}
     warnings, seconds, checkpoint = list[str](), dict[str, float](), resumed.checkpoint
     driver = current_driver()
@@ -214,9 +214,10 @@ def _prepare(
             stack.callback(tasks.envs.close)
             state = resumed.state if checkpoint else None
             bank = open_run_bank(with_endpoint(config.skills, config.endpoints), folder, state, models_of(config))
-            stack.callback(bank.close)
-            for text in bank.notices:
-                progress.notice(text, warning=True)
+            if bank is not None:
+                stack.callback(bank.close)
+                for text in bank.notices:
+                    progress.notice(text, warning=True)
             # The phases without weights come first: the built-in policy takes its words from what was collected.
             whole = with_collected(config, folder)
             if checkpoint is None:
@@ -264,7 +265,8 @@ def _prepare(
         stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
     except BaseException:
         if checkpoint is None:
-            bank.close()
+            if bank is not None:
+                bank.close()
             discard_bank(folder)
         folder.discard_unstarted()  # nothing was trained: the mended config may have this folder
         raise

@@ -24,7 +24,7 @@ from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.train.policy import PolicyLoader, build_policy, check_context
 from skill_ttrl.train.rules import Rules, check_graded, check_training_tasks, combined
 from skill_ttrl.train.run import GateTasks, Meter, RolloutWorker, TrainingComponents
-from skill_ttrl.train.run_bank import NoBank, RunBank
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import FOLDER_DIGEST, ConfigTasks, fit_prompts
 from skill_ttrl.types import Task
 from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, RewardSet, build_reward
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.driver import Driver, Replica
     from skill_ttrl.rl.parallel.shard import Sharding
     from skill_ttrl.rl.policy import Policy
-
-
-NO_BANK = NoBank()
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def build(
     progress: Progress,
     *,
     weights: Path | None = None,
-    bank: RunBank | NoBank = NO_BANK,
+    bank: RunBank | None = None,
     stopping: Callable[[], bool] = lambda: False,
     warnings: list[str] | None = None,
     driver: Driver | None = None,
@@ -89,7 +86,7 @@ def build(
         config: the whole config.
         progress: reports what was left out.
         weights: a checkpoint folder to take the policy from, in place of `model.path`.
-        bank: the run's skill bank.
+        bank: the run's skill bank; None: the config has none.
         stopping: returns True once the user wants to stop; see `BackendContext`.
         warnings: gets lines for the summary on held-out tasks that are learned from.
         driver: the ranks that train together; None: this process alone.
@@ -133,7 +130,7 @@ def build(
         if config.votes:
             check_training_tasks(config.rl, train)  # without those that do not fit
         stack.pop_all()
-    if unshown := bank.unshown([*train, *evaluated]):
+    if bank is not None and (unshown := bank.unshown([*train, *evaluated])):
         progress.notice(unshown, warning=True)
     # An environment keeps what it was reset with: one that saw a true answer is not trained in.
     answered = any(task.ground_truth is not None for task in evaluated)
@@ -150,7 +147,7 @@ def build_for_eval(
     progress: Progress,
     *,
     weights: Path | None = None,
-    bank: RunBank | NoBank = NO_BANK,
+    bank: RunBank | None = None,
 ) -> tuple[RolloutWorker, dict[str, list[Task]]]:
     """Build the worker that evaluates a policy without training it; also returns the problems whose prompts fit.
 
@@ -177,7 +174,7 @@ def build_for_eval(
             for name, tasks in problems.items()
         }
         worker = RolloutWorker(config, parts.backend, parts.agent, envs)
-        worker = worker.with_bank(bank.view())
+        worker = worker.with_bank(bank.view() if bank else None)
         stack.pop_all()
     return worker, fitting
 

@@ -21,7 +21,7 @@ from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import Snapshot, normalize_skill
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.train.run import RolloutWorker, schedule_of
+from skill_ttrl.train.run import RolloutWorker
 from skill_ttrl.types import Skill, Task, Trajectory, derive_seed
 
 Item = Mapping[str, Any]
@@ -84,7 +84,7 @@ class PolicyRollouts:
     @property
     def batched(self) -> bool:
         """True if a sampled result depends on which items are rolled out together."""
-        return self.temperature > 0 and schedule_of(self.worker.config) == "sync"
+        return self.temperature > 0 and self.worker.schedule == "sync"
 
     def __call__(
         self, document: str, items: Sequence[Item], *, seed: int, on_result: OnResult = lambda place, result: None

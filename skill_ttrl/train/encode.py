@@ -348,7 +348,7 @@ def encode_episodes(
             shown = with_thoughts(shown, models_of(whole).asking("teacher"), progress)
         encoded = _encode_chats(parts, [(each.messages, each.response(tagged)) for each in shown])
         chats = [as_chat(each, tagged) for each in shown]
-    found = coverage(shown, imitated, list(parts.bank.skills), left_out)
+    found = coverage(shown, imitated, [] if parts.bank is None else parts.bank.skills, left_out)
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(each) + "\n" for each in chats))
     folder.write_json(COVERAGE, asdict(found))
     progress.notice(said_of(found))
@@ -455,7 +455,7 @@ def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demons
 
 def agent_of(parts: TrainingComponents) -> Agent:
     """The agent with the bank as it is now."""
-    return parts.worker.with_bank(parts.bank.view()).agent
+    return parts.worker.with_bank(parts.bank_view()).agent
 
 
 def _skill(text: str) -> Skill:

@@ -239,7 +239,7 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     shown, state = f"DAgger round {number + 1}: play", PhaseState(DAGGER, before)
     parts.worker.update_weights(before)
     adviser = partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent)
-    worker = parts.worker.with_bank(parts.bank.view())
+    worker = parts.worker.with_bank(parts.bank_view())
     run.progress.start(shown, config.dagger.episodes, "episode", max(0, there - number * config.dagger.episodes))
     began, found = time.perf_counter(), list[Trajectory]()
     for chunk in left:
@@ -273,7 +273,13 @@ def round_metrics(
     episodes: Sequence[Trajectory], config: SkillTTRLConfig, agent: Agent, *, by_type: bool
 ) -> dict[str, float]:
     """Metrics of episodes that the policy played, and how often it did what the expert would have done."""
-    metrics = episode_metrics([Group(each.task, (each,)) for each in episodes], config, by_type=by_type)
+    metrics = episode_metrics(
+        [Group(each.task, (each,)) for each in episodes],
+        config.agent,
+        config.skills,
+        limited=config.rollout.rollout_timeout_s is not None,
+        by_type=by_type,
+    )
     metrics["failed_rollouts"] = fmean(each.error is not None for each in episodes)
     advised = [
         (step.action, advised_action(agent, each, place))
@@ -339,7 +345,7 @@ def sample_and_vote(run: Run) -> None:
         clock = StepTimer(run.progress, SAMPLING, parts.accelerator)
         tasks = step_tasks(parts.train_tasks, config.rl.prompts_per_step, step, config.seed)
         with clock("sample"):
-            groups = roll_out(tasks, parts.bank.view(), derive_seed(config.seed, "rollout", step))
+            groups = roll_out(tasks, parts.bank_view(), derive_seed(config.seed, "rollout", step))
         if refuse_failure(groups):
             run.warn(f"Some rollouts failed in {tasks[0].env_id}; trajectories.jsonl has each error.")
         with clock("vote"):

@@ -21,7 +21,7 @@ from skill_ttrl.agents.scripted import (
     make_scripted_agent,
 )
 from skill_ttrl.answers import canonicals, correct
-from skill_ttrl.config import EvalConfig, RolloutConfig, SkillTTRLConfig
+from skill_ttrl.config import AgentConfig, EvalConfig, RolloutConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling, wait_for
@@ -100,28 +100,27 @@ def play_controls(
         return Controls(asked=asked)
     if getattr(envs.acquire(1)[0].unwrapped, "expensive", False):
         return Controls(why_none="steps of this environment are expensive: no control", asked=asked)
-    if not lists_actions(envs, tasks, config):
+    settings = RolloutSettings(
+        Sampling(), config.seed, config.agent.max_turns, rollout_timeout_s=config.rollout.rollout_timeout_s
+    )
+    if not lists_actions(envs, tasks, settings):
         return Controls(why_none="no listed actions: no control", asked=asked)
     rows = []
     for name in asked:
         for task in tasks:
-            group = _play(
-                envs, task, partial(_scripted_agent, name, config, agent, task), config, config.agent.max_turns
-            )
+            make = partial(_scripted_agent, name, config.env.id, config.agent, agent, task)
+            group = _play(envs, task, make, settings)
             rows.append(drawn(group, source=source, draw=name))
     return Controls(tuple(rows), asked=asked)
 
 
-def _play(
-    envs: EnvPool, task: Task, make: Callable[[], ScriptedAgent], config: SkillTTRLConfig, max_steps: int
-) -> Group:
-    settings = RolloutSettings(Sampling(), config.seed, max_steps, rollout_timeout_s=config.rollout.rollout_timeout_s)
+def _play(envs: EnvPool, task: Task, make: Callable[[], ScriptedAgent], settings: RolloutSettings) -> Group:
     return wait_for(rollout([task], 1, envs=envs, agent=ScriptedPolicy(make), settings=settings))[0]
 
 
-def _scripted_agent(name: str, config: SkillTTRLConfig, agent: Agent, task: Task) -> ScriptedAgent:
+def _scripted_agent(name: str, env: str, settings: AgentConfig, agent: Agent, task: Task) -> ScriptedAgent:
     if name != FIRST or agent.skills is None or not agent.listing.by_words:
-        return make_scripted_agent(name, resolve_env(config.env.id), config.agent)
+        return make_scripted_agent(name, resolve_env(env), settings)
 
     def shown(said: str) -> tuple[Skill, ...]:
         return agent.select_skills([task], [said])[0].skills
@@ -129,10 +128,10 @@ def _scripted_agent(name: str, config: SkillTTRLConfig, agent: Agent, task: Task
     return FirstAgent(agent.listing, shown)
 
 
-def lists_actions(envs: EnvPool, tasks: Sequence[Task], config: SkillTTRLConfig) -> bool:
+def lists_actions(envs: EnvPool, tasks: Sequence[Task], settings: RolloutSettings) -> bool:
     """Tell whether the environment lists actions, by one step of one of the first tasks."""
     for task in tasks[:3]:
-        (played,) = _play(envs, task, partial(ConstantAgent, "look"), config, max_steps=1).trajectories
+        (played,) = _play(envs, task, partial(ConstantAgent, "look"), replace(settings, max_turns=1)).trajectories
         if played.steps:
             return bool(played.steps[0].admissible_actions)
     return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skill_ttrl.answers import canonical
-from skill_ttrl.config import RLConfig, SkillTTRLConfig
+from skill_ttrl.config import AgentConfig, RLConfig, SkillsConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry
 from skill_ttrl.statistics import Interval
@@ -113,14 +113,16 @@ def several_types(tasks: Iterable[Task]) -> bool:
     return len({task.task_type for task in tasks}) > 1
 
 
-def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type: bool) -> dict[str, float]:
+def episode_metrics(
+    groups: Sequence[Group], agent: AgentConfig, skills: SkillsConfig | None, *, limited: bool, by_type: bool
+) -> dict[str, float]:
     """Metrics of a step's episodes, of all that were played.
 
     `success`: share of the rollouts that the environment calls a success (`Trajectory.success`), those that failed included; with
     `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
     the environment reports it. Either is left out if the environment does not report it. `invalid_actions` and `repaired_actions`: shares of the
     steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
-    that did not fail), `timeout_fraction` (share of rollouts) where there is a limit, and as `prompt_truncated/<what>` the share of steps whose
+    that did not fail), `timeout_fraction` (share of rollouts) where their time is `limited`, and as `prompt_truncated/<what>` the share of steps whose
     prompt had no room for all of it.
     """
     rollouts = trajectories_of(groups)
@@ -138,13 +140,12 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
     if read:
         metrics["invalid_actions"] = mean([float(verdict == "invalid") for verdict in read])
         metrics["repaired_actions"] = mean([float(verdict == "repaired") for verdict in read])
-    if config.agent.max_turns > 1:
+    if agent.max_turns > 1:
         metrics["episode_steps"] = mean([float(len(each.steps)) for each in rollouts if each.error is None])
-        if config.rollout.rollout_timeout_s is not None:
+        if limited:
             metrics["timeout_fraction"] = mean([float(each.stop_reason == "timeout") for each in rollouts])
-        shown = config.skills is not None and config.skills.enabled and config.skills.prompt_top_k > 0
-        windowed = config.agent.windowed
-        for what in [*(LEFT_OUT if windowed else ()), *(["skills"] if shown else [])]:
+        shown = skills is not None and skills.enabled and skills.prompt_top_k > 0
+        for what in [*(LEFT_OUT if agent.windowed else ()), *(["skills"] if shown else [])]:
             metrics[f"prompt_truncated/{what}"] = mean([float(step.truncated_parts.get(what, 0) > 0) for step in steps])
     return metrics
 

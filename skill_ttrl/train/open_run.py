@@ -26,7 +26,7 @@ from skill_ttrl.skills.log import BANK_FILE, LOG_FILE, BankSettings, is_bank
 from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.storage.files import write_folder
 from skill_ttrl.train.run import ResumePoint
-from skill_ttrl.train.run_bank import NoBank, RunBank
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import pin_revisions
 from skill_ttrl.types import Skill
 from skill_ttrl.voting import requires
@@ -116,8 +116,8 @@ def open_run_bank(
     folder: RunFolder,
     state: Mapping[str, Any] | None,
     models: LLMEndpoints | None = None,
-) -> RunBank | NoBank:
-    """Open the bank of a run that is being trained; `NoBank` where the config has no skills.
+) -> RunBank | None:
+    """Open the bank of a run that is being trained; None where the config has no skills.
 
     Args:
         config: the run's skills section.
@@ -129,7 +129,7 @@ def open_run_bank(
         SkillBankError: what it is to begin with cannot be read, or the bank of a resumed run is missing.
     """
     if config is None:
-        return NoBank()
+        return None
     version = None if state is None else bank_version(state)
     path = folder.path / BANK
     first = starting_file(config) if version is None else SkillFile([])
@@ -194,10 +194,10 @@ def discard_bank(folder: RunFolder) -> None:
         shutil.rmtree(folder.path / BANK)
 
 
-def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -> RunBank | NoBank:
+def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -> RunBank | None:
     """Read the bank of a run at one version, to query and measure it. Nothing is written: vectors are made in memory."""
     if config is None:
-        return NoBank()
+        return None
     with SkillBank.open(run / BANK, read_only=True) as bank:
         snapshot = bank.snapshot() if version is None else bank.at(version)
     return RunBank(config, SkillBank.from_snapshot(snapshot, BankSettings.from_config(config)))

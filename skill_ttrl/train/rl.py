@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from skill_ttrl.config import RLConfig, SkillTTRLConfig
+from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import SkillBankError, SkillTTRLError, TrainingError, WorkerError
 from skill_ttrl.rl.parallel.driver import Replica
 from skill_ttrl.rl.policy import Policy
@@ -151,7 +151,7 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
     """
     config, tasks = run.config, run.components.train_tasks
     count, most = config.rl.prompts_per_step, config.rl.dynamic_sampling
-    found, rounds = StepSamples(state.task_batches, run.components.bank.view() if state.ahead is None else None), 0
+    found, rounds = StepSamples(state.task_batches, run.components.bank_view() if state.ahead is None else None), 0
     differing: list[tuple[Group, VoteResult]] = []
     while rounds < max(1, most) and len(differing) < count:
         seen = {group.task.id for group in found.groups}
@@ -181,7 +181,9 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
         found.greedy += greedy
         found.baselines = baselines if baselines is None else (found.baselines or {}) | baselines
         # All vote, a seeded subset is trained on. It is drawn group after group, so that of earlier rounds stays.
-        found.chosen = select_training_samples(found.groups, found.votes, config, step)
+        found.chosen = select_training_samples(
+            found.groups, found.votes, config.rollout.n_samples_per_prompt, derive_seed(config.seed, "subset", step)
+        )
         differing = [pair for pair in found.chosen if rewards_differ(pair[0], config.rl.invalid_action_penalty_coef)]
         rounds += 1
     if not most:
@@ -232,7 +234,7 @@ def rolling_ahead(run: Run, state: RLState) -> Iterator[Callable[[int], None]]:
     def prepare(step: int) -> Callable[[], Rollouts]:
         batch = state.task_batches + step - state.step
         tasks = step_tasks(parts.train_tasks, rl.prompts_per_step, batch, run.config.seed)
-        return partial(roll_out, run, state, tasks, parts.bank.view(), (step,))
+        return partial(roll_out, run, state, tasks, parts.bank_view(), (step,))
 
     with RolloutsAhead(rl, parts.worker.update_weights, prepare) as state.ahead:
         yield state.ahead.hand_over
@@ -268,18 +270,17 @@ def rewards_differ(group: Group, invalid_action_penalty_coef: float) -> bool:
 
 
 def select_training_samples(
-    groups: Sequence[Group], votes: Sequence[VoteResult], config: SkillTTRLConfig, step: int
+    groups: Sequence[Group], votes: Sequence[VoteResult], keep: int, seed: int
 ) -> list[tuple[Group, VoteResult]]:
-    """Select the rollouts to train on: `n_samples_per_prompt` a group, sampled with a fixed seed (TTRL).
+    """Select the rollouts to train on: `keep` of each group, drawn with this seed (TTRL).
 
     All rollouts vote; only these contribute to the loss. Excludes failed rollouts, and a rollout left alone because the rest of
     its group failed.
     """
-    rng = np.random.default_rng(derive_seed(config.seed, "subset", step))
+    rng = np.random.default_rng(seed)
     chosen = []
     for group, vote in zip(groups, votes, strict=True):
         whole = [place for place, each in enumerate(group.trajectories) if each.error is None]
-        keep = config.rollout.n_samples_per_prompt
         drawn = whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
         if len(drawn) == 1 < min(len(group.trajectories), keep):
             drawn = []
@@ -319,7 +320,13 @@ def step_metrics(
     config = run.config
     history = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
     metrics = group_metrics(groups) | step_vote_metrics(groups, votes, config.rl, history)
-    metrics |= episode_metrics(groups, config, by_type=several_types(run.components.train_tasks))
+    metrics |= episode_metrics(
+        groups,
+        config.agent,
+        config.skills,
+        limited=config.rollout.rollout_timeout_s is not None,
+        by_type=several_types(run.components.train_tasks),
+    )
     metrics |= overlong_metrics(groups)
     if config.vote.strategy == SEQUENTIAL:
         drawn = sum(len(group.trajectories) for group in groups)

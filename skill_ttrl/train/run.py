@@ -28,7 +28,7 @@ from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.train.measure import control_results, correctness, evaluation_draws, measure, play_controls
 from skill_ttrl.train.metrics import COLLAPSE, stop_step
 from skill_ttrl.train.results import Evaluation
-from skill_ttrl.train.run_bank import NoBank, RunBank
+from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import ConfigTasks
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed, to_json
 from skill_ttrl.voting import apply_original_gt, apply_ttrl_gt, given_up, label_metrics, trained_metrics
@@ -73,11 +73,13 @@ class RolloutWorker:
     envs: EnvPool
     others: RayWorkers | None = None
     """Sample in its place, where there are any."""
-    schedule: Schedule | None = None
-    """The order in which rollouts advance; None: as the config says (`schedule_of`)."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "schedule", self.schedule or schedule_of(self.config))
+    @property
+    def schedule(self) -> Schedule:
+        """The order in which rollouts advance; `rollout.mode: auto` goes by the backend and the number of turns."""
+        if self.config.rollout.mode != "auto":
+            return self.config.rollout.mode
+        return "sync" if backend_facts(self.config).blocking or self.config.agent.max_turns == 1 else "async"
 
     @property
     def sampling(self) -> Sampling:
@@ -112,7 +114,6 @@ class RolloutWorker:
 
         `adviser` makes scripted agents that watch (`RolloutSettings.adviser`).
         """
-        assert self.schedule is not None
         settings = RolloutSettings(
             sampling,
             seed,
@@ -173,7 +174,8 @@ class TrainingComponents:
     """The ranks that learn, this process alone or several; its replica is this rank's."""
     train_tasks: Sequence[Task]
     """Without true answers."""
-    bank: RunBank | NoBank
+    bank: RunBank | None
+    """None: the config has no skills."""
     gate: GateTasks | None = None
     """Tasks that changes of the bank are tested on (`skills.gate`); None: changes are not tested."""
 
@@ -196,6 +198,10 @@ class TrainingComponents:
     def backend(self) -> Backend:
         """The policy's sampler."""
         return self.worker.backend
+
+    def bank_view(self) -> BankView | None:
+        """The newest version of the bank, frozen; None where none is used. A step sees it until it ends."""
+        return self.bank.view() if self.bank else None
 
     def close(self) -> None:
         """Close the environments and the sampler."""
@@ -233,13 +239,6 @@ def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> No
             f"The skill document has {whole - bare} tokens, and only {max(0, max_prompt_tokens - bare)} fit: data.max_prompt_tokens "
             f"is {max_prompt_tokens}, and the shortest prompt takes {bare}. Shorten the document, or raise data.max_prompt_tokens."
         )
-
-
-def schedule_of(config: SkillTTRLConfig) -> Schedule:
-    """The order in which rollouts advance; `rollout.mode: auto` goes by the backend and the number of turns."""
-    if config.rollout.mode != "auto":
-        return config.rollout.mode
-    return "sync" if backend_facts(config).blocking or config.agent.max_turns == 1 else "async"
 
 
 Chosen = Sequence[tuple[Group, VoteResult]]
@@ -447,7 +446,7 @@ class Run:
         )
         with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
             began = time.perf_counter()
-            bank = self.components.bank.view() if use_bank else None
+            bank = self.components.bank_view() if use_bank else None
             found = self.meter.evaluate(self.components.worker, label, bank, self._advancing(phase), keep)
         self.log.time("evaluate", len(self.meter.evaluations), {"seconds": time.perf_counter() - began})
         self.progress.finish(phase)

@@ -1,4 +1,4 @@
-"""The skill bank of a run, learning from each step's winners. A run without one has `NoBank`, which is falsy."""
+"""The skill bank of a run, learning from each step's winners."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.errors import BudgetError
@@ -223,35 +223,6 @@ class RunBank:
     def close(self) -> None:
         """Close the bank and its index."""
         self.bank.close()
-
-
-class NoBank:
-    """No skill bank: nothing is shown, learned or saved."""
-
-    notices: Sequence[str] = ()
-    skills: Sequence[Skill] = ()
-
-    def __bool__(self) -> Literal[False]:
-        """Nothing is there to use."""
-        return False
-
-    def view(self) -> None:
-        """No bank to see."""
-
-    def unshown(self, tasks: Iterable[Task]) -> str:
-        """Nothing is hidden."""
-        return ""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing to save."""
-        return {}
-
-    def summary(self) -> dict[str, Any]:
-        """Fields of the run's summary."""
-        return {"bank_skills": None, "bank_version": None}
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 def models_of(config: SkillTTRLConfig) -> LLMEndpoints:

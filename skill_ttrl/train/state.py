@@ -188,14 +188,14 @@ def sample_records(
 
 def save(run: Run, state: PhaseState) -> None:
     """Save a checkpoint from which `state.phase` continues after `state.step` steps."""
-    driver, config = run.components.driver, run.config
+    driver, config, bank = run.components.driver, run.config, run.components.bank
     save_checkpoint(
         run.folder,
         state.phase,
         state.step,
         # Every rank writes its part; the driver alone writes the rest, and gives the folder its name.
         write=lambda folder: driver.run(Replica.save, folder, learner=state.learner is not None),
-        state={**state.state_dict(), **run.components.bank.state_dict(), "warnings": run.warn.texts},
+        state={**state.state_dict(), **(bank.state_dict() if bank is not None else {}), "warnings": run.warn.texts},
         keep=config.run.save_total_limit,
         card=model_card(config, phase=state.phase, step=state.step),
     )
@@ -498,7 +498,7 @@ class VoteManager:
                 f"{run.folder.path} was begun by an earlier version and lacks the answers before training, which vote.strategy="
                 f"{self.config.vote.strategy} needs. Start again in another --output."
             )
-        size, bank = self.config.rl.prompts_per_step, run.components.bank.view()
+        size, bank = self.config.rl.prompts_per_step, run.components.bank_view()
         run.progress.start(BASE, len(tasks), "prompt")
         leaving = f"Interrupted during the {BASE}, which will start over. {RESUME}"
         for start in range(0, len(tasks), size):

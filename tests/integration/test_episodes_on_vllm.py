@@ -166,7 +166,7 @@ class Bench:
         self.bench.backend.generate = counted  # type: ignore[method-assign]
 
     def play(self, sampling: Sampling, count: int = 12, tries: int = 1) -> list[Trajectory]:
-        worker = self.bench.worker.with_bank(self.bench.bank.view())
+        worker = self.bench.worker.with_bank(self.bench.bank_view())
         groups = worker.generate_rollouts(self.bench.train_tasks[:count], tries, sampling, seed=0)
         return [each for group in groups for each in group.trajectories]
 

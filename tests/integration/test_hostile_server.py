@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from skill_ttrl.config import load_config
 from skill_ttrl.envs import env_tasks, make_env
+from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.episode import EnvPool
+from skill_ttrl.rollout.rollout import RolloutSettings
 from skill_ttrl.train.measure import lists_actions
 from tests.doors import DOORS
 from tests.env_server import ROOT
@@ -155,10 +156,9 @@ def test_scripted_agents_have_a_time_limit_too(pause: str, tmp_path: Path) -> No
 
 
 def test_controls_have_a_time_limit_too() -> None:
-    config = load_config({**CONFIG, "rollout": {**CONFIG["rollout"], "rollout_timeout_s": 0.3}})
     envs = EnvPool(lambda: make_env(DOORS, pause=40))
     (hanging,), began = envs.acquire(1), time.monotonic()
-    assert lists_actions(envs, env_tasks(DOORS, {}), config) is False
+    assert lists_actions(envs, env_tasks(DOORS, {}), RolloutSettings(Sampling(), 0, rollout_timeout_s=0.3)) is False
     assert time.monotonic() - began < 20 and envs.acquire(1) != [hanging]
 
 

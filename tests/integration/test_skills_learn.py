@@ -44,7 +44,7 @@ def built(config: SkillTTRLConfig) -> Built:
 
 def tries(made: Built, count: int = 8) -> Iterator[Trajectory]:
     parts, meter = made
-    worker = parts.worker.with_bank(parts.bank.view())
+    worker = parts.worker.with_bank(parts.bank_view())
     for group in worker.generate_rollouts(meter.eval_tasks, count, worker.sampling, seed=1):
         yield from group.trajectories
 

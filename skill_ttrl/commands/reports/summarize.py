@@ -77,7 +77,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         stopped=failed or (stopped_by(run.log.rows("rl"), config.rl, config.rl.steps) if config.reinforces else None),
         versions={"skill-ttrl": made["skill_ttrl"], "python": made["python"], **made["libraries"]},
         usage=run.ledger.report(),
-        **bank.summary(),
+        **({} if bank is None else bank.summary()),
         **_figures("before", before),
         **_figures("after", after),
     )

@@ -41,6 +41,11 @@ def group(*tries: Trajectory) -> Group:
     return Group(tries[0].task, tries)
 
 
+def episodes_of(groups: list[Group], of: SkillTTRLConfig, *, by_type: bool = False) -> dict[str, float]:
+    limited = of.rollout.rollout_timeout_s is not None
+    return episode_metrics(groups, of.agent, of.skills, limited=limited, by_type=by_type)
+
+
 def test_success_is_told_by_type_with_failed_tries_among_them() -> None:
     won, lost = step(info={"won": True}), step(info={"won": False})
     groups = [
@@ -48,11 +53,11 @@ def test_success_is_told_by_type_with_failed_tries_among_them() -> None:
         group(tried(lost, kind="cool"), tried(won, kind="cool")),
     ]
     assert several_types(each.task for each in groups) and not several_types([groups[0].task] * 2)
-    figures = episode_metrics(groups, config(), by_type=True)
+    figures = episodes_of(groups, config(), by_type=True)
     assert figures["success"] == pytest.approx(3 / 6) and "score" not in figures
     assert figures["success/heat"] == pytest.approx(2 / 4) and figures["success/cool"] == pytest.approx(1 / 2)
     assert figures["episode_steps"] == pytest.approx(6 / 5)
-    assert not any(name.startswith("success/") for name in episode_metrics(groups, config(), by_type=False))
+    assert not any(name.startswith("success/") for name in episodes_of(groups, config()))
 
 
 def test_actions_prompts_and_timeouts_are_shares() -> None:
@@ -60,11 +65,11 @@ def test_actions_prompts_and_timeouts_are_shares() -> None:
     groups = [group(tried(*steps), tried(stop="timeout"))]
     agent = {"max_turns": 9, "action_parser": "action", "context_mode": "window"}
     settings = config(agent=agent, skills={}, rollout={"rollout_timeout_s": 60})
-    figures = episode_metrics(groups, settings, by_type=False)
+    figures = episodes_of(groups, settings)
     expected = {"invalid_actions": 0.25, "repaired_actions": 0.25, "timeout_fraction": 0.5, "episode_steps": 2.0}
     expected |= {"prompt_truncated/turns": 0.5, "prompt_truncated/skills": 0.25, "prompt_truncated/actions": 0.0}
     assert expected.items() <= figures.items()
-    plain = episode_metrics(groups, config(), by_type=False)
+    plain = episodes_of(groups, config())
     assert "timeout_fraction" not in plain and not any(name.startswith("prompt_truncated/") for name in plain), (
         "none can be"
     )
@@ -72,12 +77,10 @@ def test_actions_prompts_and_timeouts_are_shares() -> None:
 
 def test_a_try_that_failures_leave_alone_has_nothing_to_be_compared_with() -> None:
     broken = tried(stop="error", error="broken")
-    settings = config(rollout={"n_votes_per_prompt": 2, "n_samples_per_prompt": 2})
     groups = [group(tried(step(), reward=10.0), broken), group(tried(step()), tried(step()))]
-    kept = select_training_samples(groups, [PLAIN_VOTE] * 2, settings, 0)
+    kept = select_training_samples(groups, [PLAIN_VOTE] * 2, 2, seed=0)
     assert [len(each.trajectories) for each, _ in kept] == [0, 2]
-    alone = config(rollout={"n_votes_per_prompt": 1, "n_samples_per_prompt": 1})
-    (one,) = select_training_samples([group(tried(step(), reward=10.0))], [PLAIN_VOTE], alone, 0)
+    (one,) = select_training_samples([group(tried(step(), reward=10.0))], [PLAIN_VOTE], 1, seed=0)
     assert len(one[0].trajectories) == 1, "asked for one by one they are learned from"
 
 

@@ -51,12 +51,10 @@ def test_tries_that_failed_in_their_environment_vote_for_nothing_and_are_not_lea
     task = Task("t", "env")
     tries = [Trajectory(task, (), str(number % 2), "terminated", 1.0) for number in range(5)]
     tries[1] = Trajectory(task, (), None, "error", 0.0, error="OSError: gone")
-    config = load_config({"rollout": {"n_votes_per_prompt": 5, "n_samples_per_prompt": 5}})
     group, vote = Group(task, tuple(tries)), majority_vote(["0", None, "0", "1", "0"])
-    ((kept, held),) = select_training_samples([group], [vote], config, step=0)
+    ((kept, held),) = select_training_samples([group], [vote], 5, seed=0)
     assert kept.trajectories == (tries[0], *tries[2:]) and held.matches == (True, True, False, True)
 
-    fewer = load_config({"rollout": {"n_votes_per_prompt": 5, "n_samples_per_prompt": 3}})
-    ((drawn, held),) = select_training_samples([group], [vote], fewer, step=0)
+    ((drawn, held),) = select_training_samples([group], [vote], 3, seed=0)
     assert len(drawn.trajectories) == len(held.matches) == 3 and tries[1] not in drawn.trajectories
-    assert select_training_samples([group], [vote], fewer, step=0) == [(drawn, held)]
+    assert select_training_samples([group], [vote], 3, seed=0) == [(drawn, held)]
