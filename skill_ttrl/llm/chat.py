@@ -7,6 +7,7 @@ version, so this module does it, the same way for all versions.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,20 +21,39 @@ from skill_ttrl.config import RolloutConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Generation, Request
 from skill_ttrl.llm.models import ACTIONS, MESSAGES
-from skill_ttrl.types import HARMONY, MARKS, THINK, THINK_END, Completion, Message, split_thought
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.sanitize import replace_surrogates
+from skill_ttrl.types import (
+    HARMONY,
+    MARKS,
+    THINK,
+    THINK_END,
+    Completion,
+    Message,
+    ToolCall,
+    split_thought,
+    with_thought,
+)
 
 _OPEN, _CLOSE = "\ue000\ue001", "\ue001\ue000"
 """Private-use characters around a control token in a message; taken out of messages first, so they cannot be forged."""
 _MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
 
 
-def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
-    """Tokens of a conversation up to where the assistant begins; without a template, the contents joined by blank lines."""
-    return encode_chats(tokenizer, [messages])[0]
+def encode_chat(tokenizer: Any, messages: Sequence[Message], tools: Sequence[str] = ()) -> tuple[int, ...]:
+    """Tokens of a conversation up to where the assistant begins; without a template, the contents joined by blank lines.
+
+    `tools` are schemas (`Request.tools`), which the template shows; one that knows no tools gets them, calls and results as texts.
+    """
+    return encode_chats(tokenizer, [messages], tools)[0]
 
 
-def encode_chats(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> list[tuple[int, ...]]:
+def encode_chats(
+    tokenizer: Any, conversations: Sequence[Sequence[Message]], tools: Sequence[str] = ()
+) -> list[tuple[int, ...]]:
     """`encode_chat` of many conversations: a fast tokenizer takes less time for all of them together."""
+    if tools and not _knows_tools(tokenizer):
+        conversations, tools = [as_texts(each, tools) for each in conversations], ()
     if not getattr(tokenizer, "chat_template", None):
         texts = ["\n\n".join(message.content for message in messages) for messages in conversations]
         found = tokenizer(texts, split_special_tokens=True)["input_ids"] if texts else []
@@ -43,14 +63,84 @@ def encode_chats(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
     fields = _thought_fields(str(tokenizer.chat_template))
     turns = [
         [
-            _assistant_turn(message.content, rest, own, fields)
+            _assistant_turn(message.content, rest, own, fields) | _calls_of(message, rest)
             if message.role == "assistant"
-            else {"role": message.role, "content": mark_control(message.content, rest)}
+            else {"role": message.role, "content": mark_control(message.content, rest)} | _calls_of(message, rest)
             for message in messages
         ]
         for messages in conversations
     ]
-    return encode_rendered(tokenizer, render(tokenizer, turns, add_generation_prompt=True) if turns else [])
+    offered: dict[str, Any] = {"tools": [json.loads(each) for each in tools]} if tools else {}
+    return encode_rendered(tokenizer, render(tokenizer, turns, add_generation_prompt=True, **offered) if turns else [])
+
+
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+"""A call in the form of Hermes and Qwen, which is also that of models whose template knows no tools."""
+
+
+def _knows_tools(tokenizer: Any) -> bool:
+    return re.search(r"\btools\b", str(getattr(tokenizer, "chat_template", None) or "")) is not None
+
+
+def as_texts(messages: Sequence[Message], tools: Sequence[str]) -> list[Message]:
+    """A conversation with tools as one without: they stand at its head, calls in the assistant's turns, results in the user's."""
+    found = [Message("system", Templates().render("tools", tools="\n".join(tools)))] if tools else []
+    for each in messages:
+        if each.role == "system" and found:
+            found[0] = Message("system", f"{each.content}\n\n{found[0].content}")
+        elif each.role != "tool":
+            found.append(Message(each.role, each.content + "".join(map(call_text, each.calls))))
+        else:
+            text = f"<tool_response>\n{each.content}\n</tool_response>"
+            if found and found[-1].role == "user":
+                text = f"{found.pop().content}\n{text}"
+            found.append(Message("user", text))
+    return found
+
+
+def call_text(call: ToolCall) -> str:
+    """A call as Hermes and Qwen write it; what is no JSON as it was written."""
+    if call.error == "not_json":
+        return f"<tool_call>{call.arguments}</tool_call>"
+    return f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'
+
+
+def read_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+    """(the text without its calls, the calls) of what a model wrote in the form of Hermes and Qwen: `<tool_call>{json}</tool_call>`."""
+    thought, said = split_thought(text)
+    calls = tuple(map(_read_call, _CALL.findall(said)))
+    return (with_thought(thought, _CALL.sub("", said).strip()), calls) if calls else (text, ())
+
+
+def _read_call(written: str) -> ToolCall:
+    try:
+        found = json.loads(written)
+        name, arguments = found["name"], found.get("arguments", {})
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        name = arguments = None
+    if isinstance(name, str) and isinstance(arguments, dict):
+        return ToolCall(replace_surrogates(name), replace_surrogates(json.dumps(arguments, ensure_ascii=False)))
+    return ToolCall("", written, error="not_json")
+
+
+def _calls_of(message: Message, control: re.Pattern[str]) -> dict[str, Any]:
+    """The fields of a turn that say what an assistant called, or which call a result answers."""
+    if message.call is not None:
+        return {"name": mark_control(message.call.name, control), "tool_call_id": message.call.id or NO_ID}
+    calls = [
+        {
+            "type": "function",
+            "id": call.id or NO_ID,
+            "function": {
+                "name": mark_control(call.name, control),
+                "arguments": {"call": mark_control(call.arguments, control)}
+                if call.error == "not_json"
+                else json.loads(mark_control(call.arguments, control)),
+            },
+        }
+        for call in message.calls
+    ]
+    return {"tool_calls": calls} if calls else {}
 
 
 _NAMES = "reasoning_content|reasoning|thinking"
@@ -114,6 +204,8 @@ class _Growing:
     """Token that ends an answer."""
     ending_ids: frozenset[int]
     """Tokens that end an answer where one was sampled last: all control tokens."""
+    refused: str = ""
+    """Why a conversation cannot grow by messages of the user; empty: it can."""
     next_ids: dict[Message, tuple[int, ...]] = field(default_factory=dict)
     """Tokens of messages by message: observations come again and again."""
 
@@ -127,6 +219,8 @@ OPENED_WITHIN = 8
 """Tokens at the end of a prompt in which it may open a thought."""
 REMEMBERED = 10_000
 """Most messages of a tokenizer whose tokens are kept in mind."""
+NO_ID = "call00000"
+"""Of a call without an id: Mistral's templates want nine letters and digits."""
 _GROWING: WeakKeyDictionary[Any, _Growing] = WeakKeyDictionary()
 
 
@@ -145,6 +239,32 @@ def encode_next(tokenizer: Any, message: Message) -> tuple[int, ...]:
             growing.next_ids.clear()
         growing.next_ids[message] = encode_rendered(tokenizer, [_after(tokenizer, growing, message)])[0]
     return growing.next_ids[message]
+
+
+def encode_results(tokenizer: Any, results: Sequence[Message]) -> tuple[int, ...]:
+    """Tokens that follow the end of an answer with calls: their results, and the beginning of the next answer, as the template's difference.
+
+    Raises:
+        ConfigError: the template changes the answer once results follow, or ends it with no control token.
+    """
+    if not _knows_tools(tokenizer):
+        return encode_next(tokenizer, *as_texts(results, ()))
+    control, found = _growing(tokenizer, with_calls=True).control, ""
+    calls = _calls_of(Message("assistant", "", tuple(each.call for each in results if each.call is not None)), control)
+    told = [
+        {"role": "tool", "content": mark_control(each.content, control)} | _calls_of(each, control) for each in results
+    ]
+    for said in (_THOUGHT, _SAID):
+        answered = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": said} | calls]
+        base, longer = render(tokenizer, answered), render(tokenizer, [*answered, *told], add_generation_prompt=True)
+        ends = [each.end() for each in control.finditer(base)]
+        if not longer.startswith(base) or not ends or base[ends[-1] :].strip():
+            raise ConfigError(
+                "The model's chat template does not only append the results of tools to an answer. Give the tokenizer a template that "
+                "does, or set agent.context_mode=conversation."
+            )
+        found = base[ends[-1] :] + longer[len(base) :]
+    return encode_rendered(tokenizer, [found])[0]
 
 
 def turn_end(tokenizer: Any) -> int:
@@ -176,18 +296,19 @@ def _control_after(control: re.Pattern[str], text: str, said: str) -> str | None
     return found[0] if found is not None and not after[: found.start()].strip() else None
 
 
-def missing_end(tokenizer: Any, completion: Completion) -> tuple[int, ...]:
+def missing_end(tokenizer: Any, completion: Completion, *, with_calls: bool = False) -> tuple[int, ...]:
     """The end token of an answer that lacks it, which was cut off or ended at a text; else nothing.
 
     Raises:
         ConfigError: see `encode_next`.
     """
-    growing, ids = _growing(tokenizer), completion.token_ids
+    growing, ids = _growing(tokenizer, with_calls=with_calls), completion.token_ids
     ended = completion.finish_reason == "stop" and ids and ids[-1] in growing.ending_ids
     return () if ended else (growing.end_id,)
 
 
-def _growing(tokenizer: Any) -> _Growing:
+def _growing(tokenizer: Any, *, with_calls: bool = False) -> _Growing:
+    """How a tokenizer's conversations grow. `with_calls`: by results of tools, which many a template appends that changes what a user's message follows."""
     found, template = _GROWING.get(tokenizer), getattr(tokenizer, "chat_template", None)
     if not template:
         raise ConfigError(
@@ -197,38 +318,37 @@ def _growing(tokenizer: Any) -> _Growing:
     if found is None or found.template != str(template):
         found = _look_at(tokenizer, str(template))
         _GROWING[tokenizer] = found
+    if found.refused and not with_calls:
+        raise ConfigError(found.refused)
     return found
 
 
 def _look_at(tokenizer: Any, template: str) -> _Growing:
-    """Examine a template whose conversations grow.
-
-    Raises:
-        ConfigError: it takes back or changes what it wrote before, or ends no answer.
-    """
+    """Examine a template: whether it takes back or changes what it wrote before, and how it ends an answer."""
     asked = [{"role": "user", "content": _FIRST}]
     control = control_tokens(tokenizer)
     begun = render(tokenizer, asked, add_generation_prompt=True)
-    end_id = -1
+    end_id, refused = answer_end(tokenizer), ""
     names = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
     for said in (_SAID, _THOUGHT):
         answered = [*asked, {"role": "assistant", "content": said}]
         longer = render(tokenizer, [*answered, *asked], add_generation_prompt=True)
         if not longer.startswith(begun + said):
             what = "thoughts of earlier answers" if said == _THOUGHT else "what it wrote before"
-            raise ConfigError(
+            refused = refused or (
                 f"agent.context_mode=episode appends to a conversation, but the model's chat template changes {what} as it grows. Set "
                 "agent.context_mode=conversation, or give the tokenizer a template that only appends."
             )
         end = _control_after(control, longer, said)
         if end is None:
-            raise ConfigError(
+            refused = refused or (
                 "agent.context_mode=episode needs a chat template that ends an answer with a control token, and the model's does not. Set "
                 "agent.context_mode=conversation, or give the tokenizer a template that does."
             )
-        end_id = names[end]
+        else:
+            end_id = names[end]
     ending = frozenset(index for name, index in names.items() if control.fullmatch(name))
-    return _Growing(template, control, end_id, ending)
+    return _Growing(template, control, end_id, ending, refused)
 
 
 def _after(tokenizer: Any, growing: _Growing, message: Message) -> str:
@@ -241,7 +361,7 @@ def _after(tokenizer: Any, growing: _Growing, message: Message) -> str:
     return str(text[end.end() :])
 
 
-def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
+def render(tokenizer: Any, turns: Sequence[Any], **options: Any) -> Any:
     """Render one conversation, or each of several, with the model's chat template: as text, not yet tokenized.
 
     Where the template refuses a system message, its text goes in front of the first user's message.
@@ -473,14 +593,37 @@ class TokenizerMixin:
         """Prompt tokens of each request."""
         return [self.encode(each.messages) if each.token_ids is None else each.token_ids for each in requests]
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> tuple[int, ...]:
         """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""
-        return encode_chat(self.tokenizer, messages)
+        return encode_chat(self.tokenizer, messages, tools)
 
     def encode_next(self, message: Message, after: Completion | None = None) -> tuple[int, ...]:
         """Tokens between an answer and the next one; begins with the end token that `after` lacks, if any."""
         found = encode_next(self.tokenizer, message)
         return found if after is None else (*missing_end(self.tokenizer, after), *found)
+
+    def encode_results(self, results: Sequence[Message], after: Completion) -> tuple[int, ...]:
+        """Tokens between an answer with calls and the next one; begins with the end token that `after` lacks, if any."""
+        found = encode_results(self.tokenizer, results)
+        return (*missing_end(self.tokenizer, after, with_calls=True), *found)
+
+    def tool_calls(self, completion: Completion, tools: Sequence[str]) -> tuple[str, tuple[ToolCall, ...]]:
+        """(the text without its calls, the calls) of an answer, by the tokenizer's response template, else in the form of Hermes and Qwen.
+
+        What cannot be parsed is a call with the error `not_json`.
+        """
+        if not getattr(self.tokenizer, "response_template", None):
+            return read_calls(completion.text)
+        try:
+            found = self.tokenizer.parse_response(
+                list(completion.token_ids), tools=[json.loads(each) for each in tools]
+            )
+            calls = [call["function"] for call in found.get("tool_calls") or ()]
+            parsed = [_read_call(json.dumps({"name": call["name"], "arguments": call["arguments"]})) for call in calls]
+            thought = found.get("thinking") or found.get("reasoning_content") or found.get("reasoning") or ""
+            return with_thought(str(thought), str(found.get("content") or "")), tuple(parsed)
+        except Exception:  # a program of the tokenizer's authors on a text of a model's
+            return "", (ToolCall("", completion.text, error="not_json"),)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Tokens of a text inside an answer; see `Backend.encode_text`."""

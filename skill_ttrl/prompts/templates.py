@@ -31,6 +31,7 @@ PARTS: Mapping[str, str] = {
     "agent_task": "task",
     "history": "turns",
     "thought_request": "shown done",
+    "tools": "tools",
     "numbered": "number action",
     "turn": "action",
     "experience": "general task mistakes",

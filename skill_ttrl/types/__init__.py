@@ -103,9 +103,9 @@ class Message:
 
     role: Role
     content: str
-    calls: tuple[ToolCall, ...] = ()
+    calls: Annotated[tuple[ToolCall, ...], _where_any()] = ()
     """Calls of tools at the end of an assistant's turn."""
-    call: ToolCall | None = None
+    call: Annotated[ToolCall | None, _where_any()] = None
     """The call that a `tool` message answers."""
 
 

@@ -1,8 +1,15 @@
 """Model folders: loading, saving, the built-in policy."""
 
 MESSAGES = (
+    "{% if tools %}{{ '<|im_start|>tools\\n' }}{% for tool in tools %}{{ tool['function']['name'] + '\\n' }}{% endfor %}"
+    "{{ '<|im_end|>\\n' }}{% endif %}"
     "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ '<tool_call>{\"name\": ' + call['function']['name'] | tojson }}"
+    "{{ ', \"arguments\": ' + call['function']['arguments'] | tojson + '}</tool_call>' }}"
+    "{% endfor %}"
+    "{{ '<|im_end|>\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
