@@ -182,7 +182,7 @@ class _Tasks:
             evaluated = found.attempt(self._count, tasks.evaluated, *place)
         found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
         known = [*(train or ()), *(evaluated or ())]
-        envs = found.attempt(make_envs, config.env, config.agent.max_turns, known) if known else None
+        envs = found.attempt(make_envs, config.env, config.agent, known) if known else None
         for error in Rules(config).of_tasks(train, envs):
             found.refuse(error)
         if envs is not None:
