@@ -8,6 +8,7 @@ writes to the bank are answered.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from skill_ttrl.prompts.templates import Templates, read_document, with_document
 from skill_ttrl.sanitize import escape, replace_surrogates
 from skill_ttrl.skills.ops import last_open_query
 from skill_ttrl.skills.retrieval import TIERS, BankView, Query
-from skill_ttrl.types import Message, Skill, Step, Task
+from skill_ttrl.types import Message, Skill, Step, Task, ToolCall
 
 if TYPE_CHECKING:
     from skill_ttrl.skills.bank import SkillBank
@@ -276,6 +277,8 @@ class Agent:
     project: Project = whole
     listing: ActionList = AS_LISTED
     form: Form | None = None
+    tools: tuple[str, ...] = ()
+    """Schemas of the tools that the environment answers calls of (`Request.tools`)."""
 
     def with_bank(self, bank: BankView | None) -> Agent:
         """The same agent with another version of the bank."""
@@ -297,6 +300,39 @@ class Agent:
     def next_message(self, scene: AgentInput) -> Message:
         """The message that follows the model's last answer in a conversation that only grows (`agent.context_mode: episode`)."""
         return Message("user", self._seen(scene))
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Schemas of all tools that the model may call: the environment's, and the bank's where that is one (`skills.as_tools`)."""
+        return (*self.tools, *BANK_TOOLS) if self.skills is not None and self.skills.as_tools else self.tools
+
+    def answer_calls(
+        self, calls: Sequence[ToolCall], task: Task, notes: tuple[Skill, ...] = ()
+    ) -> tuple[tuple[ToolCall, ...], list[Skill]]:
+        """The calls, those of the bank's tools with their results, and the skills that were read."""
+        read: list[Skill] = []
+        if self.skills is None or not self.skills.as_tools:
+            return tuple(calls), read
+        return tuple(self._answer_call(call, task, notes, read) for call in calls), read
+
+    def _answer_call(self, call: ToolCall, task: Task, notes: tuple[Skill, ...], read: list[Skill]) -> ToolCall:
+        if call.error or call.name not in (SEARCH, READ):
+            return call
+        wanted = json.loads(call.arguments).get("query" if call.name == SEARCH else "id")
+        if not isinstance(wanted, str):
+            what = "query" if call.name == SEARCH else "id"
+            return replace(call, error="bad_arguments", result=f"Error: {call.name} needs {what}, a text.")
+        assert self.skills is not None
+        if call.name == SEARCH:
+            query = Query(wanted, self._type_of(task), notes)
+            found = self.bank.find([query], self.skills.retrieval_top_k)[0] if self.bank is not None else ()
+            lines = [f"{escape(skill.id)}: {escape(skill.title or skill.when_to_apply)}" for skill in found]
+            return replace(call, result="\n".join(lines) or self.formatter.render_retrieved(()))
+        known = {skill.id: skill for skill in (*notes, *(() if self.bank is None else self.bank.snapshot))}
+        if wanted not in known:
+            return replace(call, error="failed", result=f"Error: there is no skill {wanted[:80]!r}.")
+        read.append(known[wanted])
+        return replace(call, result=self.formatter.render_skill(known[wanted]))
 
     def read(self, written: str, scene: AgentInput, *, constrained: bool = False) -> ParsedAction:
         """The action that the model's own words mean in this scene; `constrained`: it could write nothing but a possible one."""
@@ -424,5 +460,33 @@ class Agent:
         turns = list(self.formatter.messages(steps[0].observation, skills, bank_empty=bank_empty))
         for step, seen in zip(steps, [*(later.observation for later in steps[1:]), observation], strict=True):
             said = step.action if step.completion is None else step.completion.text
-            turns += [Message("assistant", said), Message("user", seen)]
+            turns.append(Message("assistant", said, step.calls))
+            turns += results_of(step) or [Message("user", seen)]
         return tuple(turns)
+
+
+SEARCH, READ = "search_skills", "read_skill"
+
+
+def _bank_tool(name: str, description: str, argument: str, what: str) -> str:
+    properties = {argument: {"type": "string", "description": what}}
+    parameters = {"type": "object", "properties": properties, "required": [argument]}
+    told = {"name": name, "description": description, "parameters": parameters}
+    return json.dumps({"type": "function", "function": told})
+
+
+BANK_TOOLS = (
+    _bank_tool(
+        SEARCH,
+        "Search the skill bank. Returns ids and titles, best first.",
+        "query",
+        "What you want to know how to do.",
+    ),
+    _bank_tool(READ, "Read one skill of the skill bank.", "id", "The id of a skill, as search_skills gave it."),
+)
+"""The skill bank as tools (`skills.as_tools`)."""
+
+
+def results_of(step: Step) -> list[Message]:
+    """The results of a step's calls, as messages to the model."""
+    return [Message("tool", call.result or "", call=call) for call in step.calls]

@@ -112,6 +112,8 @@ class Backend(Protocol):
     One that has something to start before it can sample has `start()`: a rollout calls it before the time of its episodes counts.
     One that can hold on to what it computed for a request has `keeping()`, a context manager: a rollout whose prompts extend what was
     sampled enters it, and a later request that begins as an earlier one and its completion computes the rest alone.
+    One whose agents may call tools has `encode(messages, tools)` with a second argument, `tool_calls` and `encode_results`, as
+    `llm.chat.TokenizerMixin` has them; a remote one gives `Completion.calls`.
     With `rl.max_staleness` several threads ask, each from an event loop of its own; one that is `blocking` is never asked twice at a time, and none
     is asked during `update_weights` (`llm.hand_over`).
     """

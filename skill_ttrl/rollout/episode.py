@@ -30,7 +30,7 @@ from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.mergers import titles
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.types import Completion, Skill, SkillOps, Step, StopReason, Task, Trajectory, derive_seed
+from skill_ttrl.types import Completion, Skill, SkillOps, Step, StopReason, Task, ToolCall, Trajectory, derive_seed
 from skill_ttrl.voting.rewards import as_reward
 
 PARSER = OutputParser()
@@ -141,23 +141,34 @@ class ActiveRollout:
             truncated_parts=self.left_out,
         )
 
+    async def call_tools(
+        self, prompt_ids: tuple[int, ...], completion: Completion, max_turns: int, calls: tuple[ToolCall, ...]
+    ) -> None:
+        """Hand the model's calls of tools to the environment; the step's action is their text."""
+        await self._step(
+            lambda: calls, max_turns, prompt_ids=prompt_ids, completion=completion, truncated_parts=self.left_out
+        )
+
     async def act_scripted(self, max_turns: int) -> None:
         """Hand the scripted agent's action to the environment."""
         player = self.scripted
         assert player is not None
         await self._step(lambda: player.choose(self._info), max_turns)
 
-    async def _step(self, choose: Callable[[], str], max_turns: int, **more: Any) -> None:
-        def act() -> tuple[str | None, str, Any]:
+    async def _step(self, choose: Callable[[], str | tuple[ToolCall, ...]], max_turns: int, **more: Any) -> None:
+        def act() -> tuple[str | None, str | tuple[ToolCall, ...], Any]:
             advice = None if self.scripted is None else self.scripted.advise(self.observation, self._info)
             action = choose()
             if self.scripted is not None:
-                self.scripted.follow(action)
-            return advice, action, self.env.step(action)
+                self.scripted.follow(action if isinstance(action, str) else _written(action))
+            return advice, action, self.env.step(cast(str, action))
 
         try:
             advice, action, answer = await self._called(act)
             more["admissible_actions"] = self.admissible
+            if not isinstance(action, str):
+                more["calls"] = tuple(answer[-1].get("tool_calls", action))
+                action = _written(action)
             seen, taken = make_step(self.observation, action, answer, self.reset_info, **more)
             if advice is not None:
                 taken = replace(taken, info={**taken.info, ADVICE: advice})
@@ -247,6 +258,10 @@ class ActiveRollout:
         if isinstance(error, WorkerError):  # there is nowhere to play, which is no episode's own failure
             raise error
         self.stop_reason, self.error = "error", failure(error)
+
+
+def _written(calls: Sequence[ToolCall]) -> str:
+    return "\n".join(f"{call.name}({call.arguments})" for call in calls)
 
 
 def operations(steps: Sequence[Step]) -> SkillOps:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
-from skill_ttrl.agents.agent import Agent, RetrievalQuery
+from skill_ttrl.agents.agent import Agent, RetrievalQuery, results_of
 from skill_ttrl.agents.scripted import ScriptedAgent
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, EnvError
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, EnvError, ModelError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.hand_over import BatchingBackend, HandOver
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
@@ -323,17 +324,18 @@ class RolloutContext:
         if episode.stop_reason is not None:
             return None
         fits: bool | None = None
-        if self.agent.memory == "episode" and episode.steps:
-            ids = self._continued(episode)
-            request, length = Request(token_ids=ids), len(ids)
+        tools = self.agent.offered
+        ids = self._continued(episode) if episode.steps and (tools or self.agent.memory == "episode") else None
+        if ids is not None:
+            request, length = Request(token_ids=ids, tools=tools), len(ids)
         else:
             prompt = self.agent.prompt(episode.scene)
             messages, fits = prompt.messages, prompt.fits
             episode.left_out = {**prompt.left_out, **episode.skills_had_no_room}
             if messages not in known:
-                found = self.backend.encode(messages)
+                found = self._encode(messages)
                 length = self.backend.count(messages) if found is None else len(found)
-                known[messages] = Request(messages, token_ids=found), length
+                known[messages] = Request(messages, token_ids=found, tools=tools), length
             request, length = known[messages]
         length -= episode.skill_tokens
         limit = self.settings.max_prompt_tokens
@@ -349,17 +351,45 @@ class RolloutContext:
             )
         return replace(request, choice=choices, slot_words=slot_words)
 
-    def _continued(self, episode: ActiveRollout) -> tuple[int, ...]:
-        """The tokens of an episode so far, what is seen now, and the beginning of the next answer."""
+    def _encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
+        backend: Any = self.backend  # one of the user's own takes tools only if its agents have some
+        found: tuple[int, ...] | None = backend.encode(messages, *([self.agent.offered] if self.agent.offered else []))
+        return found
+
+    def _continued(self, episode: ActiveRollout) -> tuple[int, ...] | None:
+        """The tokens of an episode so far, what is seen now, and the beginning of the next answer.
+
+        None where the agent has tools and its conversation is not whole or the chat template does not only append: this turn's prompt is
+        then rendered anew, as a sequence of its own.
+        """
         last = episode.steps[-1]
         assert last.completion is not None
-        later = self.backend.encode_next(self.agent.next_message(episode.scene), last.completion)
-        assert later is not None  # `train.policy.build_policy`
-        return (*last.prompt_ids, *last.completion.token_ids, *later)
+        try:
+            if last.calls:
+                later = cast(Any, self.backend).encode_results(results_of(last), last.completion)
+            else:
+                later = self.backend.encode_next(self.agent.next_message(episode.scene), last.completion)
+        except (ConfigError, ModelError) as error:
+            if self.agent.memory == "episode":
+                raise
+            warnings.warn(f"Turns after the first are rendered anew. {error}", stacklevel=2)
+            return None
+        return None if later is None else (*last.prompt_ids, *last.completion.token_ids, *later)
 
     async def apply_completion(self, episode: ActiveRollout, generation: Generation, completion: Completion) -> None:
         """Parse the action of a completion and step the environment."""
         completion = checked(completion)
+        calls = completion.calls or ()
+        if self.agent.offered and completion.calls is None and completion.finish_reason != "error":
+            plain = replace(completion, text=completion.model_text, inserted_spans=())
+            text, calls = cast(Any, self.backend).tool_calls(plain, self.agent.offered)
+            completion = replace(plain, text=text) if calls else completion
+        if calls:
+            calls, read = self.agent.answer_calls(calls, episode.task, episode.notes)
+            episode.retrieved += read
+            completion = replace(completion, calls=None)
+            await episode.call_tools(generation.prompt_ids, completion, self.settings.max_turns, calls)
+            return
         projection = self.agent.read(completion.model_text, episode.scene, constrained=self.settings.constrain)
         await episode.act(generation.prompt_ids, completion, self.settings.max_turns, projection)
         if self.agent.skills is not None and self.agent.skills.episode_notes and episode.error is None:
