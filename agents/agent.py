@@ -26,6 +26,7 @@ from skill_ttrl.agents.action_parser import (
 from skill_ttrl.agents.observations import Form, FormActions, read_form
 from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder, estimate_tokens
 from skill_ttrl.config import AgentConfig, SkillsConfig
+from skill_ttrl.llm.chat import read_calls
 from skill_ttrl.prompts.templates import Templates, read_document, with_document
 from skill_ttrl.sanitize import escape, replace_surrogates
 from skill_ttrl.skills.ops import last_open_query
@@ -460,7 +461,7 @@ class Agent:
         turns = list(self.formatter.messages(steps[0].observation, skills, bank_empty=bank_empty))
         for step, seen in zip(steps, [*(later.observation for later in steps[1:]), observation], strict=True):
             said = step.action if step.completion is None else step.completion.text
-            turns.append(Message("assistant", said, step.calls))
+            turns.append(Message("assistant", read_calls(said)[0] if step.calls else said, step.calls))
             turns += results_of(step) or [Message("user", seen)]
         return tuple(turns)
 

@@ -117,7 +117,7 @@ def ask(
     sampling = Sampling.of(config.rollout, temperature)
     if max_new_tokens:
         sampling = replace(sampling, max_new_tokens=max_new_tokens)
-    settings = RolloutSettings(sampling, config.seed)
+    settings = RolloutSettings(sampling, config.seed, max_turns=config.agent.max_turns)
     with (
         track_usage(None, config.endpoints) as ledger,
         ledger.phase("ask"),
@@ -125,15 +125,16 @@ def ask(
         load_policy(trained, use_bank) as parts,
         closing(EnvPool(lambda: with_tools(make_env(config.env.id, **config.env.kwargs), config.agent))) as envs,
     ):
-        asked = rollout([task], samples, envs=envs, agent=parts.agent, backend=parts.backend, settings=settings)
+        agent = replace(parts.agent, tools=envs.schemas)
+        asked = rollout([task], samples, envs=envs, agent=agent, backend=parts.backend, settings=settings)
         (group,) = wait_for(asked)
         refuse_failure([group])
         unformatted = template_warning(parts.backend, parts.agent.formatter.messages("?"))
-    completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
+    completions = [each.steps[-1].completion for each in group.trajectories if each.steps]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
     return Reply(
         question,
-        tuple(completion.text for completion in completions),
+        tuple(completion.text for completion in completions if completion is not None),
         tuple(group.answers),
         majority_vote(group.answers),
         retrieved,
@@ -283,7 +284,8 @@ def play(
             max_prompt_tokens=config.data.max_prompt_tokens,
             constrain=config.agent.structured_actions,
         )
-        envs, agent = EnvPool(lambda: with_tools(watched, config.agent)), parts.agent
+        envs = EnvPool(lambda: with_tools(watched, config.agent))
+        agent = replace(parts.agent, tools=envs.schemas)
         (group,) = wait_for(rollout([task], 1, envs=envs, agent=agent, backend=parts.backend, settings=settings))
     return group.trajectories[0]
 

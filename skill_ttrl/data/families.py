@@ -20,7 +20,7 @@ import numpy as np
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.ops import RETRIEVE_END
-from skill_ttrl.types import Skill, Task, derive_seed
+from skill_ttrl.types import Skill, Task, ToolCall, derive_seed
 
 Slip = Callable[[int], int]
 """Applied to every value of a worked solution, in order: the identity, or now and then a wrong value."""
@@ -53,8 +53,8 @@ class Demonstration(NamedTuple):
     """For each question to the skill bank in the response, in order, the texts of the skills that answer it."""
     given: tuple[tuple[int, int], ...] = ()
     """Spans [start, end) of the response that the model finds written and does not learn, in order."""
-    before: tuple[tuple[str, str], ...] = ()
-    """(what was said to the model, its response) of earlier turns of the same conversation, oldest first."""
+    before: tuple[tuple[str, str] | tuple[str, str, tuple[ToolCall, ...]], ...] = ()
+    """(what was said to the model, its response, the calls of tools in it if any) of earlier turns of the same conversation, oldest first."""
 
     def parts(self) -> Iterator[Written | Told]:
         """The response as it comes about, piece by piece."""

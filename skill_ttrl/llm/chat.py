@@ -59,6 +59,7 @@ def encode_chats(
         found = tokenizer(texts, split_special_tokens=True)["input_ids"] if texts else []
         # Some tokenizers end every text with eos: the answer would begin after the end.
         return [tuple(ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids) for ids in found]
+    conversations = [list(map(_spelling_out, each)) for each in conversations] if tools else conversations
     rest, own = control_tokens(tokenizer), control_tokens(tokenizer, thoughts=False)
     fields = _thought_fields(str(tokenizer.chat_template))
     turns = [
@@ -98,6 +99,15 @@ def as_texts(messages: Sequence[Message], tools: Sequence[str]) -> list[Message]
     return found
 
 
+def _spelling_out(message: Message) -> Message:
+    """The message with calls that are no JSON as a part of its text: no field of a template takes them."""
+    odd = [call for call in message.calls if call.error == "not_json"]
+    if not odd:
+        return message
+    text = message.content + "".join(map(call_text, odd))
+    return replace(message, content=text, calls=tuple(call for call in message.calls if call not in odd))
+
+
 def call_text(call: ToolCall) -> str:
     """A call as Hermes and Qwen write it; what is no JSON as it was written."""
     if call.error == "not_json":
@@ -133,9 +143,7 @@ def _calls_of(message: Message, control: re.Pattern[str]) -> dict[str, Any]:
             "id": call.id or NO_ID,
             "function": {
                 "name": mark_control(call.name, control),
-                "arguments": {"call": mark_control(call.arguments, control)}
-                if call.error == "not_json"
-                else json.loads(mark_control(call.arguments, control)),
+                "arguments": json.loads(mark_control(call.arguments, control)),
             },
         }
         for call in message.calls
@@ -250,12 +258,13 @@ def encode_results(tokenizer: Any, results: Sequence[Message]) -> tuple[int, ...
     if not _knows_tools(tokenizer):
         return encode_next(tokenizer, *as_texts(results, ()))
     control, found = _growing(tokenizer, with_calls=True).control, ""
-    calls = _calls_of(Message("assistant", "", tuple(each.call for each in results if each.call is not None)), control)
+    calls = tuple(each.call for each in results if each.call is not None)
+    asked = _calls_of(_spelling_out(Message("assistant", "", calls)), control)
     told = [
         {"role": "tool", "content": mark_control(each.content, control)} | _calls_of(each, control) for each in results
     ]
     for said in (_THOUGHT, _SAID):
-        answered = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": said} | calls]
+        answered = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": said} | asked]
         base, longer = render(tokenizer, answered), render(tokenizer, [*answered, *told], add_generation_prompt=True)
         ends = [each.end() for each in control.finditer(base)]
         if not longer.startswith(base) or not ends or base[ends[-1] :].strip():

@@ -25,7 +25,9 @@ from skill_ttrl.agents.action_parser import ParsedAction
 from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.agents.scripted import ScriptedAgent, any_action
 from skill_ttrl.envs.text_env import close_env
+from skill_ttrl.envs.tools import ToolEnv
 from skill_ttrl.errors import ConfigError, EnvError, WorkerError
+from skill_ttrl.llm.chat import call_text
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.mergers import titles
@@ -161,7 +163,10 @@ class ActiveRollout:
             action = choose()
             if self.scripted is not None:
                 self.scripted.follow(action if isinstance(action, str) else _written(action))
-            return advice, action, self.env.step(cast(str, action))
+            if isinstance(action, str):
+                return advice, action, self.env.step(action)
+            env = self.env if isinstance(self.env, ToolEnv) else ToolEnv(self.env)  # whose only tools are the bank's
+            return advice, action, env.step(action)
 
         try:
             advice, action, answer = await self._called(act)
@@ -261,7 +266,7 @@ class ActiveRollout:
 
 
 def _written(calls: Sequence[ToolCall]) -> str:
-    return "\n".join(f"{call.name}({call.arguments})" for call in calls)
+    return "".join(map(call_text, calls))
 
 
 def operations(steps: Sequence[Step]) -> SkillOps:
@@ -512,6 +517,11 @@ class EnvPool:
         """`count` environments to look at, ready to be reset."""
         with self._lock:
             return self._first_free(count)
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        """Schemas of the tools that the environments have (`ToolEnv.schemas`)."""
+        return getattr(self.acquire(1)[0], "schemas", ())
 
     @contextmanager
     def lend(self, count: int) -> Iterator[list[TextEnvironment]]:

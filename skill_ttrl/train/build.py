@@ -113,6 +113,7 @@ def build(
         stopping=stopping,
         load=lambda: driver.run(ReplicaLoader(config, weights)),  # the replicas of all ranks get the policy
         over_ranks=over_ranks if driver.ranks.several else None,
+        tools=envs.schemas,
     )
     assert parts.context.loaded is not None  # a sampler that lives elsewhere has not looked at it yet
     if refused := driver.replica.policy.packing_refused:
@@ -163,7 +164,7 @@ def build_for_eval(
     """
     every = [task for tasks in problems.values() for task in tasks]
     envs = make_envs(config.env, config.agent, every)
-    parts = build_policy(config, weights=weights, notice=progress.notice)
+    parts = build_policy(config, weights=weights, notice=progress.notice, tools=envs.schemas)
     if unformatted := template_warning(parts.backend, parts.agent.formatter.messages("?")):
         progress.notice(unformatted, warning=True)
     with ExitStack() as stack:

@@ -387,7 +387,7 @@ def _encode_chats(
     """Prompts and what is answered to them."""
     tokenizer = parts.policy.tokenizer
     answers = encode_answers(tokenizer, [answer for _, answer in chats], answer_end(tokenizer))
-    prompts = encode_chats(tokenizer, [messages for messages, _ in chats])
+    prompts = encode_chats(tokenizer, [messages for messages, _ in chats], parts.worker.agent.offered)
     encoded = [
         EncodedDemonstration(prompt, answers[answer]) for prompt, (_, answer) in zip(prompts, chats, strict=True)
     ]
@@ -431,12 +431,15 @@ def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demons
     scenes = [
         AgentInput(
             shown.prompt,
-            tuple(Step(prompt, response, 0.0, False, False) for prompt, response in shown.before),
+            tuple(
+                Step(prompt, response, 0.0, False, False, calls=calls[0] if calls else ())
+                for prompt, response, *calls in shown.before
+            ),
             skills=tuple(map(_skill, shown.skills)),
         )
         for shown in demonstrations
     ]
-    prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes])
+    prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes], agent.offered)
     encoded, end = [], answer_end(tokenizer)
     for prompt, row in zip(prompts, pieces, strict=True):
         ids: list[int] = []

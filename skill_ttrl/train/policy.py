@@ -57,8 +57,9 @@ def build_policy(
     stopping: Callable[[], bool] = lambda: False,
     load: Callable[[], LoadedModel] | None = None,
     over_ranks: OnLearner | None = None,
+    tools: tuple[str, ...] = (),
 ) -> PolicyBundle:
-    """Sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`.
+    """Sampler and agent of a config; `weights` is a checkpoint to use in place of `model.path`, `tools` are the environment's (`EnvPool.schemas`).
 
     With `trains` the weights will change: the sampler must be able to follow them. `load` loads the policy in another way than
     `PolicyLoader`, and `over_ranks` reaches a model that spans several ranks (see `BackendContext`).
@@ -90,13 +91,13 @@ def build_policy(
                     "agent.context_mode=episode needs a backend with encode_next (skill_ttrl.llm.backend.Backend); "
                     f"rollout.backend={config.rollout.backend} has none. Add it, or set agent.context_mode=conversation."
                 )
-        return PolicyBundle(context, backend, make_agent(config, backend))
+        return PolicyBundle(context, backend, make_agent(config, backend, tools))
     except BaseException:
         backend.close()
         raise
 
 
-def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
+def make_agent(config: SkillTTRLConfig, backend: Backend, tools: tuple[str, ...] = ()) -> Agent:
     """The agent that a config asks for; its prompts have skills where the config has a skills section."""
     numbered = config.agent.actions == "numbered"
     project = projection(config.agent.action_parser, numbered=numbered)
@@ -121,7 +122,9 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
     if skills is not None:
         formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_max_tokens, count=backend.count_text)
     form = find_observations(config.agent.observations)
-    made = Agent(formatter, agent.context_mode, window, skills, project=project, listing=listing, form=form)
+    made = Agent(
+        formatter, agent.context_mode, window, skills, project=project, listing=listing, form=form, tools=tools
+    )
     check_document(made, backend, config.data.max_prompt_tokens)
     return made
 

@@ -173,9 +173,10 @@ class RolloutSetup:
                 Path(folder, name).write_bytes(content)
             where, empty = Path(folder), self.config.model.lora is None
             loader = PolicyLoader(self.config, where)
-            made = build_policy(self.config, weights=where, load=lambda: loader.load(empty=empty))
+            envs = self._envs()
+            made = build_policy(self.config, weights=where, load=lambda: loader.load(empty=empty), tools=envs.schemas)
             _ = made.context.loaded  # while the folder is there
-        return RolloutWorker(self.config, made.backend, made.agent, self._envs())
+        return RolloutWorker(self.config, made.backend, made.agent, envs)
 
     def _envs(self) -> EnvPool:
         return make_envs(self.config.env, self.config.agent, self.tasks)
