@@ -248,18 +248,34 @@ def envs(context: typer.Context, as_json: AsJson = False) -> None:
                 f"--json comes after the command: skillttrl envs {context.invoked_subcommand} ... --json."
             )
         return
+    _list(as_json)
+
+
+def _list(as_json: bool) -> None:
     from skill_ttrl.envs import list_envs
 
     found = list_envs()
     if as_json:
         print_json(found)
         return
-    rows = [(info.short_name, info.id, info.description) for info in found]
+    rows = [
+        (info.short_name, info.id, f"{info.description}{f' ({info.install})' if info.install else ''}")
+        for info in found
+    ]
     Console().print(text_table("Environments", ("short name", "id", "description"), rows))
     Console().print(
         f"Name one by {ENV_RULE}. Play in it: skillttrl envs play math. Write one of your own: skillttrl init my_env",
         markup=False,
     )
+
+
+@envs_app.command("list")
+def list_command(as_json: AsJson = False) -> None:
+    """List the environments that `--env` and `env.id` can name, and how to install what one lacks.
+
+    Example: `skillttrl envs list --json`
+    """
+    _list(as_json)
 
 
 envs_app.command()(play)

@@ -10,7 +10,10 @@ import typer
 
 from skill_ttrl.errors import ConfigError, RunFolderError
 
-ENV_RULE = "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), or `module:EnvId-v0` of your own"
+ENV_RULE = (
+    "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), `module:EnvId-v0` of your own, or `reasoning_gym:NAME`, `verifiers:NAME`, "
+    "`openenv:URL`"
+)
 POLICIES = (
     "a run, a checkpoint, a model folder, a hub model (OWNER/NAME), `openai:MODEL` (`endpoints`) or `command:PROGRAM`"
 )

@@ -1,6 +1,6 @@
 """Gymnasium environments of text, and the one rule by which an environment is named.
 
-`--env` and `env.id` take, in this order: a short name (`math`), `module:EnvId-v0` (the module is imported, from the working
+`--env` and `env.id` take, in this order: a short name (`math`), a name of another library (`lookup.FAMILIES`), `module:EnvId-v0` (the module is imported, from the working
 directory too, and registers the id), or a Gymnasium id that is registered already (`SkillTTRL/Math-v0`). Importing this
 package registers the ones that come along; their modules are imported when one is made.
 """
@@ -41,3 +41,4 @@ gymnasium.register("SkillTTRL/QA-v0", entry_point="skill_ttrl.envs.qa.env:QAEnv"
 gymnasium.register("SkillTTRL/ALFWorld-v0", entry_point="skill_ttrl.envs.alfworld.env:ALFWorldEnv")
 gymnasium.register("SkillTTRL/WebShop-v0", entry_point="skill_ttrl.envs.webshop.env:WebShopEnv")
 gymnasium.register("SkillTTRL/Remote-v0", entry_point="skill_ttrl.envs.remote.env:RemoteEnv")
+gymnasium.register("SkillTTRL/ReasoningGym-v0", entry_point="skill_ttrl.envs.reasoning_gym:ReasoningGymEnv")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -21,6 +22,7 @@ from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, SplitError, did_you_mean
 from skill_ttrl.registry import import_user_module
 from skill_ttrl.signals import FAILURES
+from skill_ttrl.trust import check_import
 from skill_ttrl.types import Task
 
 SHORT_NAMES: dict[str, str] = {
@@ -29,6 +31,29 @@ SHORT_NAMES: dict[str, str] = {
     "alfworld": "SkillTTRL/ALFWorld-v0",
     "webshop": "SkillTTRL/WebShop-v0",
     "remote": "SkillTTRL/Remote-v0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Environments of another library: `PREFIX:NAME` is the environment `env_id` with NAME as its argument `argument`."""
+
+    form: str
+    """How one is named, for people."""
+    env_id: str
+    argument: str
+    package: str
+    """What is imported."""
+    extra: str
+    """Installs it."""
+    needs_trust: bool = True
+    """It imports what NAME says, or connects to it."""
+
+
+FAMILIES = {
+    "reasoning_gym": Family(
+        "reasoning_gym:NAME[,NAME]", "SkillTTRL/ReasoningGym-v0", "names", "reasoning_gym", "reasoning-gym", False
+    ),
 }
 REMOTE_URL = "url"
 """Argument with which any environment runs on a server, unless it has such an argument of its own; see `remote.env`."""
@@ -47,24 +72,32 @@ class EnvInfo:
     description: str
     """First line of the class's docstring."""
     module: str
+    install: str = ""
+    """How to install what it lacks; empty where nothing is missing."""
 
 
 def resolve_env(name: str) -> str:
-    """The id that `gymnasium.make` takes, from a short name, `module:EnvId-v0` or a registered id.
+    """The id that `gymnasium.make` takes, from a short name, `module:EnvId-v0` or a registered id; a name of a `Family` as it is.
 
     The module of `module:EnvId-v0` is imported, from the working directory too. The id keeps the module, so that it can be
     made in another process.
 
     Raises:
         EnvError: nothing has this name, there is no such module, or importing it registers no such id.
+        TrustError: it is of a family that imports or connects, named in a file of others that nobody has trusted.
     """
     if name in SHORT_NAMES:
         return SHORT_NAMES[name]
+    family = _family(name)
+    if family is not None:
+        if family.needs_trust:
+            check_import(name.partition(":")[0])
+        return name
     if ":" in name:
         return _resolve_in_module(name)
     if name in gymnasium.registry:
         return name
-    known = [*SHORT_NAMES, *(spec.id for spec in _text_specs())]
+    known = [*SHORT_NAMES, *(f"{prefix}:NAME" for prefix in FAMILIES), *(spec.id for spec in _text_specs())]
     raise EnvError(
         f"Unknown environment {name!r}.{did_you_mean(name, known)} Your own is written module:EnvId-v0; the module is also "
         "looked for in the working directory. List all with: skillttrl envs."
@@ -180,9 +213,18 @@ def env_question_option(name: str) -> str | None:
 
 def list_envs() -> list[EnvInfo]:
     """Every registered environment that does not belong to Gymnasium itself, by id."""
-    short = {env_id: name for name, env_id in SHORT_NAMES.items()}
+    short = {env_id: name for name, env_id in SHORT_NAMES.items()} | {
+        each.env_id: each.form for each in FAMILIES.values()
+    }
+    missing = {each.env_id: each.extra for each in FAMILIES.values() if find_spec(each.package) is None}
     return [
-        EnvInfo(spec.id, short.get(spec.id, ""), _description(spec), _module(spec))
+        EnvInfo(
+            spec.id,
+            short.get(spec.id, ""),
+            _description(spec),
+            _module(spec),
+            f"pip install 'skill-ttrl[{missing[spec.id]}]'" if spec.id in missing else "",
+        )
         for spec in sorted(_text_specs(), key=lambda spec: spec.id)
     ]
 
@@ -235,12 +277,24 @@ def _placed(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]
     """Return the id and the arguments that an environment is made with: those of the remote one where `kwargs` has a `url`."""
     remote = SHORT_NAMES["remote"]
     own = env_id == remote or REMOTE_URL not in kwargs or REMOTE_URL in inspect.signature(_creator(env_id)).parameters
-    return (env_id, dict(kwargs)) if own else (remote, {"env": env_id, **kwargs})
+    if not own:
+        return remote, {"env": env_id, **kwargs}
+    family = _family(env_id)
+    if family is None:
+        return env_id, dict(kwargs)
+    return family.env_id, {**kwargs, family.argument: env_id.partition(":")[2]}
+
+
+def _family(name: str) -> Family | None:
+    """The family of `PREFIX:NAME`; None for any other name."""
+    prefix, _, rest = name.partition(":")
+    return FAMILIES.get(prefix) if rest else None
 
 
 def _creator(name: str) -> Callable[..., Any]:
     """Return the callable that creates an environment, usually its class."""
-    entry = gymnasium.registry[resolve_env(name).rpartition(":")[2]].entry_point
+    family = _family(name)
+    entry = gymnasium.registry[family.env_id if family else resolve_env(name).rpartition(":")[2]].entry_point
     try:
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
     except (ImportError, AttributeError) as error:
@@ -269,8 +323,8 @@ def _description(spec: EnvSpec) -> str:
 
 
 DEFAULT_SEED_TASKS = 256
-_SEEDS_PER_SPLIT = 1_000_000
-_SPLIT_BLOCKS = {"train": 0, "validation": 1, "test": 2}
+SEEDS_PER_SPLIT = 1_000_000
+SPLIT_BLOCKS = {"train": 0, "validation": 1, "test": 2}
 
 
 def env_tasks(
@@ -379,8 +433,8 @@ def find_task(
 
 
 def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
-    if count > _SEEDS_PER_SPLIT:
-        raise EnvError(f"A split has at most {_SEEDS_PER_SPLIT:,} seeds as tasks, but {count:,} were requested.")
-    block = _SPLIT_BLOCKS.get(split, len(_SPLIT_BLOCKS) + zlib.crc32(split.encode()) % 1000)
-    start = block * _SEEDS_PER_SPLIT
+    if count > SEEDS_PER_SPLIT:
+        raise EnvError(f"A split has at most {SEEDS_PER_SPLIT:,} seeds as tasks, but {count:,} were requested.")
+    block = SPLIT_BLOCKS.get(split, len(SPLIT_BLOCKS) + zlib.crc32(split.encode()) % 1000)
+    start = block * SEEDS_PER_SPLIT
     return [Task(id=f"seed-{seed}", env_id=env_id, seed=seed, split=split) for seed in range(start, start + count)]

