@@ -201,7 +201,7 @@ def test_adapters_are_saved_alone_and_merge_to_the_same_model(
 
 def test_envs_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "SkillTTRL/Math-v0" in [row["id"] for row in skillttrl("envs", "--json").json]
+    assert "SkillTTRL/Math-v0" in [row["id"] for row in skillttrl("envs", "list", "--json").json]
     assert "skillttrl init my_env" in skillttrl("envs").out
     names = [row["name"] for row in skillttrl("configs", "--json").json]
     assert "quickstart" in names and "quickstart" in skillttrl("configs").out
