@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from types import ModuleType
 from typing import Any, ClassVar
 
 import gymnasium
@@ -169,7 +168,7 @@ def _dataset(name: str, seed: int, size: int, settings: str) -> Any:
     return dataset
 
 
-def _library() -> ModuleType:
+def _library() -> Any:
     try:
         import reasoning_gym
         import reasoning_gym.utils

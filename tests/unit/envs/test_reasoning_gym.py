@@ -58,7 +58,7 @@ def test_an_answer_is_never_run(name: str, tmp_path: Path) -> None:
     env, made = make_env(f"reasoning_gym:{name}", size=2), tmp_path / "made"
     for answer in (f"__import__('pathlib').Path({str(made)!r}).touch()", "9**9**9**9", "exec(1)", "(" * 30_000):
         env.reset(options={"dataset": name, "split": "train", "index": 0})
-        assert env.step(f"<answer>{answer}</answer>")[1] <= 0.01 and not made.exists()
+        assert float(env.step(f"<answer>{answer}</answer>")[1]) <= 0.01 and not made.exists()
 
 
 def test_a_missing_package_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
