@@ -86,6 +86,16 @@ def naming(what: str, where: str = "") -> Iterator[None]:
         ) from error
 
 
+def require_methods(made: object, name: str, *methods: str) -> None:
+    """Check that what `name` gave has these methods.
+
+    Raises:
+        ConfigError: it lacks one.
+    """
+    if missing := [each for each in methods if not callable(getattr(made, each, None))]:
+        raise ConfigError(f"{name!r} returned an object of type {type(made).__name__} without {' and '.join(missing)}.")
+
+
 def _named(item: Any, what: str) -> Any:
     """The same function under `naming`; anything else as it is."""
     if not inspect.isfunction(item) or inspect.iscoroutinefunction(item):

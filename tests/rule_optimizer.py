@@ -78,26 +78,23 @@ class ScriptedOptimizer:
                 self.before(number)
             self.calls.append((stage, system, user))
         draws = uniforms("optimizer", self.seed, system, user, number if self.wavering else "")
-        text = self._answer(system, user, stage, draws)
+        text = self._answer(user, stage, draws)
         reply = Reply(text=text, prompt_tokens=(len(system) + len(user)) // 4, completion_tokens=len(text) // 4)
         with self._lock:
             self.tokens += reply.prompt_tokens + reply.completion_tokens
         return reply
 
-    def _answer(self, system: str, user: str, stage: str, draws: Draws) -> str:
+    def _answer(self, user: str, stage: str, draws: Draws) -> str:
         garbled = next(draws)
         if garbled < PROSE:
             return "I would look at the failures again before I change anything."
         if "new instruction" in user:  # gepa's request: a document in a fence, not JSON
             document = self._rewritten(user.split("```")[1], user, draws)
             return f"Here it is.\n```\n{document}\n```"
-        answer = json.dumps(self._object(system, user, stage, draws), indent=1)
+        answer = json.dumps(self._object(user, stage, draws), indent=1)
         return answer[: len(answer) // 2] if garbled < PROSE + BROKEN else answer
 
-    def _object(self, system: str, user: str, stage: str, draws: Draws) -> dict[str, Any]:
-        head, *several = re.split(r"^### Minibatch .*$", user, flags=re.MULTILINE)
-        if several:  # each by itself
-            return {"patches": [self._object(system, head + each, stage, draws) for each in several]}
+    def _object(self, user: str, stage: str, draws: Draws) -> dict[str, Any]:
         if stage.startswith("merge"):
             return {"reasoning": "merged", "edits": _merge(user, draws)}
         if stage.startswith("rank"):

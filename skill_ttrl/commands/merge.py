@@ -7,7 +7,7 @@ an update that does not fit, or a language model that gives no usable answer, le
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,19 +42,8 @@ T = TypeVar("T")
 TRAJECTORIES = "trajectories.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Groups of one step, and which of their rollouts won."""
-
-    step: int | None
-    rows: list[tuple[Group, Sequence[bool], str]]
-    """Each group with its winners and its `group_digest`."""
-
-    @classmethod
-    def of(cls, step: int | None, groups: Sequence[Group], winners: Iterable[Sequence[bool]]) -> Samples:
-        """The groups of a step."""
-        pairs = zip(groups, winners, strict=True)
-        return cls(step, [(group, wins, group_digest(group, step)) for group, wins in pairs])
+Rows = list[tuple[Group, Sequence[bool], str]]
+"""Groups of one step, each with which of its rollouts won and its `group_digest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,7 @@ class _Place:
     step: int | None = None
 
 
-def read_samples(path: Path, notes: list[str]) -> list[Samples]:
+def read_samples(path: Path, notes: list[str]) -> list[tuple[int | None, Rows]]:
     """The samples of a run, of one of its files, or of records; see `merge.run`.
 
     Args:
@@ -86,11 +75,11 @@ def read_samples(path: Path, notes: list[str]) -> list[Samples]:
     return _from_trajectories(path, notes) if first_keys(path) >= {"task", "steps"} else _from_records(path)
 
 
-def _from_records(path: Path) -> list[Samples]:
+def _from_records(path: Path) -> list[tuple[int | None, Rows]]:
     records = read_records(path)
     names = record_ids(records)
     types = [str(row.get("task_type") or "") for row in records.rows]
-    groups = []
+    found: Rows = []
     rows = zip(
         column(records, "problem"), column(records, "responses", list), names, types, records.places, strict=True
     )
@@ -98,16 +87,18 @@ def _from_records(path: Path) -> list[Samples]:
         if not responses or not all(isinstance(text, str) for text in responses):
             raise DataError(f"{place}: 'responses' must be a list of at least one text.")
         task = Task(id=name, env_id="", task_type=task_type)
-        groups.append(Group(task, tuple(_answered(task, problem, text) for text in responses)))
-    return [Samples.of(None, groups, [majority_vote(group.answers).matches for group in groups])]
+        group = Group(task, tuple(answered(task, problem, text) for text in responses))
+        found.append((group, majority_vote(group.answers).matches, group_digest(group, None)))
+    return [(None, found)]
 
 
-def _answered(task: Task, problem: str, text: str) -> Trajectory:
+def answered(task: Task, problem: str, text: str) -> Trajectory:
+    """A text as the rollout of a problem, with its answer and its operations; queries get no answer."""
     found = OutputParser().parse(text)
     return Trajectory(task, (Step(problem, text, 0.0, True, False),), found.answer, "terminated", ops=found.skill_ops)
 
 
-def _from_trajectories(path: Path, notes: list[str]) -> list[Samples]:
+def _from_trajectories(path: Path, notes: list[str]) -> list[tuple[int | None, Rows]]:
     rollouts: dict[tuple[str, int | None], dict[str, list[Trajectory]]] = defaultdict(lambda: defaultdict(list))
     for where, line in whole_lines(path, notes):
         place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
@@ -118,10 +109,10 @@ def _from_trajectories(path: Path, notes: list[str]) -> list[Samples]:
         rollouts[place.phase, place.step][trajectory.task.id].append(replace(trajectory, steps=steps))
     if not rollouts:
         raise DataError(f"{path} holds no samples.")
-    found = []
+    found: list[tuple[int | None, Rows]] = []
     for (_, step), tasks in rollouts.items():
         groups = [Group(rows[0].task, tuple(rows)) for rows in tasks.values()]
-        found.append(Samples.of(step, groups, map(_winners, groups)))
+        found.append((step, [(group, _winners(group), group_digest(group, step)) for group in groups]))
     return found
 
 
@@ -205,19 +196,19 @@ def run(
     ):
         before, known = opened.snapshot(), merged_samples(opened.history())
         notes += _merged_before(samples, known, bank)
-        samples = [replace(part, rows=[row for row in part.rows if row[2] not in known]) for part in samples]
+        samples = [(step, [row for row in rows if row[2] not in known]) for step, rows in samples]
         with ledger.phase("merge"):
             # Step by step, into a copy in memory.
             copy, report = SkillBank.from_snapshot(before, max_skills=opened.settings.max_skills), MergeReport()
-            for part in samples:
-                groups, winners = [row[0] for row in part.rows], [row[1] for row in part.rows]
-                changes, counts = merge(groups, winners, copy.snapshot(), round=part.step)
+            for step, rows in samples:
+                groups, winners = [row[0] for row in rows], [row[1] for row in rows]
+                changes, counts = merge(groups, winners, copy.snapshot(), round=step)
                 report += counts
                 if changes:
                     why = UpdateMetadata(
-                        reason="merge", evidence=dict.fromkeys(group.task.id for group in groups), round=part.step
+                        reason="merge", evidence=dict.fromkeys(group.task.id for group in groups), round=step
                     )
-                    copy.apply(changes, samples=[row[2] for row in part.rows], **why)
+                    copy.apply(changes, samples=[row[2] for row in rows], **why)
             updates, after = copy.history(), copy.snapshot()
         tested = gate(before, after) if gate is not None and content_changes(before, after) else None
         if tested is not None and not tested.decision.accept:
@@ -229,13 +220,13 @@ def run(
     trouble = report.trouble()
     notes += [trouble] if trouble else []
     notes += [] if tested is None else [verdict(tested)]
-    if tested is None and not updates and any(part.rows for part in samples):
+    if tested is None and not updates and any(rows for _, rows in samples):
         notes.append("Nothing to merge: no winner changed or used a skill of the bank.")
     return MergeResult(
         source=str(source),
         bank=str(bank),
         dry_run=dry_run,
-        groups=sum(len(part.rows) for part in samples),
+        groups=sum(len(rows) for _, rows in samples),
         skills_before=len(before),
         skills_after=len(after),
         version=after.version,
@@ -247,17 +238,17 @@ def run(
     )
 
 
-def _refuse_foreign(samples: Sequence[Samples], source: Path, splits: set[str]) -> None:
+def _refuse_foreign(samples: Sequence[tuple[int | None, Rows]], source: Path, splits: set[str]) -> None:
     """Raise `DataError` where there are rollouts of splits that neither the config nor the run trains on."""
     if source.is_dir():  # the run's own config states what the run trains on
         splits = splits | load_config(source / "config.yaml").training_splits
-    rollouts = (each for part in samples for group, *_ in part.rows for each in group.trajectories)
+    rollouts = (each for _, rows in samples for group, *_ in rows for each in group.trajectories)
     refuse_leak(foreign_splits(rollouts, splits, str(source)))
 
 
-def _merged_before(samples: Sequence[Samples], known: Mapping[str, int], bank: str | Path) -> list[str]:
+def _merged_before(samples: Sequence[tuple[int | None, Rows]], known: Mapping[str, int], bank: str | Path) -> list[str]:
     """A sentence on the groups that are in the bank already; none where all are new."""
-    digests = [row[2] for part in samples for row in part.rows]
+    digests = [row[2] for _, rows in samples for row in rows]
     versions = sorted({known[digest] for digest in digests if digest in known})
     if not versions:
         return []

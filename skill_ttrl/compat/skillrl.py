@@ -442,12 +442,12 @@ class EnvRollouts:
         errors: dict[int, Exception] = {}
 
         def roll_out(place: int) -> None:
-            try:
-                results[place] = self._one(document, str(items[place]["id"]))
-            except Failed as failed:
-                errors[place] = failed.error
+            found = self._one(document, str(items[place]["id"]))
+            if isinstance(found, Exception):
+                errors[place] = found
             else:
-                on_result(place, results[place])
+                results[place] = found
+                on_result(place, found)
 
         in_threads([partial(roll_out, place) for place in range(len(items))], self.workers)
         if errors and not results:
@@ -462,22 +462,18 @@ class EnvRollouts:
             on_result(place, results[place])
         return [results[place] for place in range(len(items))]
 
-    def _one(self, document: str, name: str) -> RolloutResult:
-        """The result of one rollout, as it will be read from the disk.
+    def _one(self, document: str, name: str) -> RolloutResult | Exception:
+        """The result of one rollout, as it will be read from the disk, or the error that the user's code raised: a failed rollout is data.
 
         Raises:
-            Failed: the user's code raised an error.
             EnvError: it is no result, or JSON cannot hold it.
         """
         try:
             found: Any = self.env.rollout_one(item=self._items[name], skill=document, target_client=self.target_client)
         except Exception as error:
-            ends = (
-                error.kind not in ONE_REQUEST if isinstance(error, EndpointError) else isinstance(error, SkillTTRLError)
-            )
-            if ends:
+            if isinstance(error, SkillTTRLError) and getattr(error, "kind", None) not in ONE_REQUEST:
                 raise
-            raise Failed(error) from error
+            return error
         where = f"{type(self.env).__name__}.rollout_one returned for the item {name!r}"
         row = found if isinstance(found, Mapping) else getattr(found, "to_dict", lambda: None)()
         if not isinstance(row, Mapping):
@@ -491,14 +487,6 @@ class EnvRollouts:
                 f"{where} hard = {row.get('hard')!r}, soft = {result.soft!r}. hard is 0 or 1, soft from 0 to 1."
             )
         return result
-
-
-class Failed(Exception):
-    """A rollout raised an error of its own: a failed rollout is data."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 def ask_client(client: BaseLLMClient, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from skill_ttrl.commands.merge import answered
 from skill_ttrl.commands.train import run
 from skill_ttrl.config import ModelConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.tasks import MATH_ENV_ID
@@ -21,12 +22,12 @@ from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.merge import merge_groups
 from skill_ttrl.skills.mergers import HeuristicMerger, Merged, Merger, make_merger
-from skill_ttrl.skills.ops import OutputParser, ParsedOutput
+from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.train.open_run import Resume, starting_skills
 from skill_ttrl.train.run_bank import models_of
-from skill_ttrl.types import Group, Message, Step, Task, Trajectory, derive_seed
+from skill_ttrl.types import Group, Message, Task, derive_seed
 from skill_ttrl.voting import ballot_of, batch_vote, label_metrics
 
 Records = Sequence[Mapping[str, Any]]
@@ -175,12 +176,7 @@ class OfflineMerger:
 def offline_group(problem: str, responses: Sequence[str]) -> Group:
     """Wrap external responses as the rollouts of one task. Parses their skill-bank operations, but does not answer queries."""
     task = Task(problem, MATH_ENV_ID, {"question": problem})
-    rollouts = []
-    for text in responses:
-        parsed = OutputParser().parse(text)
-        step = Step(problem, text, 0.0, terminated=True, truncated=False)
-        rollouts.append(Trajectory(task, (step,), parsed.answer, "terminated", ops=parsed.skill_ops))
-    return Group(task, tuple(rollouts))
+    return Group(task, tuple(answered(task, problem, text) for text in responses))
 
 
 class RolloutEngine:

@@ -135,6 +135,10 @@ class DistillConfig(Section):
     """Most skills of one type of task (SkillRL: 4-6)."""
     max_mistakes: int = Field(default=12, ge=0)
     """Most mistakes to avoid (SkillRL: 8-12)."""
+    successes: int = Field(default=5, ge=0)
+    """Won episodes of each type to show the teacher (SkillRL: 5; WebShop: 8)."""
+    failures: int = Field(default=5, ge=0)
+    """Lost episodes of each type to show the teacher."""
 
 
 class DemonstrationsConfig(Section):

@@ -19,7 +19,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.registry import import_attribute, naming
+from skill_ttrl.registry import import_attribute, naming, require_methods
 from skill_ttrl.types import derive_seed
 
 
@@ -138,8 +138,7 @@ def make_induction(calls: Calls, config: OptimizeConfig, templates: Templates) -
     found = import_attribute(path, "grammar")
     with naming(f"The grammar {path!r}", "when it was made"):
         grammar = found() if isinstance(found, type) else found
-    if missing := [name for name in ("subject", "lines", "predict") if not callable(getattr(grammar, name, None))]:
-        raise ConfigError(f"The grammar {path} has no method {', '.join(missing)}.")
+    require_methods(grammar, path, "subject", "lines", "predict")
     return InductionOptimizer(cast(RuleGrammar, grammar))
 
 

@@ -340,11 +340,7 @@ EmbedderFactory = Callable[[str, str | None], Embedder]
 EMBEDDERS: Registry[EmbedderFactory] = Registry("embedder")
 
 
-@EMBEDDERS.register("hash")
-def _hash_embedder(model: str = "", revision: str | None = None) -> Embedder:
-    return HashEmbedder()  # it has no model
-
-
+EMBEDDERS.register("hash")(lambda model, revision: HashEmbedder())  # it has no model
 EMBEDDERS.register("sentence-transformers")(SentenceTransformerEmbedder)
 EMBEDDERS.register(NAME)(OpenAIEmbedder)
 

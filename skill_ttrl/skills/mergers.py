@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from skill_ttrl.errors import ConfigError, EndpointError
-from skill_ttrl.registry import Registry
+from skill_ttrl.registry import Registry, require_methods
 from skill_ttrl.skills.admit import text_problem
 from skill_ttrl.skills.changes import Snapshot, quote
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
@@ -355,11 +355,11 @@ class LLMMerger:
             drafts.sort(key=lambda draft: (-len(draft.support), len(draft.text), draft.text))
             rewrites.sort(key=lambda rewrite: rewrite.base)
             return Merged(tuple(drafts), useful, tuple(rewrites), tuple(skipped), LLMCallStats(1))
-        asked = self.asking.failure(answer)
         if self.asking.on_failure == "heuristic":
-            return replace(self.heuristic.merge(outputs, retrieved=retrieved, snapshot=snapshot), asked=asked)
+            counted = self.heuristic.merge(outputs, retrieved=retrieved, snapshot=snapshot)
+            return replace(counted, asked=LLMCallStats(1, fallback=1, error=str(answer)))
         skipped += [f"{each}: the language model gave no usable answer" for each in proposals]
-        return Merged((), useful, (), tuple(skipped), asked)
+        return Merged((), useful, (), tuple(skipped), LLMCallStats(1, failed=1, error=str(answer)))
 
     def _question(self, proposals: Sequence[Draft], skills: Mapping[str, Skill | None]) -> tuple[Message, ...]:
         templates, most = self.asking.templates, sum(not each.base for each in proposals)
@@ -501,10 +501,7 @@ def make_merger(
         made = factory(*first, similarity=similarity, threshold=threshold)
     except TypeError as error:
         raise ConfigError(f"Merger {name!r} cannot be made with similarity= and threshold=: {error}.") from None
-    if not callable(getattr(made, "merge", None)):
-        raise ConfigError(
-            f"{name!r} returned an object of type {type(made).__name__} without merge(outputs, retrieved=, snapshot=)."
-        )
+    require_methods(made, name, "merge")
     return made
 
 

@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, annotate_error
 from skill_ttrl.llm.backend import wait_for
+from skill_ttrl.llm.openai.client import Client, make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape, escape_terminal
 from skill_ttrl.types import Message
-
-if TYPE_CHECKING:
-    from skill_ttrl.llm.openai.client import Client
 
 OPENAI = "openai"
 """Name of the merger and of the teacher that ask a language model."""
@@ -79,7 +77,7 @@ class LLMEndpoints:
             ConfigError: there is none in the config, its key is missing, or a prompt cannot be read.
             MissingDependencyError: the packages of the extra `openai` are not installed.
         """
-        return LLMQuerier(partial(_connect, self.endpoints, role), self.on_failure, Templates(self.prompts))
+        return LLMQuerier(partial(make_client, self.endpoints, role), self.on_failure, Templates(self.prompts))
 
 
 class LLMQuerier:
@@ -115,10 +113,6 @@ class LLMQuerier:
             raise min(grave, key=lambda each: isinstance(each, EndpointError))  # the spent budget says more
         return [each for each in found if isinstance(each, BaseModel | EndpointError)]
 
-    def failure(self, error: EndpointError) -> LLMCallStats:
-        """The count of one question that came to nothing."""
-        return LLMCallStats(1, int(self.on_failure == "skip"), int(self.on_failure == "heuristic"), str(error))
-
 
 @contextmanager
 def bank_unchanged(what: str) -> Iterator[None]:
@@ -137,19 +131,11 @@ def asking_model(
         ConfigError: an address that is none, or no key for a server that needs one.
         MissingDependencyError: the packages of the extra `openai` are not installed.
     """
-    from skill_ttrl.llm.openai.client import Client
-
     try:
         endpoint = EndpointConfig(model=model, base_url=base_url)
     except ValidationError as error:
         raise ConfigError(f"base_url: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
     return LLMQuerier(lambda: Client(endpoint, "merger", key=api_key), on_failure)  # a partial would show the key
-
-
-def _connect(endpoints: EndpointsConfig, role: Role) -> Client:
-    from skill_ttrl.llm.openai.client import make_client
-
-    return make_client(endpoints, role)
 
 
 async def _put(client: Client, questions: Sequence[Sequence[Message]], schema: type[A]) -> list[A | BaseException]:

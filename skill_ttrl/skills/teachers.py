@@ -25,7 +25,7 @@ from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.openai.replies import instruction, tokens_in_text
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.registry import Registry
+from skill_ttrl.registry import Registry, require_methods
 from skill_ttrl.skills.admit import made_title, text_problem
 from skill_ttrl.skills.changes import TIERS, quote
 from skill_ttrl.skills.heuristic_teacher import (
@@ -58,8 +58,6 @@ SKILLS_SHARE = 0.5
 OBSERVATION_CHARS = 400
 """Of each observation of an episode, so many characters (SkillRL: 200)."""
 TASK_CHARS = 1000
-CHOSEN = 5
-"""Most won, and most lost, episodes of each type that are shown (SkillRL: 5)."""
 LAST_STEPS = 5
 """Steps at the end of each episode that a question shows."""
 QUESTION_TOKENS = 6000
@@ -217,7 +215,7 @@ def questions_of(
 ) -> tuple[list[Question], list[str]]:
     """The questions that episodes lead to, and why one is not asked."""
     by_type = cases_by_type(cases)
-    chosen = {kind: _chosen(by_type[kind]) for kind in sorted(by_type)}
+    chosen = {kind: _chosen(by_type[kind], config) for kind in sorted(by_type)}
     notes = []
     for kind, found in by_type.items():
         won = sum(case.won for case in found)
@@ -247,11 +245,11 @@ def questions_of(
     return questions, notes
 
 
-def _chosen(cases: Sequence[Case]) -> list[Case]:
+def _chosen(cases: Sequence[Case], config: DistillConfig) -> list[Case]:
     """Successes and failures by turns: of different tasks first, the short successes and the long failures first."""
     won = _varied(sorted((each for each in cases if each.won), key=lambda case: (len(case.steps), case.task_id)))
     lost = _varied(sorted((each for each in cases if not each.won), key=lambda case: (-len(case.steps), case.task_id)))
-    return round_robin([won[:CHOSEN], lost[:CHOSEN]])
+    return round_robin([won[: config.successes], lost[: config.failures]])
 
 
 def _varied(cases: Iterable[Case]) -> list[Case]:
@@ -449,9 +447,5 @@ def make_teacher(name: str = "heuristic", *, models: LLMEndpoints | None = None)
         made = factory(models or LLMEndpoints()) if name == OPENAI else factory()
     except TypeError as error:
         raise ConfigError(f"Teacher {name!r} cannot be made without arguments: {error}.") from None
-    missing = [each for each in ("distill", "evolve") if not callable(getattr(made, each, None))]
-    if missing:
-        raise ConfigError(
-            f"{name!r} returned an object of type {type(made).__name__} without {' and '.join(missing)}; a teacher needs both."
-        )
+    require_methods(made, name, "distill", "evolve")
     return made

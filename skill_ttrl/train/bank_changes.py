@@ -116,7 +116,7 @@ def decide_changes(run: Run, gate: BankGate | None, evolver: Evolver | None, ste
             bank.reject_draft(step)
             if evolver is not None:
                 evolver.reject(changes)
-    return metrics | {"bank_skills": float(len(bank.bank)), "bank_version": float(bank.bank.version)}
+    return metrics | bank.figures()
 
 
 def _record(
@@ -296,8 +296,7 @@ def evolve(
         "evolve_failures": float(len(selection.failures)),
         "skills_evolved": figures.get("skills_evolved", 0.0) + new + improved,
         "skills_evicted": figures.get("skills_evicted", 0.0) + evicted,
-        "bank_skills": float(len(bank.bank)),
-        "bank_version": float(bank.bank.version),
+        **bank.figures(),
     }
 
 

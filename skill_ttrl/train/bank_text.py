@@ -151,8 +151,7 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
         "optimize/failures": float(failures),
         "optimize/edits": float(applied),
         "optimize/changes": float(len(changes)),
-        "bank_skills": float(len(bank.bank)),
-        "bank_version": float(bank.bank.version),
+        **bank.figures(),
     }
 
 

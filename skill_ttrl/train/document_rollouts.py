@@ -14,6 +14,7 @@ from skill_ttrl.answers import correct
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.optimize.calls import Item
 from skill_ttrl.optimize.lessons import clip
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.registry import naming
@@ -24,7 +25,6 @@ from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.train.run import RolloutWorker
 from skill_ttrl.types import Skill, Task, Trajectory, derive_seed
 
-Item = Mapping[str, Any]
 OnResult = Callable[[int, RolloutResult], None]
 ToSkills = Callable[[str], Sequence[Skill]]
 """The skills of a document."""

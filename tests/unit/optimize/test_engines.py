@@ -211,7 +211,7 @@ def test_what_is_proposed_explains_every_failure_so_far(
         ({}, "needs a grammar"),
         ({"grammer": "a:b"}, "needs a grammar.*found .*grammer"),
         ({"grammar": "skill_ttrl.data.families:Rule"}, "families:Rule' failed when it was made"),
-        ({"grammar": "skill_ttrl.data.families:RULES"}, "no method subject, lines, predict"),
+        ({"grammar": "skill_ttrl.data.families:RULES"}, "without subject and lines and predict"),
     ],
 )
 def test_options_without_a_usable_grammar_are_refused(options: dict[str, Any], why: str) -> None:
