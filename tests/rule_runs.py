@@ -59,7 +59,7 @@ class RuleRun:
 
     def __call__(self, document: str = "", **config: Any) -> Optimized:
         """Run it; settings of the config by name."""
-        settings = OptimizeConfig.model_validate({"engine": self.engine, "workers": self.workers, **config})
+        settings = OptimizeConfig.model_validate({"engine": self.engine, **config})
         self.optimizer = self.optimizer or ScriptedOptimizer(seed=self.seed)
         self.target = self.target or ScriptedTarget(seed=self.seed)
         self.calls = Calls(

@@ -28,7 +28,7 @@ from skill_ttrl.config import OptimizeConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
 from skill_ttrl.data.families import QA_ENV_ID
 from skill_ttrl.data.tasks import MATH_ENV_ID
-from skill_ttrl.errors import ConfigError, DataError, DocumentError, RunFolderError, did_you_mean
+from skill_ttrl.errors import ConfigError, DataError, RunFolderError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, annotate_budget_error, track_usage, when_spent
@@ -158,7 +158,7 @@ def prepare(
         source: a recipe, a config file or its content: the tasks, and for a plain model its prompts and lengths. For a run's policy its
             keys override those of the run (`TASK_SECTIONS`).
         policy: who acts: a run, a checkpoint, a model, `openai:MODEL` (see `resolve_target`). None: what the config names.
-        document: file with the first document; None: that of `optimize.document` or `agent.document`, else an empty one.
+        document: file with the first document; None: that of `agent.document`, else an empty one.
         overrides: changes to the config, as for `--set`.
         progress: receives notices of the choices made.
 
@@ -167,19 +167,16 @@ def prepare(
         DataError: a task has two roles or no true answer, or there are none.
         SkillTTRLError: no such policy; tasks cannot be read.
     """
-    own = [] if document is None else [f"optimize.document={json.dumps(str(document))}"]
+    own = [] if document is None else [f"agent.document={json.dumps(str(document))}"]
     target, text = _find_target(source, policy, [*overrides, *own])
     config = with_env_defaults(target.config)
     asked = config.optimize = config.optimize or OptimizeConfig()
-    asked.document, config.agent.document = asked.document or config.agent.document, None
     check_optimizer(asked.optimizer)
     place_of(asked, config.skills)
     target = replace(target, config=config)
     target.check(use_bank=asked.place == "bank")
-    try:
-        first = "" if asked.document is None else read_document(asked.document)
-    except DocumentError as error:
-        raise DocumentError(str(error).replace("agent.document", "optimize.document", 1)) from None
+    first = "" if config.agent.document is None else read_document(config.agent.document)
+    config.agent.document = None
     tasks = find_tasks(config, progress or SilentProgress())
     check_answers(tasks)
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
@@ -300,7 +297,6 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
             Journal(folder.path / JOURNAL),
             seed=config.seed,
             reuse_rollouts=options.temperature == 0,
-            workers=options.workers,
             progress=progress,
         )
         if calls.journal.replayed:
@@ -372,7 +368,6 @@ def open_rollouts(
     progress: Progress,
     *,
     temperature: float = 0.0,
-    show_reference: bool = True,
 ) -> Iterator[tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]]:
     """Load a policy, and yield its `RollOutFn` and the items of each split; closes the policy at the end.
 
@@ -382,7 +377,6 @@ def open_rollouts(
         place: puts the document in front of the agent: `RolloutWorker.with_document`, or `as_bank(...)`.
         progress: reports what was left out.
         temperature: of the rollouts; 0 is greedy.
-        show_reference: analysts read the true answers of these tasks.
 
     Raises:
         DataError: two tasks have one id.
@@ -398,7 +392,7 @@ def open_rollouts(
         if backend_facts(config).remote and config.rollout.mode == "auto":  # each is stored once it is paid for
             rollout = config.rollout.model_copy(update={"mode": "async"})
             worker = replace(worker, config=config.model_copy(update={"rollout": rollout}))
-        rollouts = PolicyRollouts(worker, tasks, place, temperature, show_reference)
+        rollouts = PolicyRollouts(worker, tasks, place, temperature)
         yield rollouts, {name: items_of(part) for name, part in fitting.items()}
 
 
@@ -406,7 +400,7 @@ def open_rollouts(
 def _rollouts(run: Prepared, progress: Progress) -> Iterator[tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]]:
     """The policy, opened to roll out documents, and the items of each role."""
     splits, asked = {role: part for role, part in run.tasks.items() if part}, run.options
-    how: Any = {"temperature": asked.temperature, "show_reference": asked.show_reference}
+    how: Any = {"temperature": asked.temperature}
     with open_rollouts(run.target, splits, place_of(asked, run.config.skills), progress, **how) as (rollouts, items):
         rollouts.place(rollouts.worker, run.document)  # the first document has to leave prompts their room
         reads = rollouts.place(rollouts.worker, run.document or "- Be brief.").agent
@@ -495,13 +489,8 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
     """
     asked = config.optimize or OptimizeConfig()
     own, data, test = asked.selection, config.data, list[Task]()
-    if own.tasks is not None and (own.data is not None or own.split is not None):
-        raise ConfigError("optimize.selection: set tasks, or data and its split, not both.")
-    if own.split is not None and own.data is None and data.train is not None:
-        raise ConfigError(
-            "optimize.selection.split names a split of the environment's own tasks, but data.train replaces them. Set optimize.selection.data or "
-            "optimize.selection.tasks."
-        )
+    if own.tasks is not None and own.data is not None:
+        raise ConfigError("optimize.selection: set tasks or data, not both.")
     if asked.test_tasks and data.eval is not None:
         raise ConfigError("optimize.test_tasks and data.eval both name test tasks: set only one.")
     named = ConfigTasks(config, progress)
@@ -516,11 +505,8 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
         progress.notice(
             "Without data.eval nothing is tested at the end, and the selection score of the best document is optimistic."
         )
-    if own.data is not None or own.split is not None:
-        source = data.source(own.data)
-        if source is not None:
-            source.split = own.split
-        selection = named.read(pinned_source(source), own.split or SELECTION)
+    if own.data is not None:
+        selection = named.read(pinned_source(data.source(own.data)), SELECTION)
     else:
         train, selection = hold_out(train, own.tasks, derive_seed(config.seed, SELECTION), SELECTION)
     return told_apart({TRAIN: train, SELECTION: selection, TEST: test})

@@ -377,7 +377,7 @@ def section_of(config: SkillOptConfig) -> OptimizeConfig:
     Raises:
         ConfigError: a value cannot be used; all problems at once.
     """
-    own: dict[str, Any] = {"workers": max(1, config.workers), "gate": {}}
+    own: dict[str, Any] = {"gate": {}}
     own |= {"step_buffer": False, "meta_skill": False, "slow_update": False}
     for theirs, ours in OURS.items():
         section, _, key = ours.rpartition(".")
@@ -563,14 +563,14 @@ class SkillOptTrainer:
             RunFolderError: `out_root` holds another run, or cannot be written.
         """
         began, config, cfg = time.monotonic(), self._config, self.cfg
-        roll_out = EnvRollouts(self.env, self.target_client, config.workers)
+        roll_out = EnvRollouts(self.env, self.target_client, max(1, cfg.workers))
         test = roll_out.items(cfg.test_split) if cfg.eval_test else []
         task = OptimizeTask(roll_out.items("train"), roll_out.items(cfg.selection_split), test, self.env.name)
         root = Path(cfg.out_root)
         with self._opened(root, task) as journal:
             write_file(root / "config.json", cfg.to_dict())
             chat = partial(ask_client, self.optimizer_client)
-            calls = Calls(chat, roll_out, journal, cfg.seed, workers=config.workers, early_stop=False)
+            calls = Calls(chat, roll_out, journal, cfg.seed, workers=max(1, cfg.workers), early_stop=False)
             watch, optimizer = TrainerWatch(self, root), LLMOptimizer(calls, config, self._templates)
             found = optimize(task, self.initial_skill, config, calls, optimizer, seed=cfg.seed, watch=watch)
             watch.end(found)

@@ -38,7 +38,7 @@ class EndpointConfig(Section):
     """Further fields of each request, e.g. `{reasoning_effort: low}`, in place of those of the same name; one that is null is not sent. No
     secrets: it is saved with the run."""
     timeout: float = Field(default=120, gt=0)
-    """Seconds for one attempt."""
+    """Seconds for one attempt, and for one answer of a program (`rollout.backend: command`), which is then killed with its children."""
     max_concurrency: int = Field(default=8, ge=1)
     """Most concurrent requests of a role."""
     max_retries: int = Field(default=6, ge=0)
@@ -150,8 +150,6 @@ class CommandConfig(Section):
     argv: list[str]
     """The program and its arguments, as a list or as one text that is split like a shell command; no shell runs it. A relative path among
     the arguments (`agent.py`) starts from the current folder."""
-    timeout: float = Field(default=120, gt=0)
-    """Seconds for one answer. After that the program and its children are killed, and the rollout fails."""
     env: list[str] = Field(default_factory=list)
     """Names of environment variables to pass to the program, in addition to the usual ones (PATH, HOME, language and time zone). Never
     values."""
@@ -197,8 +195,6 @@ class VLLMConfig(Section):
     """If engine and learner share a GPU: the engine releases its memory while the learner computes."""
     weight_transfer_dir: str | None = None
     """Folder for handing weights to a server, which must see the same folder. None: shared memory, otherwise the temporary folder."""
-    start_timeout: float = Field(default=600, gt=0)
-    """Seconds to wait for a server to be ready, at the start and after it has been restarted."""
 
     @field_validator("servers")
     @classmethod

@@ -126,8 +126,6 @@ class RLConfig(Section):
     2503.14476, section 3.2; verl: 10); 0: one round, of which all groups are used."""
     overlong_penalty: float = Field(default=0.0, ge=0)
     """Penalty on the reward of a response as long as `rollout.max_new_tokens`; it begins a fifth before (DAPO, section 3.4: 1)."""
-    ref_model_sync_steps: int | None = Field(default=None, ge=1)
-    """Copy the policy into the reference model every this many steps; None: never."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus in the loss."""
     critic: CriticConfig | None = None

@@ -163,7 +163,7 @@ FIRST_SKILL_TTRL: Mapping[str, Key] = {
     "trainer.weight_decay": Key(0.01, ("rl.weight_decay",)),
     "trainer.max_grad_norm": Key(1.0, ("rl.grad_clip",)),
     "trainer.warmup_ratio": Key(0.05, ("rl.warmup_steps",)),
-    "trainer.ref_update_interval": Key(10, note=EPOCHS.format("rl.ref_model_sync_steps")),
+    "trainer.ref_update_interval": Key(10, note="The reference model stays the model at the start of the phase"),
     "trainer.output_dir": Key("outputs", note="A run's folder is named by the command: --output FOLDER"),
     "trainer.seed": Key(42, ("seed",)),
     "trainer.n_gpus": Key(1, ("runtime.nproc",), lambda value: ... if value == 1 else value, lambda value: value or 1),

@@ -138,8 +138,6 @@ class OptimizeSelectionConfig(Section):
 
     tasks: int | None = Field(default=None, ge=1)
     """Number of training tasks to hold out, drawn by the seed; None: a quarter of them."""
-    split: str | None = None
-    """A split of `data`; without it, of the environment's own tasks."""
     data: Paths | None = None
     """Tasks of a file, a data set or a family."""
 
@@ -157,8 +155,6 @@ class OptimizeConfig(Section):
     every: int | None = Field(default=None, ge=1)
     """For `skillttrl train`: steps of the rl phase between text edits of the run's skill bank, each one step of this loop; None: no text
     edits."""
-    document: str | None = None
-    """File with the first document; None: `agent.document`, otherwise an empty one."""
     place: Literal["prompt", "bank"] = "prompt"
     """Where the policy reads the document. `prompt`: at the start of every prompt (`agent.document`). `bank`: its parts are the skills
     of the bank configured in `skills`."""
@@ -168,8 +164,6 @@ class OptimizeConfig(Section):
     selection: OptimizeSelectionConfig = Field(default_factory=OptimizeSelectionConfig)
     temperature: float = Field(default=0.0, ge=0)
     """Temperature of the rollouts; 0: greedy."""
-    show_reference: bool = True
-    """Show analysts the true answers of the training tasks, if there are any."""
     epochs: int = Field(default=4, ge=1)
     """Passes over the training items."""
     batch_size: int = Field(default=40, ge=1)
@@ -196,8 +190,6 @@ class OptimizeConfig(Section):
     gate: OptimizeGateConfig = Field(default_factory=OptimizeGateConfig)
     max_answer_tokens: int = Field(default=4096, ge=1)
     """Longest answer of an analyst or merger."""
-    workers: int = Field(default=8, ge=1)
-    """Most concurrent calls."""
     test_tasks: int | None = Field(default=None, ge=0)
     """Number of training tasks to hold out for a test of the first and the best document at the end; 0: no test; None: use `data.eval` or
     the environment's tasks."""

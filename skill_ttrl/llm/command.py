@@ -128,6 +128,7 @@ class CommandBackend(TextBackend):
         if context.settings.command is None:
             raise ConfigError("rollout.backend=command needs a program: set command.argv, e.g. [my-agent, --print].")
         self.config = context.settings.command
+        self.timeout = context.settings.endpoints.timeout
         self.argv = found_program(self.config)
         self.name = shlex.join(self.config.argv)
         self._env = passed_environment(self.config, os.environ)
@@ -175,7 +176,7 @@ class CommandBackend(TextBackend):
                 return Finished("cancelled")
             begun.set()
             with TemporaryDirectory(prefix="skillttrl-command-", ignore_cleanup_errors=True) as folder:
-                return run_program(self.argv, written_prompt(request), env, folder, self.config.timeout, stopped)
+                return run_program(self.argv, written_prompt(request), env, folder, self.timeout, stopped)
 
         try:
             async with counted_request(PROGRAM, self.config.argv[0], Usage(attempts=1)) as counted:
@@ -204,7 +205,7 @@ class CommandBackend(TextBackend):
     def _problem(self, finished: Finished) -> str:
         """Say in a sentence why it failed, with the end of stderr. No variable's value is in it."""
         why = {
-            "timeout": f"did not end within {self.config.timeout:g} s (command.timeout) and was stopped",
+            "timeout": f"did not end within {self.timeout:g} s (endpoints.timeout) and was stopped",
             "too_long": f"wrote more than {MOST_OUTPUT_BYTES:,} bytes and was stopped",
             "cancelled": "was stopped before it answered",
             "failed": f"ended with exit code {finished.exit_code}",

@@ -111,16 +111,6 @@ def _settings_without_effect(rl: RLConfig, named: str) -> Iterator[str]:
         yield (
             f"{named} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, which works with any loss."
         )
-    if rl.ref_model_sync_steps and rl.kl_coef == 0 and rl.kl_in_reward is None:
-        yield (
-            f"rl.ref_model_sync_steps={rl.ref_model_sync_steps} refreshes a reference model, but with rl.kl_coef=0 and no "
-            "rl.kl_in_reward there is none. Set one of them, or rl.ref_model_sync_steps=null."
-        )
-    if rl.ref_model_sync_steps and rl.stops_collapse:
-        yield (
-            f"rl.ref_model_sync_steps={rl.ref_model_sync_steps} replaces the weights of before RL, which rl.stop_rule=collapse gives back. "
-            "Set one of them to null."
-        )
     if rl.mini_batch_size is not None and rl.mini_batch_size > rl.prompts_per_step:
         yield (
             f"rl.mini_batch_size={rl.mini_batch_size}, but a step has rl.prompts_per_step={rl.prompts_per_step} prompts. Lower it, or "

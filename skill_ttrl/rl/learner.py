@@ -185,9 +185,6 @@ class LocalLearner:
                 for indices in self._mini_batches(batch, derive_seed(seed, "minibatch", step, epoch)):
                     self._update_mini_batch(batch, indices, position, temperature, metrics)
                     position += 1
-        refresh = self.config.ref_model_sync_steps
-        if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
-            self.policy.refresh_reference()
         return metrics.gathered(self._ranks).summary() | batch_metrics(batch) | values
 
     def _update_critic(self, critic: Critic, batch: RolloutBatch, step: int, seed: int) -> dict[str, float]:

@@ -279,8 +279,6 @@ NO_EFFECT_ON_RESULTS = (
     "runtime.parallel",
     "runtime.offload",
     "scale",
-    "optimize.workers",
-    "command.timeout",
     "endpoints.max_cost",
     "endpoints.max_total_tokens",
     "endpoints.max_requests",

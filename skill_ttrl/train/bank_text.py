@@ -81,7 +81,7 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any]) -> 
         return None
     endpoints = components.config.endpoints
     chat = EndpointChat(endpoints) if asks_endpoint(config, endpoints) else None
-    calls = Calls(chat, lambda *_, **__: [], workers=config.workers)  # the run's own rollouts are reflected on
+    calls = Calls(chat, lambda *_, **__: [])  # the run's own rollouts are reflected on
     optimizer = make_optimizer(calls, config)
     close = (lambda: None) if chat is None else chat.close
     found = BankText(config, optimizer, components.config.rl.steps // config.every, close=close)
@@ -112,7 +112,7 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
     bank = run.components.bank
     if text is None or not bank or not text.due(step):
         return {}
-    shows = text.config.show_reference and run.config.rl.reward == "label"
+    shows = run.config.rl.reward == "label"
     before, rollouts = bank.target.snapshot(), rollouts_of(groups, text.config.batch_size, show_reference=shows)
     document, number = document_of(before), (step + 1) // (text.config.every or 1)
     report: Sequence[Mapping[str, Any]] = []

@@ -49,7 +49,7 @@ SMALL: dict[str, Any] = {
     "name": "forms",
     "env": {"id": "qa", "train_tasks": 20, "eval_tasks": 6},
     "rollout": {"backend": "openai", "max_new_tokens": 40},
-    "optimize": {"epochs": 2, "batch_size": 8, "minibatch_size": 4, "selection": {"tasks": 6}, "workers": 2},
+    "optimize": {"epochs": 2, "batch_size": 8, "minibatch_size": 4, "selection": {"tasks": 6}},
 }
 
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing_and_a_dry_run_says_the_s
         assert requests_of(found) == there.delivered["answers"]
         for key, changes, output, resume in (
             ("Did you mean 'gepa'", ["optimize.engine=gepaa"], tmp_path / "new", "auto"),
-            ("also a train", ["optimize.selection={split: train}"], tmp_path / "new", "auto"),
+            ("also a train", ["env.eval_split=train", "env.eval_tasks=null"], tmp_path / "new", "auto"),
             ("NO_KEY", ["endpoints.roles.optimizer.api_key_env=NO_KEY"], tmp_path / "new", "auto"),
             ("optimize.batch_size 8 there, 4 here", ["optimize.batch_size=4"], poor, "auto"),
             ("already holds a run", [], poor, "never"),
@@ -187,11 +187,11 @@ print(runpy.run_path(sys.argv[2])["answer"](text))
 """
 
 
-def program(argv: list[str], **command: Any) -> dict[str, Any]:
+def program(argv: list[str]) -> dict[str, Any]:
     return {
         "env": {"id": "qa", "train_tasks": 16, "eval_tasks": 8},
         "rollout": {"backend": "command", "max_new_tokens": 40},
-        "command": {"argv": argv, **command},
+        "command": {"argv": argv},
         "eval": {"samples": 1, "greedy": False, "controls": []},
         "optimize": {"optimizer": "own_optimizer:Forms", "epochs": 1, "batch_size": 4, "selection": {"tasks": 8}},
     }
@@ -206,13 +206,13 @@ def test_a_document_is_found_for_a_program_and_one_that_hangs_is_a_failed_rollou
     (tmp_path / "agent.py").write_text(HANGS, encoding="utf-8")
     (tmp_path / "hang").mkdir()  # a folder: a file among the arguments would be part of what the policy is
     argv = [sys.executable, "agent.py", str(tmp_path / "hang"), str(AGENT)]
-    found = optimize_run(prepare(program(argv, timeout=3)), output=tmp_path / "run")
+    found = optimize_run(prepare({**program(argv), "endpoints": {"timeout": 3}}), output=tmp_path / "run")
     journal = (tmp_path / "run" / "journal.jsonl").read_text(encoding="utf-8")
-    assert "did not end within 3 s (command.timeout) and was stopped" in journal
+    assert "did not end within 3 s (endpoints.timeout) and was stopped" in journal
     assert found.selection_best > 0
     (tmp_path / "hang").rmdir()
     usage = (tmp_path / "run" / "usage.jsonl").read_text(encoding="utf-8")
-    again = optimize_run(prepare(program(argv, timeout=3)), output=tmp_path / "run")
+    again = optimize_run(prepare({**program(argv), "endpoints": {"timeout": 3}}), output=tmp_path / "run")
     assert again.selection_best == found.selection_best
     assert (tmp_path / "run" / "usage.jsonl").read_text(encoding="utf-8") == usage, "what is done is not done again"
 

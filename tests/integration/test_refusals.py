@@ -67,7 +67,6 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "rl.extra_rewards={verify: 0.5}"], 2, "'add-"),
     ([*STEP, "rl.algorithm=gdpo"], 2, "several rewards"),
     ([*STEP, "rl.algorithm={type: grpo_nsr, positive_weight: 0, negative_weight: 0}"], 2, "both 0"),
-    ([*STEP, "rl.ref_model_sync_steps=5", "rl.kl_coef=0"], 2, "there is none"),
     ([*STEP, "rl.algorithm=gspo", "rl.loss=sapo"], 2, "with the loss gspo"),
     ([*STEP, "rl.mini_batch_size=4", "rl.prompts_per_step=3"], 2, "rl.prompts_per_step"),
     ([*STEP, "rl.algorithm=maxrl", "rl.extra_rewards={format: -0.5}"], 2, "rl.extra_rewards.format"),

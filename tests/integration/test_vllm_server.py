@@ -81,7 +81,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def config_for(served: Served, **vllm: Any) -> SkillTTRLConfig:
     config = SkillTTRLConfig.model_validate({"model": {"path": str(served.model)}})
-    options = {"servers": [served.address], "weight_transfer_dir": str(served.folder), "start_timeout": 240, **vllm}
+    options = {"servers": [served.address], "weight_transfer_dir": str(served.folder), **vllm}
     return config.model_copy(update={"vllm": config.vllm.model_validate({"mode": "server", **options})})
 
 

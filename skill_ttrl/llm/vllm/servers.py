@@ -318,6 +318,8 @@ def awake(server: Server, *, sleeps: bool) -> Iterator[None]:
 
 ORIGINAL = "default"
 """How vLLM calls the weights that it started with."""
+START_TIMEOUT = 600.0
+"""Seconds to wait for a server to be ready, at the start and after it has been restarted."""
 POLL = 1.0
 """Seconds between two looks at a server that does not answer."""
 T = TypeVar("T")
@@ -346,7 +348,7 @@ class ServerPool:
 
         Raises:
             WeightSyncError: a server does not take them, or differs from the learner afterwards.
-            EndpointError: a server does not answer within `vllm.start_timeout`.
+            EndpointError: a server does not answer within `START_TIMEOUT`.
         """
         if self._folder is None:
             self._folder = weight_transfer_dir(self._config.weight_transfer_dir)
@@ -362,7 +364,7 @@ class ServerPool:
         """Do `work` with a server as soon as it answers.
 
         Raises:
-            EndpointError: it does not answer within `vllm.start_timeout`; the message names it.
+            EndpointError: it does not answer within `START_TIMEOUT`; the message names it.
         """
         began, noticed = time.monotonic(), False
         while True:
@@ -371,14 +373,14 @@ class ServerPool:
                     return work()
             except ServerLost as lost:
                 waited = time.monotonic() - began
-                if waited > self._config.start_timeout or self._context.stopping():
+                if waited > START_TIMEOUT or self._context.stopping():
                     raise EndpointError(
                         f"The vLLM server {server.address} did not answer for {waited:.0f} s ({lost}). See its log; start it again "
-                        "(skillttrl serve, or the supervisor that runs it) and resume, or set vllm.servers and vllm.start_timeout.",
+                        "(skillttrl serve, or the supervisor that runs it) and resume, or set vllm.servers.",
                         kind="unreachable",
                     ) from None
                 if not noticed:
-                    self.notice(f"{lost}. Waiting up to {self._config.start_timeout:.0f} s (vllm.start_timeout).")
+                    self.notice(f"{lost}. Waiting up to {START_TIMEOUT:.0f} s.")
                     noticed = True
                 time.sleep(POLL)
 
@@ -488,7 +490,7 @@ class VLLMServerBackend(TokenizerMixin):
 
     Raises:
         ConfigError: the config names no server, or asks for what they cannot do.
-        EndpointError: a server does not answer within `vllm.start_timeout`, or is no vLLM server.
+        EndpointError: a server does not answer within `START_TIMEOUT`, or is no vLLM server.
     """
 
     is_learner, trainable, blocking, supports_structured_outputs = False, True, False, False
@@ -541,7 +543,7 @@ class VLLMServerBackend(TokenizerMixin):
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request; see `Backend.generate`.
 
-        Where a server dies, its requests wait for it to come back, up to `vllm.start_timeout`.
+        Where a server dies, its requests wait for it to come back, up to `START_TIMEOUT`.
 
         Raises:
             ModelError: a prompt is empty or too long.

@@ -36,10 +36,10 @@ def test_a_small_model_without_settings_gets_a_prompt_and_a_length_that_fit() ->
 
 
 def test_a_program_is_a_policy_by_its_command_line() -> None:
-    found = resolve_target("command:my-agent --print 'a b'", ["command.timeout=3"], data=["problems.jsonl"])
+    found = resolve_target("command:my-agent --print 'a b'", ["endpoints.timeout=3"], data=["problems.jsonl"])
     assert found.name == "my-agent --print 'a b'" and found.config.rollout.backend == "command"
     assert found.config.command is not None and found.config.command.argv == ["my-agent", "--print", "a b"]
-    assert found.config.command.timeout == 3 and found.fingerprint() == "command:my-agent --print 'a b'"
+    assert found.config.endpoints.timeout == 3 and found.fingerprint() == "command:my-agent --print 'a b'"
     assert resolve_target("command", config={"command": {"argv": ["x"]}}).name == "x"
     with pytest.raises(ConfigError, match="the config lacks"):
         resolve_target("command")

@@ -100,9 +100,11 @@ def test_it_gets_named_variables_alone_and_no_message_shows_their_values(monkeyp
 
 def test_one_that_hangs_or_writes_without_end_is_stopped_with_its_children() -> None:
     began = time.monotonic()
-    hung = answer(python(CHILD, timeout=0.4))
+    slow = python(CHILD)
+    slow.endpoints.timeout = 0.4
+    hung = answer(slow)
     assert time.monotonic() - began < 5 and hung.error is not None
-    assert "did not end within 0.4 s (command.timeout) and was stopped" in hung.error
+    assert "did not end within 0.4 s (endpoints.timeout) and was stopped" in hung.error
     endless = answer(config("yes"))
     assert endless.error is not None and "wrote more than 1,048,576 bytes" in endless.error
     assert answer(python(LEFT)).text == "done"

@@ -163,7 +163,7 @@ def test_resume_gives_the_same_weights_bit_for_bit(
     accelerator: Accelerator,
     tmp_path: Any,
 ) -> None:
-    settings_ = config(kl_coef=0.1, mini_batch_size=2, ref_model_sync_steps=2, lr_scheduler="cosine", ppo_epochs=2)
+    settings_ = config(kl_coef=0.1, mini_batch_size=2, lr_scheduler="cosine", ppo_epochs=2)
     make = make_lora_policy if adapters else make_policy
 
     def run(learner: LocalLearner, steps: range) -> list[dict[str, float]]:

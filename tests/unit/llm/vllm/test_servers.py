@@ -100,6 +100,7 @@ def echo(upstream: Upstream, body: dict[str, Any]) -> tuple[int, dict[str, Any]]
 
 
 OPEN: list[VLLMServerBackend] = []
+patched = pytest.MonkeyPatch()
 """Backends of the test that runs, to be closed after it."""
 
 
@@ -108,6 +109,7 @@ def _closing() -> Iterator[None]:
     yield
     while OPEN:
         OPEN.pop().close()
+    patched.undo()
 
 
 @pytest.fixture(autouse=True)
@@ -141,10 +143,16 @@ def refuse_to_load() -> LoadedModel:
 
 
 def backend_for(
-    folder: Path, *servers: Upstream, notices: list[str] | None = None, stopping: bool = False, **vllm: Any
+    folder: Path,
+    *servers: Upstream,
+    notices: list[str] | None = None,
+    stopping: bool = False,
+    start_timeout: float = 2,
+    **vllm: Any,
 ) -> VLLMServerBackend:
     addresses = [each.address for each in servers]
-    section = {"mode": "server", "servers": addresses, "start_timeout": 2, **vllm}
+    section = {"mode": "server", "servers": addresses, **vllm}
+    patched.setattr("skill_ttrl.llm.vllm.servers.START_TIMEOUT", start_timeout)
     config = SkillTTRLConfig.model_validate({"model": {"path": str(folder)}, "vllm": section})
     config.rollout.backend = "vllm"
     told = notices.append if notices is not None else (lambda text: None)

@@ -78,7 +78,7 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
     policy = make_policy(ranks, **how["policy"])
     plain_: dict[str, Any] = {
         "learning_rate": 1e-3, "warmup_steps": 0, "prompts_per_step": 3, "mini_batch_size": 2, "micro_batch_size": 2, "kl_coef": 0.05,
-        "ref_model_sync_steps": 2, "entropy_coef": 0.01, "lr_scheduler": "constant",
+        "entropy_coef": 0.01, "lr_scheduler": "constant",
     }  # fmt: skip
     config = RLConfig(**plain_ | how.get("rl", {}))
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="fp32"))
@@ -123,7 +123,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, adapters, whole episodes": {"policy": {"fsdp": True, "lora": True}, "turns": 2},
     "fsdp, offloaded, a bad value": {"policy": {"fsdp": True, "offload": True}, "bad_step": 1},
     "fsdp, critic apart": {"policy": {"fsdp": True}, "rl": {"critic": CRITIC}, "critic_model": True},
-    "fsdp, the reference follows": {"policy": {"fsdp": True}, "rl": {"ref_model_sync_steps": 1}},
 }
 
 
