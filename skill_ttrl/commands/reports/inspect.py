@@ -18,6 +18,7 @@ from skill_ttrl.commands.reports.summary_text import (
     evaluation_table,
     short,
     summary_table,
+    transcript,
     with_interval,
 )
 from skill_ttrl.config import load_config
@@ -162,7 +163,10 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     for count, (where, line) in enumerate(whole_lines(path, notes), 1):
         row = _parsed(where, line, dict[str, Any])
         if {"task", "steps", "stop_reason"} <= row.keys():
-            outcomes.append(outcome := episode_result(_parsed(where, line, Trajectory)))
+            played = _parsed(where, line, Trajectory)
+            outcomes.append(outcome := episode_result(played))
+            if count <= limit and any(step.calls for step in played.steps):
+                notes += ["", f"{played.task.id}:", *transcript(played)]
             row |= {"success": {True: "yes", False: "no", None: None}[outcome.success], "turns": outcome.steps}
         if count <= limit:
             if isinstance(row.get("task"), dict):

@@ -12,7 +12,7 @@ import jinja2
 from pydantic import ValidationError
 
 from skill_ttrl.commands.reports.compare import HEADLINES
-from skill_ttrl.commands.reports.summary_text import closing_lines, summary_table, summary_title
+from skill_ttrl.commands.reports.summary_text import closing_lines, summary_table, summary_title, turn_parts
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.folder import RunFolder, read_run_json
 from skill_ttrl.runs.metrics import metric_rows
@@ -26,7 +26,7 @@ from skill_ttrl.train.metrics import bank_votes, bank_warning
 from skill_ttrl.train.results import NO_SKILLS, Evaluation, control_warning
 from skill_ttrl.train.run import Run, stopped_by
 from skill_ttrl.train.tasks import ConfigTasks
-from skill_ttrl.types import Trajectory, first_problem, from_json, split_thought
+from skill_ttrl.types import Trajectory, first_problem, from_json
 
 
 def summarise(run: Run, *, failed: str | None = None) -> Summary:
@@ -169,7 +169,7 @@ def write_report_html(folder: RunFolder) -> Path:
 
 
 def _episodes(path: Path) -> list[dict[str, Any]]:
-    """The last episodes of a file: the task, (thought, content) of each turn, and the answer; none where there is no file."""
+    """The last episodes of a file: the task, (thought, content, calls) of each turn, and the answer; none where there is no file."""
     if not path.is_file():
         return []
     with path.open("rb") as stream:
@@ -184,7 +184,12 @@ def _episodes(path: Path) -> list[dict[str, Any]]:
         {
             "task": escape_terminal(each.task.id),
             "turns": [
-                [escape_terminal(part).strip() for part in split_thought(turn.model_text)] for turn in each.steps
+                (
+                    escape_terminal(thought).strip(),
+                    escape_terminal(said).strip(),
+                    [[escape_terminal(part).strip() for part in call] for call in calls],
+                )
+                for thought, said, calls in map(turn_parts, each.steps)
             ],
             "answer": escape_terminal(each.answer or "-"),
         }

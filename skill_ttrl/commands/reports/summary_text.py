@@ -11,7 +11,7 @@ from skill_ttrl.metrics import UnhealthyMetric
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.statistics import PAIRED_TEST, Interval, verdict
 from skill_ttrl.train.results import Evaluation
-from skill_ttrl.types import Skill
+from skill_ttrl.types import Skill, Step, Trajectory, split_thought
 from skill_ttrl.voting.rewards import CONTROLS
 
 SKILL_USE = {
@@ -271,6 +271,25 @@ def short(value: Any) -> Any:
         return f"{value:z.3f}"
     text = str(value) if value is not None else None
     return text if text is None or len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+def turn_parts(step: Step) -> tuple[str, str, list[tuple[str, str]]]:
+    """(thought, content, calls of tools, each with its result) of a turn; a call that is not JSON as it was written."""
+    written = (f"{each.name}({each.arguments})" if each.name else each.arguments for each in step.calls)
+    calls = list(zip(written, (each.result or "" for each in step.calls), strict=True))
+    return *split_thought(step.model_text if step.completion or not calls else ""), calls
+
+
+def transcript(trajectory: Trajectory) -> Iterator[str]:
+    """The turns of an episode as lines to read: of a thought its length alone, then what was said, what was called, and the results."""
+    for step in trajectory.steps:
+        thought, said, calls = turn_parts(step)
+        if thought:
+            yield f"[thought: {len(thought):,} characters]"
+        if said.strip():
+            yield said.strip()
+        for called, result in calls:
+            yield from (f"> {called}", f"< {result}")
 
 
 def with_interval(value: Any, bounds: Interval | None = None, sign: str = "") -> Any:
