@@ -22,7 +22,7 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rl.parallel.launch import strategy
 from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.train.policy import PolicyLoader, build_policy, check_context
-from skill_ttrl.train.rules import Rules, check_graded, check_training_tasks, combined
+from skill_ttrl.train.rules import Rules, check_graded, check_training_tasks, combined, tool_refusal
 from skill_ttrl.train.run import GateTasks, Meter, RolloutWorker, TrainingComponents
 from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import FOLDER_DIGEST, ConfigTasks, fit_prompts
@@ -194,6 +194,9 @@ def make_envs(env: EnvConfig, agent: AgentConfig, tasks: Sequence[Task]) -> EnvP
     env_id = resolve_env(env.id)
     envs = EnvPool(lambda: with_tools(make_env(env_id, **env.kwargs), agent))
     check_text_env(envs.acquire(1)[0], tasks[0])
+    if getattr(envs.acquire(1)[0], "schemas", ()) and (refused := tool_refusal(agent, f"{env.id} has tools")):
+        envs.close()
+        raise ConfigError(refused)
     return envs
 
 

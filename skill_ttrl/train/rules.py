@@ -24,6 +24,7 @@ from skill_ttrl.answers import conditions
 from skill_ttrl.config import (
     BUILTIN,
     ROLLING,
+    AgentConfig,
     BuiltinConfig,
     RLConfig,
     Role,
@@ -36,7 +37,7 @@ from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.envs.text_env import names_states
 from skill_ttrl.errors import ConfigError, EnvError, ModelError, SkillTTRLError
 from skill_ttrl.llm.backend import BackendContext
-from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, is_remote, untrainable
+from skill_ttrl.llm.backends import BACKENDS, COMMAND, REMOTE, backend_facts, is_remote, untrainable
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.launch import launched, local_world_size, strategy, world_size
@@ -83,6 +84,21 @@ def _failing(look: Callable[..., object], *args: Any, **options: Any) -> Iterato
         look(*args, **options)
     except SkillTTRLError as error:
         yield error
+
+
+def tool_refusal(agent: AgentConfig, offered: str) -> str:
+    """Why an agent cannot use the tools that it is `offered`; empty where it can."""
+    needs = {
+        "agent.max_turns of at least 2": agent.max_turns < 2,
+        "agent.context_mode=conversation or episode": agent.context_mode in ("none", "window"),
+        "agent.structured_actions=false": agent.structured_actions,
+    }
+    found = [need for need, lacks in needs.items() if lacks]
+    return (
+        f"{offered}: a call is a turn, and later prompts show its result. That needs {', and '.join(found)}."
+        if found
+        else ""
+    )
 
 
 @dataclass(frozen=True)
@@ -245,6 +261,12 @@ class Rules:
             }
             if found := [key for key, asked in changes.items() if asked]:
                 yield f"agent.observations={agent.observations} has its own form of actions: leave out {' and '.join(found)}."
+        own = config.skills is not None and config.skills.enabled and config.skills.as_tools
+        if offered := [key for key, asked in (("agent.tools", agent.tools), ("skills.as_tools", own)) if asked]:
+            if refused := tool_refusal(agent, " and ".join(offered)):
+                yield refused
+            if name == COMMAND:
+                yield f"{' and '.join(offered)}: a program (rollout.backend={name}) calls no tools. Leave them out, or use another backend."
         if agent.whole_episodes and (facts.remote or not facts.grows):
             yield f"agent.context_mode=episode needs a backend with tokens and encode_next, such as hf or vllm; {name} is none."
         if agent.structured_actions and not facts.structured:

@@ -100,6 +100,8 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ),
     ([*STEP, "agent.structured_actions=true", *SERVER], 2, "cannot restrict"),
     ([*STEP, "agent.context_mode=episode", "rollout.backend=own_refusals:NoTokens"], 2, "encode_next"),
+    ([*STEP, "agent.tools=[calculator]"], 2, "agent.max_turns of at least 2"),
+    ([*STEP, "agent.tools=[calculator]", "agent.context_mode=none"], 2, "agent.context_mode=conversation"),
     ([*STEP, "rl.reward=env"], 2, "cannot grade without true answers"),
     ([*STEP, "agent.max_turns=2", "rl.algorithm=graphgpo"], 2, "does not report its state"),
     ([*ROOMY, "evolve={teacher: 'tests.doors:Opener'}"], 2, "without distill and evolve"),
