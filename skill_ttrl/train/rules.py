@@ -90,7 +90,7 @@ def tool_refusal(agent: AgentConfig, offered: str) -> str:
     """Why an agent cannot use the tools that it is `offered`; empty where it can."""
     needs = {
         "agent.max_turns of at least 2": agent.max_turns < 2,
-        "agent.context_mode=conversation or episode": agent.context_mode in ("none", "window"),
+        "agent.context_mode=conversation": agent.context_mode != "conversation",
         "agent.structured_actions=false": agent.structured_actions,
     }
     found = [need for need, lacks in needs.items() if lacks]
