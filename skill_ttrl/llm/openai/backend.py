@@ -8,6 +8,7 @@ that would refuse every request ends the run.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.chat import read_calls
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.llm.openai.replies import FATAL_KINDS, Choice, tokens_in_text
 from skill_ttrl.types import Completion, FinishReason, Message, content, derive_seed, with_thought
@@ -45,10 +47,13 @@ class TextBackend:
     def __init__(self) -> None:
         self.policy_version = 0
 
-    def encode(self, messages: Sequence[Message]) -> None:
+    def encode(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> None:
         """Return None: this backend works on text only."""
 
     def encode_next(self, message: Message, after: Completion | None = None) -> None:
+        """Return None: this backend works on text only."""
+
+    def encode_results(self, results: Sequence[Message], after: Completion) -> None:
         """Return None: this backend works on text only."""
 
     def encode_text(self, text: str) -> None:
@@ -56,7 +61,8 @@ class TextBackend:
 
     def count(self, messages: Sequence[Message]) -> int:
         """A quarter of the bytes."""
-        return sum(tokens_in_text(message.content) + AROUND_A_MESSAGE for message in messages)
+        texts = (message.content + "".join(call.arguments for call in message.calls) for message in messages)
+        return sum(tokens_in_text(text) + AROUND_A_MESSAGE for text in texts)
 
     def count_text(self, text: str) -> int:
         """As `count`."""
@@ -114,6 +120,8 @@ class OpenAIBackend(TextBackend):
             messages = (*messages, Message("assistant", request.assistant_prefix))
             if not self._vllm:
                 messages = (*messages, Message("user", GO_ON))
+        if request.tools:
+            extra["tools"] = [json.loads(each) for each in request.tools]
         if self._vllm:
             extra |= {"top_k": sampling.top_k} if sampling.top_k else {}
             extra |= {"include_stop_str_in_output": True} if sampling.stop else {}
@@ -137,13 +145,13 @@ class OpenAIBackend(TextBackend):
                 raise
             nothing = Completion("", (), (), "error", self.policy_version, error=str(error))
             return Generation((), (nothing,) * request.n)
-        return Generation((), tuple(self._completion(choice, sampling) for choice in reply.choices))
+        return Generation((), tuple(self._completion(choice, sampling, request.tools) for choice in reply.choices))
 
-    def _completion(self, choice: Choice, sampling: Sampling) -> Completion:
+    def _completion(self, choice: Choice, sampling: Sampling, tools: Sequence[str] = ()) -> Completion:
         error = None
         if choice.outcome == "filtered":
             error = "The server's content filter cut the answer."
-        elif choice.outcome == "tool_call":
+        elif choice.outcome == "tool_call" and not (tools and choice.calls):
             error = "The model called a tool, but none is offered."
         text = choice.refusal or choice.text  # a refusal is what the model said
         if error is not None:
@@ -152,7 +160,13 @@ class OpenAIBackend(TextBackend):
         reason: FinishReason = "length" if choice.finish_reason == "length" else "stop"
         if reason == "stop" and not self._vllm:
             text = with_stop_text(text, sampling.stop, choice.stopped_at)
-        return Completion(with_thought(choice.thought, text), (), choice.logprobs or (), reason, self.policy_version)
+        text = with_thought(choice.thought, text)
+        calls = choice.calls
+        if tools and not calls:  # some servers leave them in the text
+            text, found = read_calls(text)
+            calls = tuple(replace(each, id=f"call_{place}") for place, each in enumerate(found))
+        made = Completion(text, (), choice.logprobs or (), reason, self.policy_version)
+        return replace(made, calls=calls) if tools else made
 
 
 def with_stop_text(text: str, stop: Sequence[str], stopped_at: str | None) -> str:

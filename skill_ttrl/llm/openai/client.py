@@ -44,7 +44,7 @@ from skill_ttrl.llm.openai.replies import (
 )
 from skill_ttrl.llm.server_key import is_localhost
 from skill_ttrl.sanitize import one_line
-from skill_ttrl.types import Message, derive_seed
+from skill_ttrl.types import Message, ToolCall, derive_seed
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -410,23 +410,34 @@ def _fitting(schema: type[M], left: int, answer: Mapping[str, Any]) -> tuple[tup
     return (value, reply, wrong), outcome, outcome == "ok" or (left > 0 and outcome not in DECLINED)
 
 
-def _spoken(messages: Sequence[Message]) -> list[dict[str, str]]:
+def _spoken(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The conversation without empty turns, which servers refuse.
 
     Messages of one role around an empty turn are merged, since servers also refuse two of one role in a row.
     """
-    said: list[dict[str, str]] = []
+    said: list[dict[str, Any]] = []
     gap = False
     for each in messages:
-        if not each.content.strip():
+        turn: dict[str, Any] = {"role": each.role, "content": each.content}
+        if each.calls:
+            turn |= {"content": each.content or None, "tool_calls": [*map(_called, each.calls)]}
+        elif each.call is not None:
+            turn["tool_call_id"] = each.call.id
+        elif not each.content.strip():
             gap = True
             continue
-        if gap and said and said[-1]["role"] == each.role:
+        if gap and said and said[-1]["role"] == each.role and len(said[-1]) == len(turn) == 2:
             said[-1]["content"] += f"\n\n{each.content}"
         else:
-            said.append({"role": each.role, "content": each.content})
+            said.append(turn)
         gap = False
     return said or [{"role": each.role, "content": each.content} for each in messages]
+
+
+def _called(call: ToolCall) -> dict[str, Any]:
+    """A call as it is sent back; arguments that are no JSON are left out, since some servers parse them."""
+    function = {"name": call.name or "none", "arguments": "{}" if call.error == "not_json" else call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 async def _all(asking: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:

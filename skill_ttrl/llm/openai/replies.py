@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from skill_ttrl.llm.openai.ledger import Usage
 from skill_ttrl.llm.server_key import found_key
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.storage.jsonl import parse_json
-from skill_ttrl.types import json_content
+from skill_ttrl.types import ToolCall, json_content
 
 OPENAI = "https://api.openai.com/v1"
 AZURE_VERSION = "2024-12-01-preview"
@@ -197,7 +197,7 @@ class Choice:
     """In the server's word: "stop", "length", …"""
     outcome: Outcome
     """"length": cut off; "refusal": the model declined; "filtered": a filter of the server's cut it; "tool_call": a tool was
-    called though none was offered."""
+    called."""
     logprobs: tuple[float, ...] | None = None
     """Of each token, in nats; None where the server gives none."""
     refusal: str | None = None
@@ -206,6 +206,8 @@ class Choice:
     """Stop text that ended the answer, if the server reports it."""
     thought: str = ""
     """What the server gives apart from the text, as `reasoning_content` or `reasoning`."""
+    calls: tuple[ToolCall, ...] = ()
+    """Calls of tools, each with an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +304,11 @@ def tokens_said(body: Mapping[str, Any]) -> Usage:
 
 def estimated(asked: Mapping[str, Any], answer: Mapping[str, Any]) -> Usage:
     """Tokens of a request and its answer whose server counts none."""
-    prompt = json.dumps(asked.get("messages") or asked.get("input") or "", ensure_ascii=False)
-    texts = [choice.text for choice in read_reply(answer).choices] if "choices" in answer else []
-    return Usage(tokens_in=tokens_in_text(prompt), tokens_out=sum(map(tokens_in_text, texts)))
+    said = [asked.get("messages") or asked.get("input") or "", *asked.get("tools", [])]
+    choices = read_reply(answer).choices if "choices" in answer else ()
+    texts = [each for choice in choices for each in (choice.text, *(call.arguments for call in choice.calls))]
+    tokens_in = sum(tokens_in_text(json.dumps(each, ensure_ascii=False)) for each in said)
+    return Usage(tokens_in=tokens_in, tokens_out=sum(map(tokens_in_text, texts)))
 
 
 def tokens_in_text(text: str) -> int:
@@ -337,7 +341,28 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
     stopped = choice.get("stop_reason")
     thoughts = (message.get(name) for name in ("reasoning_content", "reasoning"))
     thought = next((each for each in thoughts if isinstance(each, str)), "")
-    return Choice(text, reason, outcome, logprobs, refusal, stopped if isinstance(stopped, str) else None, thought)
+    calls = message.get("tool_calls")
+    return Choice(
+        text,
+        reason,
+        outcome,
+        logprobs,
+        refusal,
+        stopped if isinstance(stopped, str) else None,
+        thought,
+        tuple(_call(each, place) for place, each in enumerate(calls if isinstance(calls, list) else ())),
+    )
+
+
+def _call(call: Any, place: int) -> ToolCall:
+    """A call of a tool as a server writes it; what is no JSON object is answered with an error (`not_json`)."""
+    name, given = (_inner(call, "function", field) for field in ("name", "arguments"))
+    written = given if isinstance(given, str) else json.dumps(given or {})
+    made = ToolCall(name if isinstance(name, str) else "", written or "{}", str(_inner(call, "id") or f"call_{place}"))
+    try:
+        return made if isinstance(parse_json(made.arguments), dict) else replace(made, error="not_json")
+    except ValueError:
+        return replace(made, error="not_json")
 
 
 def _text_of(content: Any) -> str:
