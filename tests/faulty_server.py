@@ -28,8 +28,8 @@ FAULTS = (
     *REFUSED, "drop before the answer", "drop in the answer", "slow", "truncated JSON", "empty", "refusal", "length",
     "malformed content", "tool call", "one of n",
 )  # fmt: skip
-Answer = Callable[[Mapping[str, Any], random.Random], str]
-"""(request, draws) → the text of one choice."""
+Answer = Callable[[Mapping[str, Any], random.Random], Any]
+"""(request, draws) → the text of one choice, or the fields of its message."""
 
 
 def echo(body: Mapping[str, Any], draw: random.Random) -> str:
@@ -225,13 +225,15 @@ def scripted(path: str, body: Mapping[str, Any], answer: Answer, draw: random.Ra
         rows = [{"index": place, "embedding": vector_of(text)} for place, text in enumerate(body["input"])]
         words = sum(len(text.split()) for text in body["input"])
         return {"data": rows[::-1], "usage": {"prompt_tokens": words, "total_tokens": words}}
-    texts = [answer(body, draw) for _ in range(body.get("n", 1))]
+    messages = [answer(body, draw) for _ in range(body.get("n", 1))]
+    messages = [{"content": each} if isinstance(each, str) else each for each in messages]
+    texts = [each["content"] or "" for each in messages]
     choices = []
     for place, text in enumerate(texts):
         logprobs: Any = None
         if body.get("logprobs"):
             logprobs = {"content": [{"logprob": -0.5} for _ in text.split()]}
-        message = {"role": "assistant", "content": text}
+        message = {"role": "assistant", **messages[place]}
         choices.append({"index": place, "finish_reason": "stop", "logprobs": logprobs, "message": message})
     asked = body["messages"]
     usage = {

@@ -86,6 +86,36 @@ def test_a_model_behind_an_address_is_evaluated_without_one_of_ones_own(sums: Pa
     assert "LLM calls" in skillttrl("inspect", out).out
 
 
+def calls_first(body: Mapping[str, Any], draw: random.Random) -> Any:
+    """A call that is right and one that is no JSON; then the first result."""
+    last = body["messages"][-1]
+    if last["role"] == "tool":
+        return f"<answer>{body['messages'][-2]['content']}</answer>"
+    given = json.dumps({"expression": re.findall(r"[0-9+]{3,}", last["content"])[-1]}), "{oops"
+    functions = [{"name": "calculator", "arguments": each} for each in given]
+    calls = [{"id": f"c-{place}", "type": "function", "function": each} for place, each in enumerate(functions)]
+    return {"content": None, "tool_calls": calls}
+
+
+def test_a_model_behind_an_address_calls_tools(sums: Path) -> None:
+    chosen = "agent.tools=[calculator]", "agent.max_turns=2", "eval.samples=2", "eval.greedy=false"
+    with FaultyServer([], answer=calls_first) as server:
+        done = skillttrl("evaluate", "openai:tiny", "--data", sums, "--json", *at(server, *chosen))
+        assert done.code == 0 and done.json["accuracy"] == 1.0, done
+        bodies = [each["body"] for each in server.asked]
+    assert all(body["tools"][0]["function"]["name"] == "calculator" for body in bodies)
+    said = next(body["messages"] for body in bodies if len(body["messages"]) > 1)
+    assert [each["role"] for each in said] == ["user", "assistant", "tool", "tool"]
+    assert (
+        [each["id"] for each in said[1]["tool_calls"]] == [each["tool_call_id"] for each in said[2:]] == ["c-0", "c-1"]
+    )
+    assert said[3]["content"] == "Error: the call is not JSON."
+    with FaultyServer([], answer=calls_first) as server:
+        refused(
+            skillttrl("evaluate", "openai:tiny", "--data", sums, *at(server)), 6, "called a tool, but none is offered"
+        )
+
+
 def test_what_failed_for_good_is_a_failed_try_with_its_reason(sums: Path, tmp_path: Path) -> None:
     out = tmp_path / "kept"
     with FaultyServer([], answer=adds) as server:

@@ -24,6 +24,7 @@ from skill_ttrl.llm.openai.replies import (
     read_reply,
     response_format,
 )
+from skill_ttrl.types import ToolCall
 
 
 class Part(BaseModel):
@@ -57,6 +58,22 @@ def chat(**changes: Any) -> dict[str, Any]:
 )
 def test_each_way_an_answer_can_go_has_a_name(changes: dict[str, Any], outcome: str) -> None:
     assert read_reply(chat(**changes)).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ({"name": "a", "arguments": '{"x": 1}'}, ToolCall("a", '{"x": 1}', "call_0")),
+        ({"name": "a", "arguments": {"x": 1}}, ToolCall("a", '{"x": 1}', "call_0")),
+        ({"name": "a", "arguments": ""}, ToolCall("a", "{}", "call_0")),
+        ({"name": "a"}, ToolCall("a", "{}", "call_0")),
+        ({"name": 3, "arguments": "[" * 9999}, ToolCall("", "[" * 9999, "call_0", error="not_json")),
+        (None, ToolCall("", "{}", "call_0")),
+    ],
+)
+def test_calls_are_read_whatever_a_server_makes_of_them(function: Any, call: ToolCall) -> None:
+    message = {"content": None, "tool_calls": [{"function": function}]}
+    assert read_reply(chat(message=message)).choices[0].calls == (call,)
 
 
 NO_CHOICES: tuple[dict[str, Any], ...] = (
