@@ -11,13 +11,14 @@ import pytest
 
 from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.commands.reports.compare import Measured, compare, compare_two
+from skill_ttrl.commands.reports.summarize import write_report_html
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.train.results import Evaluation, ProblemResult
-from skill_ttrl.types import to_json
+from skill_ttrl.types import Completion, Step, Task, ToolCall, Trajectory, to_json
 
 
 def of(path: str, shares: dict[str, float], where: str | None = "here") -> Measured:
@@ -44,6 +45,32 @@ def test_shared_tasks_are_paired_and_the_others_left_out() -> None:
 def test_what_shares_no_task_is_not_compared(other: Measured, why: str) -> None:
     with pytest.raises(DataError, match=why):
         compare_two(ONE, other)
+
+
+def test_thought_calls_and_results_of_a_turn_are_shown_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = (
+        ToolCall("calculator", '{"expression": "6*7"}', result="42"),
+        ToolCall("", "{oops", result="Error: <b>\x1b[1m", error="not_json"),
+    )
+    said = Completion("<think>hidden</think>\n\nI ask.", (1,), (0.0,), "stop")
+    steps = (
+        Step("6*7?", "…", 0.0, False, False, completion=said, calls=calls),
+        Step("42", "It is 42", 1.0, True, False, completion=Completion("It is 42", (1,), (0.0,), "stop")),
+    )
+    with RunFolder.create(tmp_path / "run", SkillTTRLConfig(name="t")) as folder:
+        folder.append_jsonl("trajectories.jsonl", [to_json(Trajectory(Task("one", "E-v0"), steps, "42", "terminated"))])
+        page = write_report_html(folder).read_text()
+    inspect([folder.path / "trajectories.jsonl"])
+    shown = capsys.readouterr().out
+    lines = "[thought: 6 characters]", "I ask.", '> calculator({"expression": "6*7"})', "< 42", "> {oops", "It is 42"
+    places = [shown.index(f"  {line}\n") for line in lines]
+    assert places == sorted(places) and "hidden" not in shown and "\x1b" not in shown
+    assert (
+        '<pre class="call">calculator({&#34;expression&#34;: &#34;6*7&#34;})</pre><pre class="result">42</pre>' in page
+    )
+    assert "<pre>hidden</pre>" in page and "<b>" not in page and "(no content)" not in page
 
 
 def run_with(path: Path, **accuracy: float) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.train.metrics import early_signs, episode_metrics, late_signs, several_types
 from skill_ttrl.train.rl import select_training_samples
-from skill_ttrl.types import ActionStatus, Completion, Group, Step, StopReason, Task, Trajectory, VoteResult
+from skill_ttrl.types import ActionStatus, Completion, Group, Step, StopReason, Task, ToolCall, Trajectory, VoteResult
 
 PLAIN_VOTE = VoteResult(None, 0.0, (False,) * 2)
 
@@ -69,6 +70,9 @@ def test_actions_prompts_and_timeouts_are_shares() -> None:
     expected = {"invalid_actions": 0.25, "repaired_actions": 0.25, "timeout_fraction": 0.5, "episode_steps": 2.0}
     expected |= {"prompt_truncated/turns": 0.5, "prompt_truncated/skills": 0.25, "prompt_truncated/actions": 0.0}
     assert expected.items() <= figures.items()
+    calls = ToolCall("a", "{}", result="1"), ToolCall("b", "{}", result="Error", error="no_tool")
+    called = episodes_of([group(tried(replace(step(), calls=calls), step()), tried())], config())
+    assert (called["tools/calls"], called["tools/errors"]) == (1.0, 0.5) and "tools/calls" not in figures
     plain = episodes_of(groups, config())
     assert "timeout_fraction" not in plain and not any(name.startswith("prompt_truncated/") for name in plain), (
         "none can be"
