@@ -42,6 +42,10 @@ class Told(NamedTuple):
     skills: tuple[str, ...]
 
 
+Turn = tuple[str, str] | tuple[str, str, tuple[ToolCall, ...]]
+"""What was said to the model, its response, and the calls of tools in it if any."""
+
+
 class Demonstration(NamedTuple):
     """A prompt and the response a model is to learn."""
 
@@ -53,8 +57,8 @@ class Demonstration(NamedTuple):
     """For each question to the skill bank in the response, in order, the texts of the skills that answer it."""
     given: tuple[tuple[int, int], ...] = ()
     """Spans [start, end) of the response that the model finds written and does not learn, in order."""
-    before: tuple[tuple[str, str] | tuple[str, str, tuple[ToolCall, ...]], ...] = ()
-    """(what was said to the model, its response, the calls of tools in it if any) of earlier turns of the same conversation, oldest first."""
+    before: tuple[Turn, ...] = ()
+    """Earlier turns of the same conversation, oldest first."""
 
     def parts(self) -> Iterator[Written | Told]:
         """The response as it comes about, piece by piece."""

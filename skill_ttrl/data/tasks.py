@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from skill_ttrl.answers import conditions, find_answer, true_answer
@@ -15,12 +17,16 @@ from skill_ttrl.data.families import (
     Demonstration,
     Operators,
     ProblemFamily,
+    Turn,
     qa_task,
     shown_question,
 )
 from skill_ttrl.data.records import Record, Records, column, read_source, record_ids
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
-from skill_ttrl.types import Task
+from skill_ttrl.llm.chat import call_text
+from skill_ttrl.llm.openai.replies import read_call
+from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.types import Task, ToolCall
 
 MATH_ENV_ID = "SkillTTRL/Math-v0"
 TYPE_FIELDS = ("task_type", "type", "subject")
@@ -190,7 +196,7 @@ def _conversation(messages: Any, name: str, place: str) -> tuple[list[Any], list
     """(roles, contents) of the messages in a record."""
     listed = messages if isinstance(messages, list) else []
     turns = [each if isinstance(each, Mapping) else {} for each in listed]
-    contents = [turn.get("content") for turn in turns]
+    contents = ["" if turn.get("tool_calls") and turn.get("content") is None else turn.get("content") for turn in turns]
     if not all(isinstance(content, str) for content in contents):
         raise DataError(f"{place}: the 'content' of each message of {name!r} must be a text.")
     return [turn.get("role") for turn in turns], [str(content) for content in contents]
@@ -272,13 +278,38 @@ def _task_type(row: Record) -> str:
 def _from_messages(messages: Any, place: str) -> list[Demonstration]:
     """One for each turn of the assistant, with the turns before it."""
     roles, said = _conversation(messages, "messages", place)
-    if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
+    shape = "".join(str(role)[:1] if role in ("user", "assistant", "tool") else "?" for role in roles)
+    calls = [_calls(each, place) if role == "assistant" else [] for each, role in zip(messages, roles, strict=True)]
+    results = [len(told) for told in re.findall("a(t*)", shape)]
+    if not re.fullmatch("(?:u(?:at+)*a)+", shape) or results != [
+        len(calls[at]) for at, role in enumerate(shape) if role == "a"
+    ]:
         raise DataError(
-            f"{place}: 'messages' must alternate between user and assistant messages, found roles {roles}. "
-            "Set one system message for all with agent.system."
+            f"{place}: 'messages' must alternate between user and assistant messages, with a tool message for each of 'tool_calls' of the "
+            f"latter; found roles {roles}. Set one system message for all with agent.system."
         )
-    turns = list(zip(said[::2], said[1::2], strict=True))
-    return [Demonstration(*turn, before=tuple(turns[:number])) for number, turn in enumerate(turns)]
+    found, before, asked = list[Demonstration](), list[Turn](), ""
+    for at, role in enumerate(shape):
+        if role == "u":
+            asked = said[at]
+        elif role == "a":
+            turn = asked, said[at] + "".join(map(call_text, calls[at]))
+            found.append(Demonstration(*turn, before=tuple(before)))
+            told = said[at + 1 : at + 1 + len(calls[at])]
+            done = tuple(replace(call, result=result) for call, result in zip(calls[at], told, strict=True))
+            before.append((*turn, done) if done else turn)
+            asked = "\n".join(told)
+    return found
+
+
+def _calls(message: Mapping[str, Any], place: str) -> list[ToolCall]:
+    """The calls of tools in a message, in OpenAI's form, with arguments as chat templates write them."""
+    found = [read_call(each, number) for number, each in enumerate(message.get("tool_calls") or ())]
+    if any(call.error or not call.name for call in found):
+        raise DataError(
+            f"{place}: each of 'tool_calls' must have a function with a name and arguments that are a JSON object."
+        )
+    return [replace(call, arguments=json.dumps(parse_json(call.arguments), ensure_ascii=False)) for call in found]
 
 
 def qa_tasks(records: Records, questions: Sequence[str], answer_field: str, split: str) -> list[Task]:

@@ -422,6 +422,8 @@ def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstr
 
 def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:
     """Tokenize demonstrations as the model will see them: skills in the prompt, retrieved skills inserted and excluded from the loss."""
+    if not agent.offered and any(len(turn) > 2 for shown in demonstrations for turn in shown.before):
+        raise DataError("The demonstrations call tools, but this agent has none. Name them in agent.tools.")
     pieces, form = [list(shown.parts()) for shown in demonstrations], answer_form(tokenizer)
     for shown, row in zip(demonstrations, pieces, strict=True):
         if isinstance(first := row[0], Written) and (len(row) == 1 or content(shown.response) == shown.response):
@@ -688,7 +690,7 @@ def as_chat(shown: StepShown, tagged: bool) -> dict[str, object]:
     """A demonstration as other trainers read it: `messages` with roles, the last one the assistant's."""
     said = [*shown.messages, Message("assistant", shown.response(tagged))]
     return {
-        "messages": [asdict(message) for message in said],
+        "messages": _MESSAGES.dump_python(said),
         "task": shown.task_id,
         "task_type": shown.task_type,
         "skills": list(shown.skills),
@@ -722,7 +724,7 @@ class EpisodeShown:
         assistant's; null: nothing.
         """
         return {
-            "messages": [asdict(message) for message in self.messages],
+            "messages": _MESSAGES.dump_python([*self.messages]),
             "learnt": list(self.learnt),
             "task": self.task_id,
             "task_type": self.task_type,

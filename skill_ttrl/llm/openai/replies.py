@@ -350,14 +350,14 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
         refusal,
         stopped if isinstance(stopped, str) else None,
         thought,
-        tuple(_call(each, place) for place, each in enumerate(calls if isinstance(calls, list) else ())),
+        tuple(read_call(each, place) for place, each in enumerate(calls if isinstance(calls, list) else ())),
     )
 
 
-def _call(call: Any, place: int) -> ToolCall:
+def read_call(call: Any, place: int) -> ToolCall:
     """A call of a tool as a server writes it; what is no JSON object is answered with an error (`not_json`)."""
     name, given = (_inner(call, "function", field) for field in ("name", "arguments"))
-    written = given if isinstance(given, str) else json.dumps(given or {})
+    written = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
     made = ToolCall(name if isinstance(name, str) else "", written or "{}", str(_inner(call, "id") or f"call_{place}"))
     try:
         return made if isinstance(parse_json(made.arguments), dict) else replace(made, error="not_json")

@@ -93,6 +93,35 @@ def test_a_conversation_is_a_demonstration_for_each_turn_of_the_assistant(tmp_pa
         load_demonstrations(source(tmp_path, [{"messages": chat[:3]}]))
 
 
+def test_turns_that_call_tools_are_demonstrations_too(tmp_path: Path, tiny_model: Any) -> None:
+    functions: list[dict[str, Any]] = [{"name": "add", "arguments": '{"a":1}'}, {"name": "add", "arguments": {"a": 2}}]
+    calls = [{"id": str(at), "type": "function", "function": each} for at, each in enumerate(functions)]
+    chat: list[dict[str, Any]] = [
+        {"role": "user", "content": "1, 2?"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "0", "content": "2"},
+        {"role": "tool", "tool_call_id": "1", "content": "3"},
+        {"role": "assistant", "content": "2 and 3"},
+    ]
+    shown = load_demonstrations(source(tmp_path, [{"messages": chat}]))
+    said = "".join(f'<tool_call>{{"name": "add", "arguments": {{"a": {a}}}}}</tool_call>' for a in (1, 2))
+    assert [(each.prompt, each.response) for each in shown] == [("1, 2?", said), ("2\n3", "2 and 3")]
+    agent, tokenizer = Agent(PromptFormatter("plain"), tools=('{"function": {"name": "add"}}',)), tiny_model[1]
+    first, second = encode_written(tokenizer, agent, shown)
+    grown = tokenizer.decode((*first.prompt_ids, *first.response_ids))
+    results = "\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>tool\n3<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(second.prompt_ids) == grown + results
+    assert tokenizer.decode(second.response_ids[:-1]) == "2 and 3"
+    with pytest.raises(DataError, match=r"agent\.tools"):
+        encode_written(tokenizer, Agent(PromptFormatter("plain")), shown)
+    for wrong in (chat[:3], chat[:3] + chat[4:], chat[:2], [*chat[:1], *chat[2:]], chat[:4]):
+        with pytest.raises(DataError, match="a tool message for each"):
+            load_demonstrations(source(tmp_path, [{"messages": wrong}]))
+    functions[0]["arguments"] = "{"
+    with pytest.raises(DataError, match="a JSON object"):
+        load_demonstrations(source(tmp_path, [{"messages": chat}]))
+
+
 def test_demonstrations_of_a_file(tmp_path: Path) -> None:
     pairs = [{"prompt": "p", "response": "r"}, {"prompt": "q", "response": "s"}]
     assert [d[:2] for d in load_demonstrations(source(tmp_path, pairs))] == [("p", "r"), ("q", "s")]
