@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.agents.scripted import ScriptedAgent, WalkthroughAgent
+from skill_ttrl.commands.reports.summary_text import transcript
 from skill_ttrl.commands.resolve import (
     EvalTarget,
     env_kwargs,
@@ -130,16 +131,22 @@ def ask(
         (group,) = wait_for(asked)
         refuse_failure([group])
         unformatted = template_warning(parts.backend, parts.agent.formatter.messages("?"))
-    completions = [each.steps[-1].completion for each in group.trajectories if each.steps]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
     return Reply(
         question,
-        tuple(completion.text for completion in completions if completion is not None),
+        tuple(_whole_answer(each) for each in group.trajectories if each.steps),
         tuple(group.answers),
         majority_vote(group.answers),
         retrieved,
         (unformatted,) if unformatted else (),
     )
+
+
+def _whole_answer(trajectory: Trajectory) -> str:
+    """The last turn as it was written, and before it what was called and what came of it."""
+    *earlier, last = trajectory.steps
+    said = last.action if last.completion is None else last.completion.text
+    return "\n".join([*transcript(replace(trajectory, steps=tuple(earlier))), said])
 
 
 @contextmanager

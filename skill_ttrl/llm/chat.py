@@ -263,9 +263,13 @@ def encode_results(tokenizer: Any, results: Sequence[Message]) -> tuple[int, ...
     told = [
         {"role": "tool", "content": mark_control(each.content, control)} | _calls_of(each, control) for each in results
     ]
+    first = {"role": "user", "content": _FIRST}
+    begun = render(tokenizer, [first], add_generation_prompt=True)
     for said in (_THOUGHT, _SAID):
-        answered = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": said} | asked]
+        answered = [first, {"role": "assistant", "content": said} | asked]
         base, longer = render(tokenizer, answered), render(tokenizer, [*answered, *told], add_generation_prompt=True)
+        if said in base and longer.startswith(begun + said):  # Qwen3's has an empty thought in the last answer only
+            base = begun + base[base.rindex(said) :]
         ends = [each.end() for each in control.finditer(base)]
         if not longer.startswith(base) or not ends or base[ends[-1] :].strip():
             raise ConfigError(

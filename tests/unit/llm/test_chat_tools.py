@@ -87,7 +87,11 @@ def test_no_result_has_control_tokens(kind: str, result: str, tokenizer: Any) ->
 
 
 def test_a_template_that_takes_back_what_it_wrote_is_refused(tokenizer: Any) -> None:
-    tokenizer.chat_template = QWEN3
+    tokenizer.chat_template = QWEN3  # its empty thought in the last answer is none that was sampled
+    assert tokenizer.decode(encode_results(tokenizer, turns("R")[1])) == KINDS["qwen2.5"][3].replace(
+        "\n<tool_response>\nS\n</tool_response>", ""
+    )
+    tokenizer.chat_template = "{{ messages | length }}" + QWEN25
     with pytest.raises(ConfigError, match="only append"):
         encode_results(tokenizer, turns("R")[1])
 
