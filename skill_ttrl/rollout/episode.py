@@ -109,7 +109,7 @@ class ActiveRollout:
         except Stopped as stopped:
             self._leave(stopped)
         except FAILURES as error:
-            self._fail(error)
+            self.fail(error)
 
     @property
     def scene(self) -> AgentInput:
@@ -186,7 +186,7 @@ class ActiveRollout:
             self._leave(stopped)
             return
         except FAILURES as error:
-            self._fail(error)
+            self.fail(error)
             return
         self.steps.append(taken)
         self.observation, self.admissible = seen, possible
@@ -259,7 +259,8 @@ class ActiveRollout:
             raise stopped.__cause__
         self.stop_reason = "max_turns"
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End it as failed: its environment raised, or its chat template cannot write what was said."""
         if isinstance(error, WorkerError):  # there is nowhere to play, which is no episode's own failure
             raise error
         self.stop_reason, self.error = "error", failure(error)

@@ -333,7 +333,13 @@ class RolloutContext:
             messages, fits = prompt.messages, prompt.fits
             episode.left_out = {**prompt.left_out, **episode.skills_had_no_room}
             if messages not in known:
-                found = self._encode(messages)
+                try:
+                    found = self._encode(messages)
+                except ModelError as error:
+                    if not episode.steps or not tools:
+                        raise
+                    episode.fail(error)  # as Llama's template refuses two calls in a turn
+                    return None
                 length = self.backend.count(messages) if found is None else len(found)
                 known[messages] = Request(messages, token_ids=found, tools=tools), length
             request, length = known[messages]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from collections.abc import Sequence
@@ -143,3 +144,12 @@ def test_the_bank_as_tools(tiny_model: tuple[Any, Any]) -> None:
     assert "sk-1: Products" in (searched.calls[0].result or "") and not last.calls
     assert "Multiply the tens first." in (opened.calls[0].result or "") and opened.calls[1].error == "failed"
     assert found.retrieved == ("sk-1",) and found.env_return == 1.0
+
+
+def test_a_template_that_cannot_write_what_was_said_ends_the_episode_not_the_run(tiny_model: tuple[Any, Any]) -> None:
+    tokenizer = copy.deepcopy(tiny_model[1])
+    single = "{% for m in messages if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one call only') }}{% endfor %}"
+    tokenizer.chat_template = single + tokenizer.chat_template
+    with pytest.warns(UserWarning, match="one call only"):
+        found = play(tokenizer, call("calculator", expression="2+2") * 2)
+    assert found.stop_reason == "error" and "one call only" in (found.error or "") and len(found.steps) == 1
