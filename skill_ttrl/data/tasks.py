@@ -91,7 +91,8 @@ def load_demonstrations(source: Source, *, seed: int = 0, noise: float | None = 
     """(prompt, response) pairs to learn from, in the source's order.
 
     A file or data set has the columns `prompt` (see `Source.prompt_field`) and `response`, or a column `messages`
-    with a conversation: a user's and an assistant's message in turn, each of the latter a demonstration with what was before it.
+    with a conversation: a user's and an assistant's message in turn, each of the latter a demonstration with what was before it. One with
+    `tool_calls` in OpenAI's form is followed by a `tool` message for each of them.
 
     Args:
         source: where they come from; a family gives its split "demos" unless `source.split` names another.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.config import AgentConfig, SkillsConfig
@@ -17,12 +18,14 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.envs.tools import with_tools
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.chat import TokenizerMixin, encode_chat
+from skill_ttrl.llm.hf.backend import HFBackend
+from skill_ttrl.rl.batch import pack
 from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
-from skill_ttrl.types import Completion, Message, Skill, Task, Trajectory, from_json, to_json
+from skill_ttrl.types import Completion, Group, Message, Skill, Task, ToolCall, Trajectory, from_json, to_json
 from tests.scripted_backend import ScriptedBackend
 
 AGENT = Agent(PromptFormatter("plain"))
@@ -50,16 +53,18 @@ class Spoken(TokenizerMixin, ScriptedBackend):
         return Completion(text, ids, (-1.0,) * len(ids), "stop")
 
 
-def play(tokenizer: Any, *texts: str, agent: Agent = AGENT, tools: Any = ("calculator",)) -> Trajectory:
+def play(
+    tokenizer: Any, *texts: str, agent: Agent = AGENT, tools: Any = ("calculator",), backend: Any = None
+) -> Trajectory:
     envs = EnvPool(lambda: with_tools(make_env("math"), AgentConfig(tools=list(tools))))
     task = Task("one", "SkillTTRL/Math-v0", {"question": "Compute 12*34."}, ground_truth="408")
-    settings = RolloutSettings(Sampling(), 0, max_turns=3)
+    settings = RolloutSettings(Sampling(max_new_tokens=8), 0, max_turns=3)
     work = rollout(
         [task],
         1,
         envs=envs,
         agent=replace(agent, tools=envs.schemas),
-        backend=Spoken(tokenizer, texts),
+        backend=backend or Spoken(tokenizer, texts),
         settings=settings,
     )
     (group,) = wait_for(work)
@@ -153,3 +158,24 @@ def test_a_template_that_cannot_write_what_was_said_ends_the_episode_not_the_run
     with pytest.warns(UserWarning, match="one call only"):
         found = play(tokenizer, call("calculator", expression="2+2") * 2)
     assert found.stop_reason == "error" and "one call only" in (found.error or "") and len(found.steps) == 1
+
+
+class Calls(HFBackend):
+    """Takes whatever it writes for a call."""
+
+    def tool_calls(self, completion: Completion, tools: Sequence[str]) -> tuple[str, tuple[ToolCall, ...]]:
+        return completion.text, (ToolCall("calculator", '{"expression": "6*7"}'),)
+
+
+def test_an_episode_with_calls_is_one_sequence_whose_log_probs_are_those_that_were_sampled(
+    tiny_model: tuple[Any, Any],
+) -> None:
+    model, tokenizer = tiny_model
+    found = play(tokenizer, backend=Calls(model, tokenizer))
+    batch = pack([Group(found.task, (found,))], join=True)
+    assert len(found.steps) == 3 and len(batch.starts_N) == 1
+    with torch.no_grad():
+        scores = model(batch.tokens_F[None]).logits[0, :-1].log_softmax(-1)
+    fresh = scores.gather(1, batch.tokens_F[1:, None])[:, 0][batch.step_F[1:] >= 0]
+    sampled = [each for step in found.steps if step.completion for each in step.completion.logprobs]
+    assert fresh.tolist() == pytest.approx(sampled, abs=1e-4)  # of no other token: results are not learned
