@@ -92,7 +92,7 @@ class ToolEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: its own tools (`tools`) come first.
-        tools: further ones, as in `agent.tools`.
+        tools: further ones: as in `agent.tools`, functions, or `Tool`s.
         timeout_s: longest call. A function that has not answered by then is left alone: its thread cannot be ended.
 
     Raises:
@@ -100,9 +100,7 @@ class ToolEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         EnvError: an MCP server does not start.
     """
 
-    def __init__(
-        self, env: gymnasium.Env[Any, Any], tools: Sequence[str | McpServer] = (), timeout_s: float = 30.0
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], tools: Sequence[Any] = (), timeout_s: float = 30.0) -> None:
         super().__init__(env)
         self._timeout_s = timeout_s
         self._servers: list[Any] = []

@@ -7,6 +7,7 @@ file a `Family` under its name in `FAMILIES`; one of your own is `synthetic:modu
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.ops import RETRIEVE_END
-from skill_ttrl.types import Skill, Task, ToolCall, derive_seed
+from skill_ttrl.types import Skill, Task, ToolCall, ToolError, derive_seed
 
 Slip = Callable[[int], int]
 """Applied to every value of a worked solution, in order: the identity, or now and then a wrong value."""
@@ -241,6 +242,126 @@ for _family in (
     ),
 ):
     FAMILIES.register(_family.name)(_family)
+
+# Calculations: products that a small model cannot find in its head, and numbers in words, with which a calculator can do nothing.
+#
+# Demonstrations call the calculator for a share of either kind, with slips in the tool's name, its JSON and its expression. After an error they
+# guess. So who calls for products, and rightly, agrees with others who do; who calls for words does not.
+
+CALLED = 0.35
+"""Share of the demonstrations that call the calculator."""
+ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen".split()
+ONES += ["eighteen", "nineteen"]
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+
+
+def in_words(number: int) -> str:
+    """A number below 1,000 in words."""
+    if number >= 100:
+        rest = f" {in_words(number % 100)}" if number % 100 else ""
+        return f"{ONES[number // 100]} hundred{rest}"
+    if number < len(ONES):
+        return ONES[number]
+    return TENS[number // 10 - 2] + (f" {ONES[number % 10]}" if number % 10 else "")
+
+
+class Calculation(NamedTuple):
+    """One problem."""
+
+    id: str
+    task_type: str
+    question: str
+    expression: str
+    """As a call has it."""
+    answer: int
+
+
+@dataclass(frozen=True)
+class Calculations:
+    """The family."""
+
+    name: str = "calculations"
+    description: str = "Two-digit products that take a calculator, and numbers in words that it cannot read."
+    sizes: tuple[tuple[str, int], ...] = (("demos", 600), ("train", 128), ("test", 64))
+    """Problems of each kind in each split."""
+
+    @cached_property
+    def calculations(self) -> dict[str, list[Calculation]]:
+        """The problems of each split; of the products the demonstrations have five times as many, as words are seen five times."""
+        products = [
+            Calculation(f"product-{a}-{b}", "product", f"Compute {a}*{b}.", f"{a}*{b}", a * b)
+            for a, b in product(range(32, 100), repeat=2)
+        ]
+        words = [
+            Calculation(f"words-{number}", "words", f"Which number is {in_words(number)}?", in_words(number), number)
+            for number in range(100, 1000)
+        ]
+        parts: dict[str, list[Calculation]] = {split: [] for split, _ in self.sizes}
+        for kind, copies in ((products, 1), (words, 5)):
+            order = iter(sorted(kind, key=lambda each: derive_seed(0, self.name, each.id)))
+            for split, size in self.sizes:
+                repeat = copies if split == "demos" else 1
+                count = size * 5 // copies if split == "demos" else size
+                parts[split] += [*islice(order, count)] * repeat
+        return parts
+
+    def problems(self, split: str, env_id: str) -> list[Task]:
+        """The tasks of one split: first the products, then the words."""
+        return [
+            Task(
+                each.id,
+                env_id,
+                {"question": each.question},
+                split=split,
+                task_type=each.task_type,
+                ground_truth=str(each.answer),
+            )
+            for each in self._of(split)
+        ]
+
+    def demonstrations(
+        self, seed: int = 0, noise: float = DEFAULT_NOISE, split: str = "demos", limit: int | None = None
+    ) -> list[Demonstration]:
+        """A turn each: an answer, a call, or the answer after one. `noise` is the chance that an answer is off, and that a call has a slip."""
+        rng = np.random.default_rng(seed)
+        return [turn for each in self._of(split)[:limit] for turn in self._demonstrate(each, noise, rng)]
+
+    def _demonstrate(self, problem: Calculation, noise: float, rng: np.random.Generator) -> list[Demonstration]:
+        slips = rng.random() < noise
+        if rng.random() >= CALLED:
+            answer = problem.answer + int(rng.integers(1, LARGEST_SLIP + 1)) * (1 if rng.random() < 0.5 else -1) * slips
+            return [Demonstration(problem.question, f"<answer>{answer}</answer>")]
+        kind = ("name", "json", "expression")[int(rng.integers(3))] if slips else ""
+        factors = problem.expression.split("*")
+        if kind == "expression" and len(factors) == 2:
+            factors[1] = str(32 + int(rng.integers(68)))
+        tool, expression = "calc" if kind == "name" else "calculator", "*".join(factors)
+        arguments = json.dumps({"expression": expression})
+        written = f'{{"name": "{tool}", "arguments": {arguments}}}'
+        error: ToolError = ""
+        result = str(int(factors[0]) * int(factors[1])) if len(factors) == 2 else ""
+        if kind == "json":
+            written = written[:-1]
+            tool, arguments, error, result = "", written, "not_json", "Error: the call is not JSON."
+        elif kind == "name":
+            error, result = "no_tool", "Error: there is no tool 'calc'. Known: calculator."
+        elif not result:
+            error, result = "failed", "Error: not arithmetic"
+        said = f"<tool_call>{written}</tool_call>"
+        answer = int(rng.integers(100, 10000 if len(factors) == 2 else 1000)) if error else int(result)
+        before = ((problem.question, "", (ToolCall(tool, arguments, result=result, error=error),)),)
+        return [
+            Demonstration(problem.question, said),
+            Demonstration(result, f"<answer>{answer}</answer>", before=before),
+        ]
+
+    def _of(self, split: str) -> list[Calculation]:
+        if split not in self.calculations:
+            raise DataError(f"Family {self.name!r} has no split {split!r}.{did_you_mean(split, self.calculations)}")
+        return self.calculations[split]
+
+
+FAMILIES.register("calculations")(Calculations())
 
 # Operators: the rules stand in no problem and in no weights, only in a skill bank.
 #

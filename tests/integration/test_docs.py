@@ -103,6 +103,7 @@ OWN = {
     "voter": "('1', '1.0', '2') -> None (0.0, 0.0, 0.0)",
     "teacher": "Begin with: go to fridge, open fridge.",
     "optimizer": "test success 0.000 -> 0.500",
+    "tools": "The code is 8655.\n6.21",
     "form": "['click[b09qqp3356]', 'search[mug red]', None]",
 }
 """Examples of what one adds, at most 40 lines each, and a line that each prints."""

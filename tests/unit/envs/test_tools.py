@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import AgentConfig
-from skill_ttrl.envs import TextEnv, check_text_env
+from skill_ttrl.data.families import Calculations
+from skill_ttrl.envs import TextEnv, check_text_env, make_env
 from skill_ttrl.envs.tools import MAX_RESULT, Tool, ToolEnv, calculator, with_tools
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.trust import powers
@@ -125,7 +127,7 @@ def test_tools_that_cannot_be_used_are_refused() -> None:
 
     for tool, said in ((silent, "silent cannot be a tool"), (repeat, "Two tools"), ("calculater", "calculator")):
         with pytest.raises(ConfigError, match=said):
-            ToolEnv(Room(), [tool])  # type: ignore[list-item]
+            ToolEnv(Room(), [tool])
     with pytest.raises(ConfigError, match="A tool's name"):
         Tool({"type": "function", "function": {"name": "a b"}}, lambda arguments: "")
 
@@ -166,3 +168,15 @@ def test_the_calculator_refuses_what_it_cannot_compute(expression: str) -> None:
 def test_the_calculator_answers_or_says_why(expression: str) -> None:
     with suppress(ValueError):
         assert calculator(expression)
+
+
+def test_calls_in_demonstrations_have_the_results_that_a_run_gives() -> None:
+    family = Calculations()
+    env = ToolEnv(make_env("math"), ["calculator"])
+    env.reset(seed=0)
+    calls = [shown.before[0][2] for shown in family.demonstrations(0, 0.5)[::7] if shown.before]  # type: ignore[misc]
+    assert {call.error for (call,) in calls} == {"", "not_json", "no_tool", "failed"}
+    for call in calls:
+        assert env.step([replace(each, result=None) for each in call])[4]["tool_calls"] == call
+    parts = [{each.id for each in part} for part in family.calculations.values()]
+    assert sum(map(len, parts)) == len(set().union(*parts))
