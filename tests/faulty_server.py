@@ -264,3 +264,13 @@ def vector_of(text: str) -> list[float]:
     """Four numbers that depend on the text alone."""
     draw = random.Random(text)
     return [draw.uniform(-1, 1) for _ in range(4)]
+
+
+NOWHERE = "model.path=/no/such/model"
+"""A model of one's own that must never be looked at."""
+
+
+def at(server: FaultyServer, *more: str) -> list[str]:
+    """Settings that name the server."""
+    settings = [f"endpoints.base_url={server.url}", NOWHERE, *more]
+    return [word for setting in settings for word in ("--set", setting)]

@@ -7,18 +7,37 @@ for each attempt; the child runs the real command and is really killed.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from skill_ttrl.cli.main import app
+from skill_ttrl.commands import train
+from skill_ttrl.commands.train import run
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import RunFolderError, SkillTTRLError, WeightSyncError
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.signals import Interrupted
+from skill_ttrl.storage.jsonl import parse_json
+from tests.conftest import TINY_SKILLS
 from tests.preloaded import run_code
 
 SETTINGS = ["sft.steps=24", "rl.steps=8", "sft.save_steps=3", "rl.save_steps=2", "rl.eval_steps=3"]
+
 SETTINGS += ["rl.kl_coef=0.01", "rl.reward=random", "rl.mini_batch_size=1", "run.save_total_limit=2"]
+
 STEPS = 32
+
 KILLS = 6
+
 KEPT = ("rl-000006", "rl-000008", "sft-000021", "sft-000024")
 """Checkpoints that are there in the end."""
 
@@ -163,3 +182,198 @@ def test_the_baseline_goes_on_from_its_samples_and_from_its_steps(tiny_yaml: Pat
     assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 6
     kept = [f"vote_sft-{step:06d}" for step in (12 + (steps - 13) // 3 * 3, steps)]
     assert_same(tmp_path / "killed", tmp_path / "never-stopped", steps=steps, kept=kept)
+
+
+# One process forks the writers it kills, so that a round costs milliseconds.
+_DRIVER = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+import torch
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.runs.checkpoint import list_checkpoints, load_tensors, newest, restore_to_checkpoint, save_checkpoint, verify
+from skill_ttrl.runs.folder import RunFolder
+
+torch.set_num_threads(1)
+path, rounds, last_step = Path(sys.argv[1]), int(sys.argv[2]), 10_000
+
+
+def write() -> None:
+    folder = RunFolder.open(path)
+    checkpoint = newest(folder)
+    start = restore_to_checkpoint(folder, checkpoint).get("done", 0)
+    weights = load_tensors(checkpoint.path)["weights"] if checkpoint else torch.zeros(50_000)
+    for step in range(start + 1, last_step):
+        weights = weights + step
+        folder.append_jsonl("metrics.jsonl", [json.dumps({"step": step, "pad": "x" * 5000})])
+        if step % 2 == 0:
+            save_checkpoint(folder, "rl", step, write=lambda p: torch.save(weights, p / "model.bin") or {"weights": weights},
+                            state={"done": step}, keep=2)
+
+
+RunFolder.create(path, SkillTTRLConfig()).close()
+random.seed(0)
+reached, leftovers = 0, 0
+for _ in range(rounds):
+    child = os.fork()
+    if child == 0:
+        write()
+        os._exit(0)
+    time.sleep(random.uniform(0.05, 0.25))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    leftovers += len(list(path.glob("checkpoints/.*")))
+    folder = RunFolder.open(path)  # the lock died with its holder
+    for checkpoint in list_checkpoints(folder):
+        verify(checkpoint.path)
+    checkpoint = newest(folder)
+    if checkpoint:
+        assert checkpoint.step >= reached, "a checkpoint was lost"
+        reached = checkpoint.step
+        restore_to_checkpoint(folder, checkpoint)
+        lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines] == list(range(1, reached + 1))
+        total = reached * (reached + 1) / 2
+        assert torch.equal(load_tensors(checkpoint.path)["weights"], torch.full((50_000,), total))
+        assert not list(path.glob("checkpoints/.*"))
+    folder.close()
+print(reached, leftovers)
+"""
+
+
+@pytest.mark.slow
+def test_only_whole_checkpoints_survive_kills(tmp_path: Path) -> None:
+    done = run_code(_DRIVER, tmp_path / "run", 9)
+    assert done.returncode == 0, done.stderr
+    reached, leftovers = map(int, done.stdout.split())
+    assert reached > 0, "no round lived long enough to save anything"
+    assert leftovers > 0, "no kill fell into a save, so the test showed nothing"
+
+
+REFUSING = '''
+from pathlib import Path
+
+from skill_ttrl.errors import WeightSyncError
+from skill_ttrl.llm.hf import HFBackend
+
+
+class Refusing(HFBackend):
+    """Takes every version but the third, as long as the file `refuse` is there."""
+
+    def __init__(self, context):
+        super().__init__(context.loaded.model, context.loaded.tokenizer)
+
+    def update_weights(self, policy_version):
+        if policy_version == 3 and Path("refuse").exists():
+            raise WeightSyncError("old weights")
+        super().update_weights(policy_version)
+'''
+
+
+class StopIn(SilentProgress):
+    """Sends the process a signal when a phase begins."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        if phase == self.phase:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def check_same(one: Path, other: Path) -> None:
+    for name in ("metrics.jsonl", "votes.jsonl", "trajectories.jsonl", "evaluations.jsonl"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_a_signal_in_an_evaluation(tiny_yaml: Path, tmp_path: Path) -> None:
+    settings = ["phases=[rl]", "rl.steps=3", "rl.save_steps=3", "rl.eval_steps=2", "rl.reward=random"]
+    config = load_config(tiny_yaml, settings)
+    train.run(config, tmp_path / "whole")
+    with pytest.raises(Interrupted, match="after rl step 2; saved in"):
+        train.run(config, tmp_path / "stopped", progress=StopIn("evaluate step 2"))
+    assert [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir()] == ["rl-000002"]
+    train.run(config, tmp_path / "stopped", resume="auto")
+    check_same(tmp_path / "stopped", tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_sampler_that_does_not_take_the_weights(
+    tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "refusing_backend", raising=False)
+    Path("refusing_backend.py").write_text(REFUSING)
+    settings = ["rollout.backend=refusing_backend:Refusing", "rl.steps=4", "rl.save_steps=10", "rl.eval_steps=2"]
+    config = load_config(tiny_yaml, settings)
+    train.run(config, "whole")
+    Path("refuse").touch()
+    with pytest.raises(WeightSyncError, match="old weights"):
+        train.run(config, "stopped")
+    assert (Path("stopped") / "checkpoints" / "rl-000003").is_dir()
+    Path("refuse").unlink()
+    train.run(config, "stopped", resume="auto")
+    check_same(Path("stopped"), Path("whole"))
+
+
+@pytest.mark.slow
+def test_more_steps_on_resume(tiny_yaml: Path, tmp_path: Path) -> None:
+    settings = ["phases=[rl]", "rl.reward=random", "rl.lr_scheduler=constant", "rl.warmup_steps=1", "rl.eval_steps=2"]
+    train.run(load_config(tiny_yaml, settings), tmp_path / "short")
+    longer = load_config(tiny_yaml, [*settings, "rl.steps=4"])
+    train.run(longer, tmp_path / "short", resume="auto")
+    train.run(longer, tmp_path / "long")
+    check_same(tmp_path / "short", tmp_path / "long")
+    models = [tmp_path / name / "checkpoints" / "rl-000004" / "model.safetensors" for name in ("short", "long")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    with RunFolder.open(tmp_path / "short") as folder:
+        assert folder.config.rl.steps == 4
+    with pytest.raises(RunFolderError, match=r"rl\.steps 4 there, 2 here"):
+        train.run(load_config(tiny_yaml, settings), tmp_path / "short", resume="auto")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("damaged") / "run"
+    file = folder.with_name("tiny.yaml")
+    file.write_text(TINY_SKILLS)
+    run(load_config(str(file)), folder)
+    return folder
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("depth", [100, 101, 100_000])
+@pytest.mark.parametrize("level", ["[]", ('{"a":', "}")], ids=["lists", "objects"])
+def test_levels_of_json_are_limited(level: tuple[str, str], depth: int) -> None:
+    text = f"{level[0] * depth}1{level[1] * depth}"
+    if depth <= 100:
+        assert parse_json(text)
+    else:
+        with pytest.raises(ValueError, match="more than 100 levels of nesting"):
+            parse_json(text)
+
+
+@pytest.mark.slow
+def test_json_that_is_nested_without_end_is_a_damaged_file(copied: Path) -> None:
+    files = sorted(path for path in copied.rglob("*.json*") if path.suffix in (".json", ".jsonl") and path.is_file())
+    assert len(files) > 10
+    for file in {file.name: file for file in files}.values():  # one of each kind
+        whole = file.read_bytes()
+        file.write_bytes(b"[" * 100_000 + b"]" * 100_000 + (b"\n" + whole if file.suffix == ".jsonl" else b""))
+        refused(
+            ["skills", "list", f"{copied}/bank"] if file.parent.name == "bank" else ["inspect", str(copied)], file.name
+        )
+        file.write_bytes(whole)
+
+
+def refused(command: list[str], name: str) -> None:
+    """Run a command: it ends well or with a message that names the file, and never with a traceback."""
+    error = CliRunner().invoke(app, command).exception
+    if isinstance(error, SkillTTRLError):
+        assert error.exit_code != 1 and name in str(error), f"{' '.join(command)}: {error!r}"
+    else:
+        assert error is None or isinstance(error, SystemExit), f"{' '.join(command)} with {name}: {error!r}"

@@ -5,26 +5,41 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from skill_ttrl.agents.action_parser import project
+from skill_ttrl.agents.agent import Agent, PromptFormatter
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
+from skill_ttrl.commands import train
 from skill_ttrl.compat.trainer import RolloutEngine
-from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.config import EndpointsConfig, load_config
+from skill_ttrl.envs.alfworld.env import ALFWorldEnv
+from skill_ttrl.envs.alfworld.games import forget
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.backend import Backend, BackendContext, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
+from skill_ttrl.llm.openai.ledger import Ledger, track_usage
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.rollout.episode import EnvPool
+from skill_ttrl.rollout.rollout import RolloutSettings, rollout
+from skill_ttrl.runs.checkpoint import verify
+from skill_ttrl.skills.embedders import make_embedder
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.types import Completion, Message
-from tests.faulty_server import FaultyServer, requests_in
+from skill_ttrl.types import Completion, Group, Message
+from tests.alfworld_kitchen import walks, write_game
+from tests.faulty_server import FaultyServer, at, requests_in, vector_of
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_evaluate_command import problems
-
-NOWHERE = "model.path=/no/such/model"
-"""A model of one's own that must never be looked at."""
+from tests.preloaded import run_code
 
 
 def adds(body: Mapping[str, Any], draw: random.Random) -> str:
@@ -35,12 +50,6 @@ def adds(body: Mapping[str, Any], draw: random.Random) -> str:
 
 def sometimes_adds(body: Mapping[str, Any], draw: random.Random) -> str:
     return adds(body, draw) if draw.random() < 0.6 else "<answer>1</answer>"
-
-
-def at(server: FaultyServer, *more: str) -> list[str]:
-    """Settings that name the server."""
-    settings = [f"endpoints.base_url={server.url}", NOWHERE, *more]
-    return [word for setting in settings for word in ("--set", setting)]
 
 
 def backend(server: FaultyServer, *overrides: str) -> Backend:
@@ -239,3 +248,166 @@ def test_the_plain_engine_asks_too(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(EndpointError, match="refused"):
             engine.generate(["2+2"], 1)
         engine.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+
+
+def endpoint(server: FaultyServer, **fields: Any) -> str:
+    return json.dumps({"model": "vectors", "base_url": server.url, **fields})
+
+
+def settings(server: FaultyServer, *more: str) -> list[str]:
+    return [
+        "skills.embedder=openai",
+        f"endpoints.roles.embeddings={endpoint(server)}",
+        "phases=[rl]",
+        "rl.steps=4",
+        *more,
+    ]
+
+
+def test_vectors_have_length_one_and_the_same_text_has_the_same_bits() -> None:
+    texts = [f"skill {number}" for number in range(40)]
+    with FaultyServer(["500", "drop in the answer"], seed=4) as server:
+        made = make_embedder("openai", endpoint(server))
+        rows = made.embed([*texts, "", "  ", "skill 3"])
+        asked = len(server.asked)
+        assert np.array_equal(made.embed(texts[::-1]), rows[:40][::-1]) and len(server.asked) == asked
+    assert made.dimension == 4 and "127.0.0.1" in made.name and made.name.endswith("/vectors:4")
+    expected = np.asarray(vector_of("skill 3"))
+    assert np.allclose(rows[3], expected / np.linalg.norm(expected), atol=1e-6)
+    assert np.allclose(np.linalg.norm(rows[:40], axis=1), 1, atol=1e-6)
+    assert not rows[40:42].any() and np.array_equal(rows[42], rows[3])
+    sent = [text for each in server.asked for text in each["body"]["input"]]
+    assert "" not in sent and "  " not in sent
+
+
+@pytest.mark.slow
+def test_a_spent_budget_ends_a_run_like_a_signal_and_a_larger_one_goes_on_to_the_same_end(
+    tiny_skills_yaml: Path, tmp_path: Path
+) -> None:
+    """Each step's skills are changed, so each asks for vectors anew. The end is that of a run that was never stopped."""
+    with FaultyServer([]) as server:
+        often = settings(server, "rl.save_steps=3", "skills.episode_notes=false")
+        whole = train.run(load_config(tiny_skills_yaml, often), tmp_path / "whole")
+        phases = [line["phase"] for line in requests_in(tmp_path / "whole" / "usage.jsonl")]
+        assert phases.count("rl") >= 2, phases  # the budget can end between two requests of the phase
+        bound = phases.index("rl") + 1
+        folder = tmp_path / "bounded"
+        with pytest.raises(BudgetError, match="--resume auto"):
+            train.run(load_config(tiny_skills_yaml, [*often, f"endpoints.max_requests={bound}"]), folder)
+        spent = (folder / "usage.jsonl").read_text()
+        checkpoints = sorted(path.name for path in (folder / "checkpoints").iterdir())
+        assert checkpoints == ["rl-000001"]  # saved at the budget's end, not at a third step
+        for name in checkpoints:
+            verify(folder / "checkpoints" / name)
+        with pytest.raises(BudgetError, match="The budget is spent"):
+            train.run(load_config(tiny_skills_yaml, [*often, f"endpoints.max_requests={bound}"]), folder, resume="auto")
+        assert (folder / "usage.jsonl").read_text() == spent  # nobody was asked
+        more = load_config(tiny_skills_yaml, [*often, "endpoints.max_requests=1000000"])
+        done = train.run(more, folder, resume="auto")
+    assert (folder / "usage.jsonl").read_text().startswith(spent)
+    for name in ("metrics.jsonl", "votes.jsonl", "evaluations.jsonl", "trajectories.jsonl"):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert done.accuracy_after == whole.accuracy_after and done.usage["requests"] >= whole.usage["requests"]
+    log = "bank/log.jsonl"
+    assert (folder / log).is_file() == (tmp_path / "whole" / log).is_file()
+
+
+GAMES = [f"pick_and_place_simple-Apple-None-Fridge-{number}/trial_{number}" for number in range(1, 7)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    root = tmp_path_factory.mktemp("games")
+    for name in GAMES:
+        write_game(root, "train", name, task=name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        forget()
+        yield str(root)
+    forget()
+
+
+def play(data: str, made: Backend, tries: int = 2, on_episode: Any = print, **more: Any) -> list[Group]:
+    agent = Agent(
+        PromptFormatter("plain"), "window", window=TurnPromptBuilder(Templates(), "alfworld"), project=project
+    )
+    tasks = ALFWorldEnv(data).tasks("train")
+    try:
+        return wait_for(
+            rollout(tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made, on_episode=on_episode, settings=RolloutSettings(Sampling(max_new_tokens=50), 0, max_turns=50, schedule="async", **more))
+        )  # fmt: skip
+    finally:
+        made.close()
+
+
+@pytest.mark.slow
+def test_many_episodes_are_on_their_way_at_once_and_all_of_it_is_accounted_for(data: str) -> None:
+    def answer(body: Mapping[str, Any], draw: random.Random) -> str:
+        time.sleep(0.05)
+        return walks(body, draw)
+
+    faults = ("429", "500", "drop before the answer", "truncated JSON")
+    with FaultyServer(faults, 0.1, answer=answer, seed=1) as server, track_usage(None, EndpointsConfig()) as ledger:
+        groups = play(data, backend(server))
+        spent = ledger.totals()
+        assert (spent.tokens_in, spent.tokens_out) == (server.delivered["prompt"], server.delivered["answer"])
+    assert server.busiest > 2 and server.hit  # several at once, and faults in between
+    tries = [each for group in groups for each in group.trajectories]
+    assert len(tries) == 12 and all(each.won for each in tries)
+    assert all(step.action_status == "valid" for each in tries for step in each.steps)
+
+
+QUESTIONS = 4
+
+ASKS = """
+import os, signal, sys
+from pathlib import Path
+from skill_ttrl.config import EndpointConfig, EndpointsConfig
+from skill_ttrl.llm.backend import wait_for
+from skill_ttrl.llm.openai.client import Client
+from skill_ttrl.llm.openai.ledger import track_usage
+from skill_ttrl.types import Message
+
+folder, url, kill_at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+opened = 0
+
+def watch(event, args):
+    global opened
+    if event == "open" and str(args[0]).startswith(str(folder)) and args[2] & (os.O_WRONLY | os.O_RDWR):
+        opened += 1
+        if opened == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(watch)
+with track_usage(folder / "usage.jsonl", EndpointsConfig(max_requests=100)) as ledger:
+    client = Client(EndpointConfig(model="m", base_url=url), "policy")
+    for number in range(4):
+        wait_for(client.chat([Message("user", f"question {number}")], seed=number))
+    client.shut()
+    ledger.settle()
+"""
+
+
+@pytest.mark.parametrize("kill_at", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_an_answer_that_was_counted_is_never_paid_again(kill_at: int, tmp_path: Path) -> None:
+    usage = tmp_path / "usage.jsonl"
+    with FaultyServer([]) as server:
+
+        def run(kill_at: int) -> int:
+            return run_code(ASKS, tmp_path, server.url, kill_at).returncode
+
+        ended = run(kill_at)
+        counted = Ledger(usage).totals().attempts
+        asked = len(server.asked)
+        assert ended in (0, -signal.SIGKILL) and asked - 1 <= counted <= asked  # one may be on its way
+        if ended:
+            assert run(0) == 0
+        times = Counter(json.dumps(each["body"], sort_keys=True) for each in server.asked)
+    assert len(times) == QUESTIONS and len(server.asked) - QUESTIONS == (asked - counted if ended else 0)
+    sent = [line for line in requests_in(usage) if line["attempts"]]
+    assert len(sent) == QUESTIONS

@@ -1,10 +1,15 @@
-"""The environment on a running shop: as on a catalogue of its own, and never a wrong reward from a server that fails."""
+"""WebShop by commands: its own pages, the transcripts of the original, a live site."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pickle
 import random
+import re
 from ast import literal_eval
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -21,10 +26,146 @@ from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, read_page
 from skill_ttrl.envs.webshop.reward import purchase_reward
 from skill_ttrl.envs.webshop.shop import State, Text, as_text, shared_shop
 from skill_ttrl.errors import EnvError, SplitError
+from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.train.tasks import TaskSelection
+from skill_ttrl.types import Trajectory, from_json
+from tests.faulty_server import FaultyServer, at
+from tests.integration.test_cli_commands import skillttrl
+from tests.preloaded import run_script
 from tests.webshop_html import page_html, page_path
 
+TRANSCRIPTS = Path(__file__).parents[1] / "data" / "webshop_transcripts.jsonl"
+
+MODES = ("text", "text_rich", "url")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("show_attributes", [False, True])
+def test_every_frame_is_the_one_that_upstreams_rules_gave(official_products: Path, show_attributes: bool) -> None:
+    envs = [
+        make_env(
+            "webshop",
+            data=str(official_products / "items_shuffle_1000.json"),
+            goals="synthetic",
+            observation_mode=mode,
+            max_steps=100,
+            show_attributes=show_attributes,
+            nouns="rule",
+        )
+        for mode in MODES
+    ]
+    episodes = [json.loads(line) for line in TRANSCRIPTS.read_text(encoding="utf-8").splitlines()]
+    episodes = [episode for episode in episodes if episode["attributes"] == show_attributes]
+    assert sum(len(episode["frames"]) for episode in episodes) > 500
+    for episode in episodes:
+        seen = [env.reset(options={"goal": episode["goal"]}) for env in envs]
+        infos = [info for _, info in seen]
+        assert _frame([text for text, _ in seen], infos[0], 0.0, False) == episode["frames"][0]
+        for step, (action, expected) in enumerate(zip(episode["actions"], episode["frames"][1:], strict=True), 1):
+            played = [env.step(action) for env in envs]
+            _, reward, done, _, info = played[0]
+            found = _frame([each[0] for each in played], info, float(reward), done)
+            assert found == expected, f"goal {episode['goal']}, after {episode['actions'][:step]}"
+        assert (float(reward), done) == (episode["reward"], episode["done"])
+
+
+def _frame(texts: list[str], info: dict[str, Any], reward: float, done: bool) -> str:
+    shown = info["available_actions"]
+    fields = [*texts, shown["has_search_bar"], shown["clickables"], reward, done]
+    return hashlib.blake2b(json.dumps(fields).encode(), digest_size=8).hexdigest()
+
+
+SOURCE = "generated, 1,000 products, synthetic goals by goal, nouns by rule"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The catalogue is made once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("WEBSHOP_DATA", raising=False)
+        patch.setenv("COLUMNS", "80")
+        yield
+
+
+@pytest.fixture(scope="module")
+def goals(one_cache: None) -> list[Any]:
+    """The test goals that ask for two options."""
+    with closing(make_env("webshop", data="generated", split="test")) as env:
+        found = [env.unwrapped.goals[number] for number in range(500)]  # type: ignore[attr-defined]
+    return [goal for goal in found if len(goal.options) == 2]
+
+
+def kept(file: Path) -> list[Trajectory]:
+    return [from_json(Trajectory, line) for line in file.read_bytes().splitlines()]
+
+
+@pytest.mark.slow
+def test_the_500_test_goals_are_played_once_each_with_score_and_success_by_category(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    words = ("evaluate", "random", "--env", "webshop", "--num-workers", 1, "-o", file)
+    done = skillttrl(*words, "--split", "test", "--json")
+    assert done.code == 0, done
+    found, lines = done.json, kept(file)
+    assert len({line.task.id for line in lines}) == len(lines) == 500 and found["split"] == "test"
+    scores = [line.steps[-1].info["score"] for line in lines]
+    won = [line.steps[-1].info["won"] for line in lines]
+    assert any(0 < score < 1 for score in scores), "somebody bought what is wrong in part"
+    overall = found["overall"]
+    assert overall["score"] == pytest.approx(sum(scores) / 500)
+    assert overall["score_interval"] == pytest.approx(list(mean_interval(scores)))
+    assert overall["success"] == sum(won) / 500 and overall["interval"] == list(wilson_interval(sum(won), 500))
+    assert overall["steps"] == sum(len(line.steps) for line in lines) / 500 and found["source"] == SOURCE
+    kinds = {line.task.task_type for line in lines}
+    assert kinds == set(found["by_type"]) and "fashion" in kinds
+    assert all({"score", "score_interval", "success", "interval"} <= set(each) for each in found["by_type"].values())
+    again = skillttrl(*words)
+    assert "episodes are in" in again.err and f"Source: {SOURCE}." in again.out
+    header = next(line for line in again.out.splitlines() if "task type" in line)
+    columns = [word.strip() for word in header.strip("┃").split("┃")]
+    assert columns == ["task type", "episodes", "score", "success", "steps", "failed"]
+    assert max(map(len, again.out.splitlines()[1:-1])) <= 80
+    inspected = skillttrl("inspect", file, "--json").json["facts"]
+    assert f", score {overall['score']:.3f}, " in inspected["success"]
+
+
+def shops(body: Mapping[str, Any], draw: random.Random) -> str:
+    """Searches for the instruction, opens the first product, buys it."""
+    seen = str(body["messages"][-1]["content"])
+    if "[SEP] Search" in seen:
+        return "search[" + seen.partition("Instruction: [SEP] ")[2].partition(" [SEP] ")[0].partition(" with ")[0] + "]"
+    asin = re.search(r"Next > \[SEP\] (\w{10}) ", seen)
+    return f"click[{asin[1].lower()}]" if asin else "click[buy now]"
+
+
+def test_a_policy_is_measured_by_score_and_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    words = ("evaluate", "openai:buyer", "--env", "webshop", "--limit", 5, "-o", tmp_path / "kept")
+    with FaultyServer(answer=shops, faults=()) as server:
+        done = skillttrl(*words, "--json", *at(server, "eval.samples=1", "agent.template=plain"))
+        assert done.code == 0, done
+        more = skillttrl(*words, "--full", *at(server, "eval.samples=1", "agent.template=plain"))
+    shown = " ".join(more.out.split())
+    found = done.json
+    rows = [json.loads(line) for line in (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()]
+    drawn = [row["samples"][0] for row in rows if row["draw"] == "sample"]
+    assert [sample["is_correct"] for sample in drawn] == [sample["score"] == 1 for sample in drawn]
+    assert 0 < found["score"] < 1 and found["score"] == pytest.approx(sum(each["score"] for each in drawn) / 5)
+    assert found["accuracy"] == sum(each["is_correct"] for each in drawn) / 5 < found["score"]
+    assert found["score_interval"][0] <= found["score"] <= found["score_interval"][1]
+    assert found["source"] == f"webshop test ({SOURCE})"
+    assert f"score, T = 0.6 │ {found['score']:.3f} [" in shown and "score, greedy" in shown and "generated" in shown
+
+
+@pytest.mark.slow
+def test_the_example_shops_with_nothing_but_the_package() -> None:
+    done = run_script(Path(__file__).parents[2] / "examples" / "shop_webshop.py", "7")
+    assert done.returncode == 0 and done.stdout.startswith(f"{SOURCE}\nFind me "), done
+    assert "\n> search[" in done.stdout and "\nscore " in done.stdout and "\nr_type " in done.stdout
+
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
+
 ADDRESS = "http://127.0.0.1:9"
 
 
