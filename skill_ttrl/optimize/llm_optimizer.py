@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.documents import extract_json, patch_in, read_patch, read_text, split
-from skill_ttrl.optimize.lessons import NONE_YET, Pair, list_edits, show_pairs, show_rollout
+from skill_ttrl.optimize.documents import extract_json, patch_in, read_patch, read_text
+from skill_ttrl.optimize.lessons import Pair, list_edits, show_pairs, show_rollout
 from skill_ttrl.optimize.types import (
     Edit,
     Patch,
@@ -120,21 +120,10 @@ class LLMOptimizer:
 
     # The calls beyond the three stages. None is an unusable answer: counted.
 
-    def write_guidance(self, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str]) -> str | None:
-        """The guidance block of the slow update."""
-        guidance = split(now).guidance or NONE_YET
-        return self._write("slow_update", "slow_update_content", before, now, pairs, fallbacks, guidance=guidance)
-
-    def write_memory(
-        self, before: str, now: str, memory: str, pairs: Sequence[Pair], fallbacks: Counter[str]
+    def compare(
+        self, stage: str, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str], **places: str
     ) -> str | None:
-        """The optimizer's memory for the next epoch."""
-        return self._write("meta_skill", "meta_skill_content", before, now, pairs, fallbacks, memory=memory or NONE_YET)
-
-    def _write(
-        self, stage: str, key: str, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str], **places: str
-    ) -> str | None:
-        """A text from the comparison of two epochs' documents."""
+        """What `stage` (slow_update, meta_skill) writes from the comparison of two epochs' documents."""
         places |= {
             "comparison": show_pairs(pairs),
             "previous_document": before or "(empty)",
@@ -143,7 +132,7 @@ class LLMOptimizer:
         user = self.templates.render(f"{stage}_request", **places)
         request = ChatRequest(stage, self.templates.render(stage), user, self.config.max_answer_tokens)
         (answer,) = self.calls.ask([request])
-        text = read_text(answer, key)
+        text = read_text(answer, f"{stage}_content")
         if text is None:
             fallbacks[stage] += 1
         return text

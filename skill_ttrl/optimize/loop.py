@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.documents import apply_patch_outside, reads_the_same, with_guidance
+from skill_ttrl.optimize.documents import apply_patch_outside, reads_the_same, split, with_guidance
 from skill_ttrl.optimize.gate import Evaluation, Selection, decide
-from skill_ttrl.optimize.lessons import Memory, Pair, describe_rejected, failure_patterns
+from skill_ttrl.optimize.lessons import NONE_YET, Memory, Pair, describe_rejected, failure_patterns
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.record import EpochRecord, Judged, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.schedule import budget_of
@@ -243,11 +243,15 @@ def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> tuple[OptimizeSta
     second = first if before == now else loop.calls.roll_out(COMPARISON, now, items[:COMPARED])
     record = EpochRecord(epoch, state.step, [*map(Pair, first, second)], action="no_content")
     if loop.slow_update:
-        record.guidance = writer.write_guidance(before, now, record.pairs, record.fallbacks)
+        record.guidance = writer.compare(
+            "slow_update", before, now, record.pairs, record.fallbacks, guidance=split(now).guidance or NONE_YET
+        )
         if record.guidance is not None:
             record.candidate = with_guidance(now, record.guidance)
     if meta:
-        record.meta_skill = writer.write_memory(before, now, memory.meta_skill, record.pairs, record.fallbacks)
+        record.meta_skill = writer.compare(
+            "meta_skill", before, now, record.pairs, record.fallbacks, memory=memory.meta_skill or NONE_YET
+        )
     if record.candidate is not None:
         state = judge(loop, state, record, record.candidate)
     lessons = memory.meta_skill if record.meta_skill is None else record.meta_skill

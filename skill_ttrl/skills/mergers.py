@@ -475,11 +475,7 @@ def nearest(proposals: Iterable[Draft], snapshot: Snapshot, similarity: Similari
 
 MERGERS: Registry[Callable[..., Merger]] = Registry("merger")
 MERGERS.register("heuristic")(HeuristicMerger)
-
-
-@MERGERS.register(OPENAI)
-def _openai_merger(models: LLMEndpoints, *, similarity: Similarity | None = None, threshold: float = 0.95) -> Merger:
-    return LLMMerger(models.asking("merger"), similarity=similarity, threshold=threshold)
+MERGERS.register(OPENAI)(lambda models, **how: LLMMerger(models.asking("merger"), **how))
 
 
 def make_merger(

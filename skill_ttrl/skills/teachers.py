@@ -431,9 +431,7 @@ class AnalogyTeacher:
     evolve = staticmethod(evolved_by_analogy)
 
 
-@TEACHERS.register(OPENAI)
-def _openai(models: LLMEndpoints) -> Teacher:
-    return LLMTeacher(models.asking("teacher"))
+TEACHERS.register(OPENAI)(lambda models: LLMTeacher(models.asking("teacher")))
 
 
 def make_teacher(name: str = "heuristic", *, models: LLMEndpoints | None = None) -> Teacher:

@@ -338,14 +338,3 @@ def test_hostile_skills_are_flagged_and_entries_beyond_the_number_asked_for_are_
     assert sorted(skill.text for skill in skills) == ["Fine.", entry["text"]]
     assert next(skill for skill in skills if skill.text != "Fine.").flags == ("control-tokens", "injection")
     assert any("the 2 requested" in note for note in found.notes) and any("episode 99" in note for note in found.notes)
-
-
-def test_the_command_says_what_was_found_and_what_it_cost(episodes: Path, tmp_path: Path) -> None:
-    with serving() as server:
-        named = [f"endpoints.roles.teacher.{name}" for name in (f"base_url={server.url}", "model=m", "price_out=1")]
-        sets = [word for each in named for word in ("--set", each)]
-        words = ["distill", "--trajectories", episodes, "-o", tmp_path / "bank", "--teacher", "openai", *sets]
-        done = skillttrl(*words)
-    assert done.code == 0 and "cost" in done.out and "4 new skills" in done.out, done
-    refused(skillttrl(*words[:3], "-o", tmp_path / "b", "--teacher", "openai"), 2, "endpoints.roles.teacher")
-    assert not (tmp_path / "b").exists()
