@@ -93,7 +93,7 @@ class MathEnv(TextEnv):
         """Grade the answer in `action`; any text is accepted. After the last problem the observation is empty."""
         if self._question is None:
             raise gymnasium.error.ResetNeeded("Cannot call MathEnv.step before MathEnv.reset.")
-        if BLOCK in action.lower():  # what stands in operations on the skill bank is no answer
+        if f"<{BLOCK}" in action.lower():  # what stands in operations on the skill bank is no answer
             found = OutputParser(last_number=self._last_number).parse(action)
             answer, rule = found.answer, found.answer_rule
         else:
