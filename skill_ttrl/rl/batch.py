@@ -3,7 +3,7 @@
 A training item is one prompt and the completion sampled from it, so a trajectory of several turns gives several items; or, where a
 trajectory's tokens only grow, its first prompt and all that follows, words of the environment among them. A *turn* of a batch is a
 completion with the tokens before it in its item: the prompt, or what the environment said since the turn before.
-`RolloutBatch` holds all items flat; `micro_batches` cuts it into `MicroBatch`es, padded or packed (see `rl.micro_batch`).
+`RolloutBatch` holds all items flat; `micro_batch` lays some of them out as a `MicroBatch`, padded or packed (see `rl.micro_batch`).
 
 Suffixes name the dimensions: _N items, _S turns, _F flat over all tokens of all items, _K trained tokens, _U sets of allowed tokens, _P ids
 in all of these sets.
@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from skill_ttrl.rl.micro_batch import MicroBatch, cut_micro_batches, pack_tree, pad
+from skill_ttrl.rl.micro_batch import MicroBatch, pack_tree, pad
 from skill_ttrl.types import Completion, Group, Step, Trajectory
 
 
@@ -148,13 +148,6 @@ class RolloutBatch:
         found: dict[bytes, int] = {}
         spans = zip(self.starts_N.tolist(), self.prompt_lengths_N.tolist(), strict=True)
         return [found.setdefault(text[width * start : width * (start + length)], len(found)) for start, length in spans]
-
-    def micro_batches(
-        self, indices: Int[Tensor, " M"], size: int, pad_id: int, *, packed: bool = False
-    ) -> Iterator[MicroBatch]:
-        """The items at `indices` (M,) in micro-batches: see `cut_micro_batches` and `micro_batch`."""
-        for rows in cut_micro_batches(self, indices, sequences=size, packed=packed):
-            yield self.micro_batch(rows, pad_id, packed=packed)
 
     def micro_batch(self, rows: Int[Tensor, " N"], pad_id: int, *, packed: bool = False) -> MicroBatch:
         """Lay these items out for the model: padded with `pad_id`, or `packed` as a prefix tree."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
+from skill_ttrl.rl.algorithms.grpo import GRPOOptions, level_of
 from skill_ttrl.rl.learner import corrects
 
 
@@ -59,7 +60,7 @@ def _wrong_rewards(
     rl: RLConfig, named: str, algorithm: object, vote_strategy: str, action_parser: str
 ) -> Iterator[str]:
     """A line where the algorithm cannot follow the votes, or would ignore, lose or misread a part of the reward."""
-    kind, level = ALGORITHMS.get(rl.algorithm["type"]), getattr(getattr(algorithm, "options", None), "level", None)
+    kind, options = ALGORITHMS.get(rl.algorithm["type"]), getattr(algorithm, "options", None)
     known: frozenset[str] | None = getattr(kind, "vote_strategies", None)
     if rl.voted and known is not None and vote_strategy not in known:
         yield (
@@ -78,7 +79,7 @@ def _wrong_rewards(
     if rl.reward in rl.extra_rewards:
         yield f"rl.extra_rewards names {rl.reward} again, which is rl.reward with the weight 1. Remove it."
     taken_off = [f"rl.{name}" for name in ("kl_in_reward", "invalid_action_penalty_coef") if getattr(rl, name)]
-    if getattr(getattr(algorithm, "options", None), "scale_rewards", None) == "mean":
+    if isinstance(options, GRPOOptions) and options.scale_rewards == "mean":
         taken_off += ["rl.overlong_penalty"] if rl.overlong_penalty else []
         taken_off += [f"rl.extra_rewards.{name}={weight:g}" for name, weight in rl.extra_rewards.items() if weight < 0]
         for key in taken_off:
@@ -96,6 +97,7 @@ def _wrong_rewards(
                 f"{penalty}, but with agent.action_parser=none no action is ever found invalid. Set agent.action_parser=action, or "
                 "rl.invalid_action_penalty_coef=0."
             )
+        level = level_of(options)
         if level != "step" and not getattr(algorithm, "distinguishes_steps", True):
             yield (
                 f"{penalty}: {named} cannot penalize single steps and let each episode weigh the same. Set "

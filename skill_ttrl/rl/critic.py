@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from skill_ttrl.config.rl import CriticConfig, RLConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate, masked_mean
 from skill_ttrl.rl.micro_batch import MicroBatch
-from skill_ttrl.rl.optim import PolicyOptimizer, why_skipped
+from skill_ttrl.rl.optim import PolicyOptimizer, adamw, why_skipped
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, like, local, own_micro_batches
 from skill_ttrl.rl.policy import Policy
 
@@ -159,9 +159,8 @@ class Critic:
                 part.returns_N_R,
                 part.values_N_R,
                 part.response_mask_N_R,
-                VALUE_CLIP,
-                self._config.loss_aggregation,
-                denominators,
+                loss_agg_mode=self._config.loss_aggregation,
+                denominators=denominators,
             )
             self._optimizer.backward(part_loss if counts else part_loss * 0.0)
             if counts:
@@ -190,14 +189,7 @@ class Critic:
         parts: dict[str, list[nn.Parameter]] = {"head": list(self.head.parameters())}
         if self._learns:
             parts["decoder"] = list(self._decoder.trainable_parameters().values())
-        optimizers: list[torch.optim.Optimizer] = []
-        for name, parameters in parts.items():
-            groups = [
-                {"params": [each for each in parameters if each.ndim >= 2], "weight_decay": WEIGHT_DECAY},
-                {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
-            ]
-            chosen = [group for group in groups if group["params"]]
-            optimizers.append(torch.optim.AdamW(chosen, lr=rates[name], fused=True))
+        optimizers = [adamw(each, rates[name], weight_decay=WEIGHT_DECAY) for name, each in parts.items()]
         scaler = torch.amp.GradScaler(self._decoder.device.type) if self._scales else None
         return PolicyOptimizer(optimizers, scaler, self._ranks, parts, offload=self._decoder.offload_optimizer)
 
@@ -276,53 +268,34 @@ class ValueHead(nn.Module):
 # The clipped loss of a value function, and how much of the returns it explains.
 
 
-def clipped_value_loss(
-    values: Float[Tensor, "N T"],
-    returns: Float[Tensor, "N T"],
-    old_values: Float[Tensor, "N T"],
-    value_clip: float | None = 0.5,
-) -> tuple[Float[Tensor, "N T"], Bool[Tensor, "N T"]]:
-    """max((V - R)^2, (clip(V, V_old +- c) - R)^2) / 2 of each token, and where the clip decides it (verl, TRL).
-
-    Args:
-        values: Of the critic that learns, with gradient.
-        returns: What it learns to predict.
-        old_values: Of the critic before this update.
-        value_clip: c; None: no clip.
-    """
-    plain = (values - returns).square()
-    if value_clip is None:
-        return 0.5 * plain, torch.zeros_like(plain, dtype=torch.bool)
-    near = old_values + (values - old_values).clamp(-value_clip, value_clip)
-    bounded = (near - returns).square()
-    return 0.5 * torch.maximum(plain, bounded), bounded > plain
-
-
 def compute_value_loss(
     values: Float[Tensor, "N T"],
     returns: Float[Tensor, "N T"],
     old_values: Float[Tensor, "N T"],
     response_mask: Float[Tensor, "N T"],
-    value_clip: float | None = 0.5,
+    value_clip: float = VALUE_CLIP,
     loss_agg_mode: AggregationMode = "token-mean",
     denominators: Denominators | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Aggregate `clipped_value_loss` over a batch.
+    """Aggregate max((V - R)^2, (clip(V, V_old +- c) - R)^2) / 2 of each token over a batch (verl, TRL).
 
     Args:
         values: Of the critic that learns, with gradient (N, T).
         returns: What it learns to predict (N, T).
         old_values: Of the critic before this update (N, T).
         response_mask: 1 at trained tokens (N, T).
-        value_clip: Largest step of a value that the loss rewards; None: no bound.
+        value_clip: c, the largest step of a value that the loss rewards.
         loss_agg_mode: See `losses.aggregate`.
         denominators: See `losses.aggregate`.
 
     Returns:
         (loss, share of the tokens where the clip decides); the second is detached.
     """
-    loss, decided = clipped_value_loss(values, returns, old_values, value_clip)
-    share = masked_mean(decided.to(loss.dtype), response_mask)
+    plain = (values - returns).square()
+    near = old_values + (values - old_values).clamp(-value_clip, value_clip)
+    bounded = (near - returns).square()
+    loss = 0.5 * torch.maximum(plain, bounded)
+    share = masked_mean((bounded > plain).to(loss.dtype), response_mask)
     return aggregate(loss, response_mask, loss_agg_mode, denominators), share
 
 

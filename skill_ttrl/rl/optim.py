@@ -271,15 +271,25 @@ def build_optimizer(
     optimizers: list[torch.optim.Optimizer] = []
     if muon_learning_rate is not None and hidden:
         optimizers.append(Muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
-    groups = [
-        {"params": [parameter for parameter in rest if parameter.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [parameter for parameter in rest if parameter.ndim < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    if groups:
-        optimizers.append(torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True))
+    if rest:
+        optimizers.append(adamw(rest, learning_rate, betas=betas, weight_decay=weight_decay))
     parts = {part: _held(parameters, shared) for part, parameters in model_parts(model).items()}
     return PolicyOptimizer(optimizers, scaler, ranks, parts, offload=offload, shared=shared)
+
+
+def adamw(
+    parameters: Sequence[nn.Parameter],
+    learning_rate: float,
+    *,
+    betas: tuple[float, float] = (0.9, 0.999),
+    weight_decay: float = 0.0,
+) -> torch.optim.Optimizer:
+    """AdamW whose decay, decoupled, leaves out vectors (biases, norms)."""
+    groups = [
+        {"params": [each for each in parameters if each.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=learning_rate, betas=betas, fused=True)
 
 
 def _held(parameters: Sequence[nn.Parameter], shared: SharedRows | None) -> list[nn.Parameter]:

@@ -297,21 +297,14 @@ def shares(requests: Sequence[Request], seed: int, ranks: int) -> list[Share]:
         for sample_seed in of_request
     ]
     found: list[Share] = []
-    for cut in even_cuts(len(rows), ranks):
+    for first, last in pairwise(part * len(rows) // ranks for part in range(ranks + 1)):
         seeds: dict[int, list[int]] = {}
-        for row in cut:
-            place, sample_seed = rows[row]
+        for place, sample_seed in rows[first:last]:
             seeds.setdefault(place, []).append(sample_seed)
         found.append(
             ([*seeds], [replace(requests[place], n=len(own)) for place, own in seeds.items()], [*seeds.values()])
         )
     return found
-
-
-def even_cuts(count: int, parts: int) -> list[range]:
-    """`count` things in their order, cut into `parts` runs whose lengths differ by at most one."""
-    cuts = [part * count // parts for part in range(parts + 1)]
-    return [range(first, last) for first, last in pairwise(cuts)]
 
 
 # State of a learner whose tensors are sharded, as a checkpoint holds it: plain data in one file, the tensors in pieces.

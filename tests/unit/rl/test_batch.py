@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from skill_ttrl.rl.batch import EncodedDemonstration, pack, pack_demonstrations, with_advantages
+from skill_ttrl.rl.micro_batch import cut_micro_batches
 from skill_ttrl.train.imitate import whole
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from tests.sampled import per_item
@@ -25,7 +26,8 @@ def test_micro_batches_hold_every_token_and_log_prob_in_its_place(make_groups: C
     steps = [step for group in groups for trajectory in group.trajectories for step in trajectory.steps]
     batch = with_advantages(pack(groups), groups, [float(i) for i in range(12)])
     seen = []
-    for micro_batch in batch.micro_batches(torch.arange(12), size=5, pad_id=39):
+    for rows in cut_micro_batches(batch, torch.arange(12), sequences=5, packed=False):
+        micro_batch = batch.micro_batch(rows, 39)
         flat, slots = micro_batch.tokens_N_T.flatten(), micro_batch.slots_K
         assert torch.equal(flat[micro_batch.positions_K + 1], micro_batch.targets_K)
         assert torch.equal(micro_batch.response_mask_N_R.flatten().nonzero().squeeze(1), slots)
@@ -68,7 +70,7 @@ def test_inserted_tokens_are_part_of_the_item_and_are_not_trained() -> None:
 
     assert batch.tokens_F.tolist() == [1, 2, 5, 6, 7]
     assert batch.trained_F.tolist() == [False, False, True, False, True]
-    (micro,) = batch.micro_batches(torch.tensor([0]), 1, 0)
+    micro = batch.micro_batch(torch.tensor([0]), 0)
     assert micro.targets_K.tolist() == [5, 7]
 
 

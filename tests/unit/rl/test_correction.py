@@ -34,7 +34,7 @@ def sampled_by(policy: Policy, batch: RolloutBatch) -> RolloutBatch:
     """The batch with the log-probs that this policy itself would have sampled with, found item by item."""
     log_probs = batch.old_log_probs_F.clone()
     for item in range(len(batch)):
-        (alone,) = batch.micro_batches(torch.tensor([item]), 1, 0)
+        alone = batch.micro_batch(torch.tensor([item]), 0)
         with torch.no_grad():
             scores = policy.token_logprobs(alone)[0]
         start = int(batch.starts_N[item] + batch.prompt_lengths_N[item])

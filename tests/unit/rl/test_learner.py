@@ -200,7 +200,7 @@ def test_in_bf16_the_policy_is_not_computed_with_the_references_weights(
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="bf16"))
     policy, batch = make_policy(), make_batch()
     learner = LocalLearner(policy, config(kl_coef=0.1, micro_batch_size=12), accelerator, total_steps=1)
-    (micro_batch,) = batch.micro_batches(torch.arange(12), 12, policy.pad_id)
+    micro_batch = batch.micro_batch(torch.argsort(batch.lengths_N, stable=True), policy.pad_id)
     with torch.no_grad(), accelerator.autocast():
         for parameter in policy.model.parameters():
             parameter.mul_(1.5)

@@ -15,8 +15,7 @@ from skill_ttrl.rl.policy import Policy
 
 
 def whole(batch: RolloutBatch) -> MicroBatch:
-    (micro_batch,) = batch.micro_batches(torch.arange(len(batch)), size=len(batch), pad_id=39)
-    return micro_batch
+    return batch.micro_batch(torch.arange(len(batch)), 39)
 
 
 def plain_scores(model: Any, micro_batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,7 @@ def training_logprobs(backend: HFBackend, found: list[Generation], temperature: 
     policy = Policy(backend.model, backend.tokenizer, "cpu")
     scored = []
     for row in range(len(rows)):
-        (micro_batch,) = batch.micro_batches(torch.tensor([row]), 1, policy.pad_id)
+        micro_batch = batch.micro_batch(torch.tensor([row]), policy.pad_id)
         with torch.no_grad():
             log_probs, _ = policy.token_logprobs(micro_batch, temperature=temperature)
         scored.append(log_probs[0, : len(rows[row].token_ids)].tolist())

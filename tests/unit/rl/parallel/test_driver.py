@@ -5,21 +5,17 @@ from hypothesis import strategies as st
 
 from skill_ttrl.llm.backend import Request
 from skill_ttrl.llm.hf import sample_seeds
-from skill_ttrl.rl.parallel.driver import even_cuts, shares
-
-
-@given(count=st.integers(0, 50), parts=st.integers(1, 7))
-def test_runs_follow_each_other_and_differ_by_one(count: int, parts: int) -> None:
-    cuts = even_cuts(count, parts)
-    assert [place for cut in cuts for place in cut] == list(range(count))
-    assert max(map(len, cuts)) - min(map(len, cuts)) <= 1
+from skill_ttrl.rl.parallel.driver import shares
 
 
 @given(samples=st.lists(st.integers(1, 5), min_size=1, max_size=6), ranks=st.integers(1, 4))
 def test_the_ranks_draw_the_samples_of_one(samples: list[int], ranks: int) -> None:
     requests = [Request(token_ids=(place,), n=n) for place, n in enumerate(samples)]
     found: dict[int, list[int]] = {place: [] for place in range(len(requests))}
-    for places, own, seeds in shares(requests, 7, ranks):
+    of_ranks = shares(requests, 7, ranks)
+    counts = [sum(map(len, seeds)) for _, _, seeds in of_ranks]
+    assert max(counts) - min(counts) <= 1
+    for places, own, seeds in of_ranks:
         for place, request, of_request in zip(places, own, seeds, strict=True):
             assert request.token_ids == (place,) and request.n == len(of_request) > 0
             found[place] += of_request

@@ -40,25 +40,6 @@ def test_grpo_nsr_weighs_the_halves_and_reports_their_shares(make_groups: Groups
     assert [row[0] for row in rule.record.advantages] == pytest.approx([0.15, -1.0, -1.0, -1.0], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "expected", "learning"),
-    [
-        ({"type": "psr"}, [1, 0, 0, 1], [0, 3]),
-        ({"type": "nsr"}, [0, -1, -1, 0], [1, 2]),
-        ({"type": "w_reinforce"}, [0.1, -1, -1, 0.1], [0, 1, 2, 3]),
-    ],
-)
-def test_the_halves_that_learn(
-    algorithm: dict[str, Any], expected: list[float], learning: list[int], make_groups: Groups
-) -> None:
-    groups = rewarded(make_groups, 1.0, 0.0, 0.0, 1.0)
-    batch, _, _ = estimate(groups, algorithm)
-    assert per_item(batch) == pytest.approx(expected)
-    assert (batch.trained_tokens_N > 0).nonzero().squeeze(1).tolist() == learning
-    rows: Any = build_algorithm(algorithm).advantages(TrainingSamples(groups)).advantages  # type: ignore[union-attr]
-    assert [row[0] for row in rows] == pytest.approx(expected), "texts without tokens learn the same"
-
-
 EXTRAS: list[tuple[dict[str, Any], list[float]]] = [
     # Correct and wrong with the format bonus, then both without it: totals 1.8, 0.8, 1, 0, of mean 0.9.
     (
