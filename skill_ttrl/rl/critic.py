@@ -21,7 +21,7 @@ from skill_ttrl.config.rl import CriticConfig, RLConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate, masked_mean
 from skill_ttrl.rl.micro_batch import MicroBatch
-from skill_ttrl.rl.optim import PolicyOptimizer, adamw, why_skipped
+from skill_ttrl.rl.optim import PolicyOptimizer, adamw, finite_mean, why_skipped
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, like, local, own_micro_batches
 from skill_ttrl.rl.policy import Policy
 
@@ -129,9 +129,9 @@ class Critic:
                     found.append(self._step(shifted, indices, denominators))
         losses, shares, norms, applied = (list(column) for column in zip(*found, strict=True))
         return {
-            "critic/vf_loss": _mean(losses),
-            "critic/vf_clipfrac": _mean(shares),
-            "critic/grad_norm": _mean(norms),
+            "critic/vf_loss": finite_mean(losses),
+            "critic/vf_clipfrac": finite_mean(shares),
+            "critic/grad_norm": finite_mean(norms),
             "critic/lr": self.learning_rate,
             "critic/updates": float(sum(applied)),
             "critic/skipped_updates": float(len(applied) - sum(applied)),
@@ -210,12 +210,6 @@ class Critic:
         for name, value in state["decoder"].items():
             local(weights[name]).copy_(local(like(value, weights[name])))
         self._optimizer.load_state_dict(state["optimizer"])
-
-
-def _mean(values: list[float]) -> float:
-    """Mean of those that are finite."""
-    finite = [value for value in values if abs(value) < float("inf")]
-    return sum(finite) / max(1, len(finite))
 
 
 # The linear head of a critic, on hidden states less their mean, with an intercept that follows the mean return.

@@ -41,7 +41,7 @@ from skill_ttrl.rl.losses import (
     ratio_metrics,
 )
 from skill_ttrl.rl.micro_batch import MicroBatch
-from skill_ttrl.rl.optim import build_optimizer, learning_rate, shared_rows, why_skipped
+from skill_ttrl.rl.optim import build_optimizer, finite_mean, learning_rate, shared_rows, why_skipped
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks, own_micro_batches
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, Trajectory, VoteResult, derive_seed
@@ -380,19 +380,14 @@ class UpdateMetrics:
             else:
                 result[name] = float((column * weights).sum() / weights.sum())
         return result | {
-            "grad_norm": _finite_mean(self._norms),
-            **{f"grad_norm/{name}": _finite_mean(norms) for name, norms in self._parts.items()},
+            "grad_norm": finite_mean(self._norms),
+            **{f"grad_norm/{name}": finite_mean(norms) for name, norms in self._parts.items()},
             **({} if self.rate is None else {"learning_rate": self.rate}),
             "updates": float(updates - self._skipped),
             "skipped_updates": float(self._skipped),
             "computed_tokens": float(self._computed),
             "operations": self._operations,
         }
-
-
-def _finite_mean(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / max(1, len(finite))
 
 
 # One update, from rewarded rollouts to new weights: scores → KL penalty → advantages → gradient.

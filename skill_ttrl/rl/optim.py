@@ -429,6 +429,12 @@ def shared_rows(policy: Policy) -> SharedRows | None:
     return SharedRows(embeddings, embedding_parts(policy.tokenizer)[0])
 
 
+def finite_mean(values: Sequence[float]) -> float:
+    """Mean of the values that are finite; 0 of none."""
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / max(1, len(finite))
+
+
 def why_skipped(batch: RolloutBatch, items_M: Int[Tensor, " M"], loss: float, grad_norm: float) -> str:
     """Why an optimizer step was not taken: an input of the loss of these items, the loss, or its gradient alone is not finite."""
     inside_F = torch.isin(batch.item_F, items_M)
