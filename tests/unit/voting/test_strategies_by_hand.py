@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json, to_json
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from skill_ttrl.voting import STRATEGIES, Ballot, ballot_of, check_strategy, requires, vote
 from skill_ttrl.voting.strategies import SequentialTest
 
@@ -191,16 +191,3 @@ def test_the_ballot_of_a_group() -> None:
     assert ballot.logprobs == (-3.5, 0.0, -3.0) and ballot.lengths == (3, 0, 2)
     plain = ballot_of(Group(task, (Trajectory(task, (), "7", "terminated"),)))
     assert (plain.logprobs, plain.lengths, plain.base_answers) == (None, None, None)
-
-
-def test_a_vote_survives_the_disk() -> None:
-    for name in STRATEGIES:
-        found = vote(name, WITH_ALL)
-        assert from_json(VoteResult, to_json(found)) == found
-
-
-def test_a_vote_over_some_of_its_samples() -> None:
-    part = VoteResult("1", 0.5, (True, False, True, False)).select([2, 1])
-    assert part.matches == (True, False) and part.majority_ratio == 0.5, (
-        "what the vote was is not changed by who is trained on"
-    )
