@@ -180,7 +180,9 @@ def test_resume_gives_the_same_weights_bit_for_bit(
 
     straight = make()
     learner = LocalLearner(straight, settings_, accelerator, total_steps=6)
-    first = run(learner, range(3))
+    first = run(learner, range(2))
+    straight.refresh_reference()  # as before RL after a cold start: adapters then keep one too
+    first += run(learner, range(2, 3))
     torch.save({"weights": straight.model.state_dict(), "learner": learner.state_dict()}, tmp_path / "state.pt")
     rest = run(learner, range(3, 6))
 
