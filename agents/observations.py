@@ -164,7 +164,7 @@ def _longest(parts: list[str], names: Mapping[str, str]) -> list[str]:
 
 
 FULL = "full"
-OBSERVATIONS: Registry[Observe | Form] = Registry("form of observations", functions=True)
+OBSERVATIONS: Registry[Observe | Form] = Registry("form of observations")
 
 _ENTITY = re.compile(r"[a-z]+ \d+")
 _WORD = re.compile(r"[a-z]+")

@@ -7,9 +7,7 @@ function in its own module and put it into that module's `Registry`.
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,11 +26,10 @@ class Registry(Generic[T]):
 
     Args:
         kind: the items, as a user would call them ("loss", "reward"); appears in messages.
-        functions: the items are functions that are called as they are: one of the user's own that raises is named.
     """
 
-    def __init__(self, kind: str, *, functions: bool = False) -> None:
-        self.kind, self._functions = kind, functions
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
         self._items: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -55,8 +52,7 @@ class Registry(Generic[T]):
         if name in self._items:
             return self._items[name]
         if ":" in name:
-            found = import_attribute(name, self.kind)
-            return cast(T, _named(found, f"The {self.kind} {name!r}") if self._functions else found)
+            return cast(T, import_attribute(name, self.kind))
         raise ConfigError(
             f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._items)} Your own is written 'module:attribute'."
         )
@@ -94,19 +90,6 @@ def require_methods(made: object, name: str, *methods: str) -> None:
     """
     if missing := [each for each in methods if not callable(getattr(made, each, None))]:
         raise ConfigError(f"{name!r} returned an object of type {type(made).__name__} without {' and '.join(missing)}.")
-
-
-def _named(item: Any, what: str) -> Any:
-    """The same function under `naming`; anything else as it is."""
-    if not inspect.isfunction(item) or inspect.iscoroutinefunction(item):
-        return item
-
-    @functools.wraps(item)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with naming(what):
-            return item(*args, **kwargs)
-
-    return call
 
 
 def import_attribute(path: str, kind: str) -> Any:

@@ -109,8 +109,6 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
         if key.startswith("endpoints."):
             if name == "api_key_env":
                 found[key] = f"send the content of the environment variable {value} to the address of {section}"
-        elif key.startswith("env.kwargs.") and name == "token_env":
-            found[key] = f"send the content of the environment variable {value} to the server of the environment"
         elif key == "env.id" and str(value).partition(":")[0] in _OF_FAMILIES:
             family, _, name = str(value).partition(":")
             if _OF_FAMILIES[family]:

@@ -113,11 +113,12 @@ class SessionEnded(EnvError):
 
 
 class EnvClient:
-    """Requests to one server, over one connection. A pickled copy and a forked process connect again when needed.
+    """Requests to one server, over one connection, with the token of `$SKILLTTRL_ENV_TOKEN` where it is set.
+
+    A pickled copy and a forked process connect again when needed.
 
     Args:
         url: like `http://127.0.0.1:3000`; nothing may follow the port.
-        token_env: environment variable with the token; where it is not set none is sent.
         answer_timeout: seconds within which a whole answer must arrive.
         retry_seconds: time during which a request that gets no answer is repeated, with pauses that double.
 
@@ -129,7 +130,7 @@ class EnvClient:
     _process = 0
     """Id of the process that connected."""
 
-    def __init__(self, url: str, token_env: str, retry_seconds: float, answer_timeout: float) -> None:
+    def __init__(self, url: str, retry_seconds: float, answer_timeout: float) -> None:
         try:
             parts = urlsplit(clean_address(url))
             plain = parts.hostname and parts.path in ("", "/") and not parts.query + parts.fragment and parts.port != 0
@@ -140,7 +141,7 @@ class EnvClient:
                 f"url must be the address of an environment server like http://127.0.0.1:3000, found {str(url)[:200]!r}."
             )
         self.url, self._host, self._secure = f"{parts.scheme}://{parts.netloc}", parts.netloc, parts.scheme == "https"
-        self.token_env, self.retry_seconds, self.timeout = token_env, retry_seconds, answer_timeout
+        self.retry_seconds, self.timeout = retry_seconds, answer_timeout
 
     def __del__(self) -> None:
         self.close()  # an environment that is dropped without `close` leaves no connection open
@@ -167,9 +168,9 @@ class EnvClient:
             SessionEnded: the session is not there any more.
             EnvError: no answer came in time, or an error.
         """
-        token = os.environ.get(self.token_env, "").strip()
+        token = os.environ.get(TOKEN_ENV, "").strip()
         if not (token.isascii() and token.isprintable()):
-            raise EnvError(f"The token in ${self.token_env} must be ASCII text.")
+            raise EnvError(f"The token in ${TOKEN_ENV} must be ASCII text.")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         content = None
         if body is not None:
@@ -259,7 +260,7 @@ class EnvClient:
             own = {"EnvError": EnvError, "SplitError": SplitError}.get(kind)
             raise own(message) if own else EnvError(f"The environment at {self.url} raised {kind}: {message}")
         if status == 401:
-            message += f" This client sends the token in ${self.token_env}{'' if os.environ.get(self.token_env) else ', which is not set'}."
+            message += f" This client sends the token in ${TOKEN_ENV}{'' if os.environ.get(TOKEN_ENV) else ', which is not set'}."
         raise (SessionEnded if status == 410 else EnvError)(f"{self.url} refused {what}: {message}")
 
 
@@ -277,7 +278,6 @@ class RemoteEnv(TextEnv):
         url: of the server, like `http://127.0.0.1:3000`.
         env: name of the environment that must be served there; None: any.
         split: with which the environment is made, if it takes one.
-        token_env: environment variable with the server's token.
         answer_timeout: seconds that a step or reset may take.
         retry_seconds: time for which a lost request is repeated.
         kwargs: arguments of the environment: those that the server has too.
@@ -294,7 +294,6 @@ class RemoteEnv(TextEnv):
         url: str | None = None,
         env: str | None = None,
         split: str | None = None,
-        token_env: str = TOKEN_ENV,
         retry_seconds: float = 15.0,
         answer_timeout: float = 600.0,
         **kwargs: Any,
@@ -306,7 +305,7 @@ class RemoteEnv(TextEnv):
         if url is None:
             raise EnvError(f"{REMOTE_ENV_ID} needs the url of a server: --set env.kwargs.url=http://HOST:PORT.")
         self._split, self._kwargs = split, kwargs
-        self._client = EnvClient(url, token_env, float(retry_seconds), float(answer_timeout))
+        self._client = EnvClient(url, float(retry_seconds), float(answer_timeout))
         self._session, self._number = "", 0
         found = _read(Description, self._client.ask("GET", "/v1/environment", "its environment"), self._client.url)
         self._check(found, env)

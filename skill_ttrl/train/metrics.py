@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from skill_ttrl.answers import canonical
 from skill_ttrl.config import AgentConfig, RLConfig, SkillsConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
-from skill_ttrl.registry import Registry
+from skill_ttrl.registry import Registry, naming
 from skill_ttrl.statistics import Interval
 from skill_ttrl.train.results import Evaluation
 from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult, equal_rewards
@@ -297,7 +298,7 @@ def bank_warning(votes: dict[str, float], change: Interval | None) -> str | None
 Rule = Callable[..., object]
 """(rows, **options) → true, or anything that counts as true, to stop after the last of the rows."""
 
-RULES: Registry[Rule] = Registry("stopping rule", functions=True)
+RULES: Registry[Rule] = Registry("stopping rule")
 
 
 def stop_step(rows: Rows, rule: str, options: Mapping[str, Any] | None = None) -> int | None:
@@ -308,7 +309,8 @@ def stop_step(rows: Rows, rule: str, options: Mapping[str, Any] | None = None) -
     """
     stop = find_rule(rule, options)
     done = (done for done in range(1, len(rows) + 1) if stop(rows[:done], **(options or {})))
-    return next(done, None)
+    with naming(f"The stopping rule {rule!r}") if ":" in rule else nullcontext():
+        return next(done, None)
 
 
 def find_rule(rule: str, options: Mapping[str, Any] | None = None) -> Rule:

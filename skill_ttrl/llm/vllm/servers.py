@@ -100,12 +100,14 @@ class Server:
         found, process = self._ask("GET", "/weight_info", timeout=LOOK_TIMEOUT)
         return str(found.get("weight_version")), process
 
-    def served(self) -> tuple[str, str, int]:
-        """(name, path, longest sequence in tokens) of the model it serves."""
+    def served(self) -> tuple[str, int]:
+        """(path, longest sequence in tokens) of the model it serves, whose name requests have from now on."""
+        self.get("/health")
         models = self.get("/v1/models").get("data") or [{}]
         base = next((each for each in models if each.get("parent") is None), models[0])
         try:
-            return str(base["id"]), str(base.get("root") or base["id"]), int(base["max_model_len"])
+            self.model = str(base["id"])
+            return str(base.get("root") or base["id"]), int(base["max_model_len"])
         except (KeyError, TypeError, ValueError):
             raise EndpointError(
                 f"{self.address}/v1/models does not say which model it serves and how long a sequence may be: this is not a vLLM server. Start one: skillttrl serve MODEL.",
@@ -517,8 +519,8 @@ class VLLMServerBackend(TokenizerMixin):
     def _handshake(self, servers: list[Server]) -> None:
         """Find out what the servers serve."""
         waiting = ServerPool(self._context, servers, Probe(2))  # for how many tokens it must be is not known yet
-        found = [waiting.wait_for(server, partial(self._served, server)) for server in servers]
-        self.max_model_len: int | None = min(length for _, _, length in found)
+        found = [waiting.wait_for(server, server.served) for server in servers]
+        self.max_model_len: int | None = min(length for _, length in found)
         asked = self._config.max_model_len
         if asked is not None and asked > self.max_model_len:
             raise ConfigError(
@@ -529,7 +531,7 @@ class VLLMServerBackend(TokenizerMixin):
         self._probe = Probe(len(self.tokenizer), self.max_model_len - 1)
         self._pool = ServerPool(self._context, servers, self._probe)
         policy = self._context.weights or self._context.settings.model.path
-        same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for _, root, _ in found)
+        same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for root, _ in found)
         if not self._context.trains and all(same):  # the policy's are those that they started with
             with contextlib.suppress(ServerLost, EndpointError):  # one that does not say takes no weights either
                 if all(server.weight_version()[0] == ORIGINAL for server in servers):
@@ -592,12 +594,6 @@ class VLLMServerBackend(TokenizerMixin):
         """End the connections; the servers keep running."""
         self._asking.close()
         self._client.close()
-
-    def _served(self, server: Server) -> tuple[str, str, int]:
-        server.get("/health")
-        found = server.served()
-        server.model = found[0]
-        return found
 
     def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
         assert self.max_model_len is not None

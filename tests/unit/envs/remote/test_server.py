@@ -20,7 +20,6 @@ from skill_ttrl.envs import check_text_env, env_tasks, make_env
 from skill_ttrl.envs.remote.env import RemoteEnv
 from skill_ttrl.envs.remote.server import MAX_BODY_BYTES, EnvServer, Refused, Sessions
 from skill_ttrl.errors import ConfigError, EnvError, SplitError
-from skill_ttrl.trust import powers
 from tests.doors import DOORS
 
 TOKEN = "0123456789abcdef"
@@ -131,9 +130,9 @@ def test_a_token_is_needed_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -
             make_env("remote", url=server.address)
         monkeypatch.setenv("SKILLTTRL_ENV_TOKEN", TOKEN)
         assert len(env_tasks("remote", {"url": server.address}, "test")) == 6
-        monkeypatch.setenv("OTHER", "Grüße, 門, long enough")
+        monkeypatch.setenv("SKILLTTRL_ENV_TOKEN", "Grüße, 門, long enough")
         with pytest.raises(EnvError, match="must be ASCII"):
-            make_env("remote", url=server.address, token_env="OTHER")
+            make_env("remote", url=server.address)
 
 
 def test_a_token_comes_from_the_environment_and_other_machines_need_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,10 +146,6 @@ def test_a_token_comes_from_the_environment_and_other_machines_need_one(monkeypa
         find_token("127.0.0.1")
     monkeypatch.setenv("SKILLTTRL_ENV_TOKEN", f" {TOKEN}\n")
     assert find_token("0.0.0.0") == TOKEN
-    foreign = powers({"env": {"kwargs": {"url": "http://there.example", "token_env": "AWS_SECRET"}}})
-    assert (
-        set(foreign) == {"env.kwargs.url", "env.kwargs.token_env"} and "AWS_SECRET" in foreign["env.kwargs.token_env"]
-    )
 
 
 def test_a_client_changes_no_arguments_and_an_environment_that_fails_is_named(server: EnvServer) -> None:
