@@ -21,7 +21,7 @@ from statistics import fmean
 
 from curve_plot import Curve, Panel, draw
 
-from skill_ttrl.runs.metrics import metric_rows
+from skill_ttrl.runs.folder import metric_rows
 from skill_ttrl.statistics import mean_interval, paired_difference, repeats_interval
 from skill_ttrl.storage.files import write_atomic
 from skill_ttrl.storage.jsonl import read_jsonl

@@ -23,7 +23,7 @@ from waiting_env import WAITING
 
 from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
-from skill_ttrl.runs.metrics import metric_rows
+from skill_ttrl.runs.folder import metric_rows
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.storage.jsonl import read_jsonl
 

@@ -23,7 +23,7 @@ from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.data.families import MODULUS, Operators
 from skill_ttrl.data.tasks import MATH_ENV_ID
-from skill_ttrl.runs.metrics import metric_rows
+from skill_ttrl.runs.folder import metric_rows
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.types import derive_seed

@@ -17,7 +17,7 @@ from statistics import fmean
 
 from stopping import Difference, cold_start, run_seed, signed, skillttrl
 
-from skill_ttrl.runs.metrics import metric_rows
+from skill_ttrl.runs.folder import metric_rows
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl

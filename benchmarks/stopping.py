@@ -22,7 +22,7 @@ from typing import Any
 
 from skill_ttrl.commands.reports.compare import compare
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.metrics import metric_rows
+from skill_ttrl.runs.folder import metric_rows
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.statistics import paired_difference

@@ -24,8 +24,7 @@ from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rl.parallel.driver import current_driver
 from skill_ttrl.rl.parallel.launch import launched
 from skill_ttrl.runs.checkpoint import what_is_saved
-from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder, config_differences
-from skill_ttrl.runs.metrics import MetricsLog, open_tracker
+from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, MetricsLog, RunFolder, config_differences, open_tracker
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.signals import StopSignal

@@ -42,7 +42,7 @@ from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.launch import launched, local_world_size, strategy, world_size
 from skill_ttrl.rollout.episode import EnvPool, failure, reset_options
-from skill_ttrl.runs.metrics import check_tracker
+from skill_ttrl.runs.folder import check_tracker
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.embedders import EMBEDDERS
 from skill_ttrl.skills.mergers import make_merger

@@ -21,8 +21,7 @@ from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.outcome import TaskSamples
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.runs.checkpoint import Checkpoint
-from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.metrics import MetricsLog, eval_line
+from skill_ttrl.runs.folder import MetricsLog, RunFolder, eval_line
 from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.train.measure import control_results, correctness, evaluation_draws, measure, play_controls

@@ -26,7 +26,7 @@ from skill_ttrl.rl.parallel.driver import LEARNER, RanksLearner, Replica, make_l
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors, model_card, save_checkpoint
-from skill_ttrl.runs.metrics import SampleRecord, trajectory_lines, vote_line
+from skill_ttrl.runs.folder import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval import BankView

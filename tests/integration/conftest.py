@@ -12,7 +12,7 @@ import pytest
 from skill_ttrl.commands import train
 from skill_ttrl.config import ScaleConfig, load_config
 from skill_ttrl.metrics import find
-from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.runs.folder import MetricsLog
 from tests.mortal import MARKS
 
 

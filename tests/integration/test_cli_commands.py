@@ -17,8 +17,7 @@ import pytest
 from skill_ttrl.cli.main import main
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs.alfworld.games import forget
-from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.runs.folder import MetricsLog, RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.types import Trajectory, from_json
 from tests.preloaded import run_script

@@ -16,8 +16,7 @@ import pytest
 from skill_ttrl.commands import train
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, EndpointError
-from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.metrics import trajectory_lines
+from skill_ttrl.runs.folder import RunFolder, trajectory_lines
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.mergers import TROUBLE
 from skill_ttrl.skills.similarity import content_id

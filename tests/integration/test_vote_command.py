@@ -23,7 +23,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rl.algorithms.negative import POSITIVE, POSITIVE_TOKENS
-from skill_ttrl.runs.metrics import trajectory_lines
+from skill_ttrl.runs.folder import trajectory_lines
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.storage.jsonl import read_jsonl

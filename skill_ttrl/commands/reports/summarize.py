@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from skill_ttrl.commands.reports.compare import HEADLINES
 from skill_ttrl.commands.reports.summary_text import closing_lines, summary_table, summary_title, turn_parts
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.folder import RunFolder, read_run_json
-from skill_ttrl.runs.metrics import metric_rows
+from skill_ttrl.runs.folder import RunFolder, metric_rows, read_run_json
 from skill_ttrl.runs.reader import Run as StoredRun
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary

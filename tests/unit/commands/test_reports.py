@@ -14,8 +14,7 @@ from skill_ttrl.commands.reports.compare import Measured, compare, compare_two
 from skill_ttrl.commands.reports.summarize import write_report_html
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
-from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.metrics import MetricsLog
+from skill_ttrl.runs.folder import MetricsLog, RunFolder
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.train.results import Evaluation, ProblemResult
 from skill_ttrl.types import Completion, Step, Task, ToolCall, Trajectory, to_json

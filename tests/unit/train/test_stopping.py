@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.stopping import look_back
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.metrics import figures_line, metric_rows
+from skill_ttrl.runs.folder import RunFolder, figures_line, metric_rows
 from skill_ttrl.train.metrics import RULES, stop_step
 from skill_ttrl.train.run import stopped_by
 

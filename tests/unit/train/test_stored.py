@@ -12,7 +12,7 @@ from skill_ttrl.commands.resolve import is_stored
 from skill_ttrl.commands.vote import SampleSet, read_stored
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.outcome import GREEDY, SAMPLE, Sample, TaskSamples
-from skill_ttrl.runs.metrics import trajectory_lines
+from skill_ttrl.runs.folder import trajectory_lines
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, to_json
 
 
