@@ -214,8 +214,15 @@ class _Growing:
     """Tokens that end an answer where one was sampled last: all control tokens."""
     refused: str = ""
     """Why a conversation cannot grow by messages of the user; empty: it can."""
-    next_ids: dict[Message, tuple[int, ...]] = field(default_factory=dict)
-    """Tokens of messages by message: observations come again and again."""
+    next_ids: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+    """Tokens of messages by message, and of results: observations come again and again."""
+
+    def remember(self, key: Any, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Keep tokens in mind, and return them."""
+        if len(self.next_ids) >= REMEMBERED:
+            self.next_ids.clear()
+        self.next_ids[key] = tokens
+        return tokens
 
 
 _FIRST, _SAID = "\ue002", "\ue003"
@@ -242,11 +249,9 @@ def encode_next(tokenizer: Any, message: Message) -> tuple[int, ...]:
         ConfigError: the chat template does not only append, or there is none.
     """
     growing = _growing(tokenizer)
-    if message not in growing.next_ids:
-        if len(growing.next_ids) >= REMEMBERED:
-            growing.next_ids.clear()
-        growing.next_ids[message] = encode_rendered(tokenizer, [_after(tokenizer, growing, message)])[0]
-    return growing.next_ids[message]
+    if message in growing.next_ids:
+        return growing.next_ids[message]
+    return growing.remember(message, encode_rendered(tokenizer, [_after(tokenizer, growing, message)])[0])
 
 
 def encode_results(tokenizer: Any, results: Sequence[Message]) -> tuple[int, ...]:
@@ -257,9 +262,12 @@ def encode_results(tokenizer: Any, results: Sequence[Message]) -> tuple[int, ...
     """
     if not _knows_tools(tokenizer):
         return encode_next(tokenizer, *as_texts(results, ()))
-    control, found = _growing(tokenizer, with_calls=True).control, ""
-    calls = tuple(each.call for each in results if each.call is not None)
-    asked = _calls_of(_spelling_out(Message("assistant", "", calls)), control)
+    growing, found = _growing(tokenizer, with_calls=True), ""
+    calls = tuple(ToolCall(each.call.name, "{}", each.call.id) for each in results if each.call is not None)
+    key = calls, tuple(each.content for each in results)  # what was asked of a tool is not written again
+    if key in growing.next_ids:
+        return growing.next_ids[key]
+    control, asked = growing.control, _calls_of(Message("assistant", "", calls), growing.control)
     told = [
         {"role": "tool", "content": mark_control(each.content, control)} | _calls_of(each, control) for each in results
     ]
@@ -277,7 +285,7 @@ def encode_results(tokenizer: Any, results: Sequence[Message]) -> tuple[int, ...
                 "does, or set agent.context_mode=conversation."
             )
         found = base[ends[-1] :] + longer[len(base) :]
-    return encode_rendered(tokenizer, [found])[0]
+    return growing.remember(key, encode_rendered(tokenizer, [found])[0])
 
 
 def turn_end(tokenizer: Any) -> int:

@@ -91,7 +91,13 @@ def build_policy(
                     "agent.context_mode=episode needs a backend with encode_next (skill_ttrl.llm.backend.Backend); "
                     f"rollout.backend={config.rollout.backend} has none. Add it, or set agent.context_mode=conversation."
                 )
-        return PolicyBundle(context, backend, make_agent(config, backend, tools))
+        agent = make_agent(config, backend, tools)
+        if agent.offered and not (backend_facts(config).remote or hasattr(backend, "tool_calls")):
+            raise ConfigError(
+                "agent.tools needs a backend that reads calls (tool_calls of skill_ttrl.llm.chat.TokenizerMixin); "
+                f"rollout.backend={config.rollout.backend} has none. Add it, or leave the tools out."
+            )
+        return PolicyBundle(context, backend, agent)
     except BaseException:
         backend.close()
         raise
