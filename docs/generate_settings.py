@@ -117,7 +117,8 @@ def _words(annotation: Any) -> str:
         return f"list of {_words(inner[0])}"
     if origin is dict:
         return "mapping"
-    return {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}[annotation]
+    kinds = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
+    return kinds.get(annotation, "section")  # an entry of a list with fields of its own
 
 
 def _section(field: FieldInfo) -> type[Section] | None:

@@ -52,14 +52,15 @@ def encode_chats(
     tokenizer: Any, conversations: Sequence[Sequence[Message]], tools: Sequence[str] = ()
 ) -> list[tuple[int, ...]]:
     """`encode_chat` of many conversations: a fast tokenizer takes less time for all of them together."""
-    if tools and not _knows_tools(tokenizer):
+    called = tools or any(each.calls for messages in conversations for each in messages)
+    if called and not _knows_tools(tokenizer):
         conversations, tools = [as_texts(each, tools) for each in conversations], ()
     if not getattr(tokenizer, "chat_template", None):
         texts = ["\n\n".join(message.content for message in messages) for messages in conversations]
         found = tokenizer(texts, split_special_tokens=True)["input_ids"] if texts else []
         # Some tokenizers end every text with eos: the answer would begin after the end.
         return [tuple(ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids) for ids in found]
-    conversations = [list(map(_spelling_out, each)) for each in conversations] if tools else conversations
+    conversations = [list(map(_spelling_out, each)) for each in conversations] if called else conversations
     rest, own = control_tokens(tokenizer), control_tokens(tokenizer, thoughts=False)
     fields = _thought_fields(str(tokenizer.chat_template))
     turns = [

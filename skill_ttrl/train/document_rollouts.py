@@ -213,6 +213,7 @@ def conversation(trajectory: Trajectory) -> list[dict[str, str]]:
     turns: list[tuple[str, str]] = []
     for step in trajectory.steps:
         said = step.action if step.completion is None else step.completion.text
+        said += step.action if step.calls and step.completion else ""
         turns += [("user", step.observation), ("assistant", said)]
     turns += [("user", trajectory.final_obs)] if trajectory.final_obs else []
     if len(turns) > MOST_TURNS:

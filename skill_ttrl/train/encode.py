@@ -422,8 +422,6 @@ def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstr
 
 def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:
     """Tokenize demonstrations as the model will see them: skills in the prompt, retrieved skills inserted and excluded from the loss."""
-    if not agent.offered and any(len(turn) > 2 for shown in demonstrations for turn in shown.before):
-        raise DataError("The demonstrations call tools, but this agent has none. Name them in agent.tools.")
     pieces, form = [list(shown.parts()) for shown in demonstrations], answer_form(tokenizer)
     for shown, row in zip(demonstrations, pieces, strict=True):
         if isinstance(first := row[0], Written) and (len(row) == 1 or content(shown.response) == shown.response):

@@ -225,8 +225,10 @@ class Trajectory:
 
     @property
     def text(self) -> str:
-        """Text of all turns (see `Step.model_text`), joined by line breaks."""
-        return "\n".join(step.model_text for step in self.steps)
+        """Text of all turns (see `Step.model_text`), joined by line breaks; with calls of tools."""
+        return "\n".join(
+            step.model_text + (step.action if step.calls and step.completion else "") for step in self.steps
+        )
 
     @property
     def content(self) -> str:

@@ -110,3 +110,11 @@ def test_a_template_that_takes_back_what_it_wrote_is_refused(tokenizer: Any) -> 
 )  # fmt: skip
 def test_calls_are_read_from_what_a_model_wrote(text: str, said: str, calls: list[tuple[str, str, str]]) -> None:
     assert read_calls(text) == (said, tuple(ToolCall(name, given, error=error) for name, given, error in calls))  # type: ignore[arg-type]
+
+
+def test_calls_are_written_even_where_no_tools_are_offered(tokenizer: Any) -> None:
+    said = Message("assistant", "", (ToolCall("", "{oops", result="R", error="not_json"),))
+    talk = (Message("user", "Q"), said, Message("tool", "R", call=said.calls[0]))
+    for template, result in ((MESSAGES, "<|im_start|>tool\nR"), (CHATML, "<|im_start|>user\n<tool_response>\nR\n")):
+        tokenizer.chat_template = template
+        assert f"<tool_call>{{oops</tool_call><|im_end|>\n{result}" in tokenizer.decode(encode_chat(tokenizer, talk))
