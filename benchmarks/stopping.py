@@ -68,7 +68,7 @@ def look_back(path: str | Path) -> Stopping:
     own = run.config.rl
     stops = {rule: stop_step(rows, rule) for rule in RULES}
     if own.stop_rule is not None:
-        stops[own.stop_rule] = stop_step(rows, own.stop_rule, own.stop_options)
+        stops[own.stop[0]] = stop_step(rows, *own.stop)
     file = Path(path) / "evaluations.jsonl"
     evaluations = read_jsonl(file)
     return Stopping(len(rows), stops, accuracy_by_step(evaluations, len(rows)))

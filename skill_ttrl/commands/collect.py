@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.agents.scripted import FIRST, check_adviser, find_scripted_agent, make_scripted_agent
-from skill_ttrl.commands.resolve import EvalTarget, decisive, env_kwargs, in_env, is_trained, resolve_target
+from skill_ttrl.commands.resolve import EvalTarget, env_kwargs, in_env, is_trained, resolve_target
 from skill_ttrl.commands.sampler import (
     ABORT_AFTER_FAILURES,
     Chunk,
@@ -407,7 +407,7 @@ def _collect_policy(
     size = chunk or min(CHUNK, config.rollout.max_batch_size)
     depends_on = {
         "model": found.fingerprint(),
-        "config": {name: value for name, value in decisive(config).items() if name != "env"},
+        "config": {name: value for name, value in found.decisive().items() if name != "env"},
         "sampling": asdict(sampling),
         "chunk": size,
         "skill_bank": use_bank and config.skills is not None,

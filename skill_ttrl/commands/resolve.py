@@ -148,6 +148,25 @@ class EvalTarget:
         except (DataError, EnvError, TrustError) as error:
             return None, f"the run's training data can no longer be read ({error})"
 
+    def decisive(self) -> dict[str, Any]:
+        """Return the settings that decide which samples are drawn from given weights, apart from the ways of sampling."""
+        config, whole = self.config, self.config.model_dump(mode="json")
+        asked: dict[str, Any] = {}
+        if backend_facts(config).remote:
+            policy = config.endpoints.of("policy")
+            asked = {"endpoints": {"policy": policy and policy.model_dump(mode="json", include=set(DECISIVE))}}
+        if config.command is not None and config.rollout.backend == COMMAND:
+            asked = {"command": config.command.model_dump(mode="json", include={"argv", "env"})}
+        return (
+            {name: whole[name] for name in KEPT}
+            | asked
+            | {
+                "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
+                "data": {"max_prompt_tokens": whole["data"]["max_prompt_tokens"]},
+                "model": {name: whole["model"][name] for name in ("revision", "chat_template")},
+            }
+        )
+
     def fingerprint(self) -> str:
         """Return a text that identifies the weights: the same for the same weights and no others. For a remote model it is only its name.
 
@@ -354,26 +373,6 @@ def env_kwargs(overrides: Sequence[str], env_id: str, trained: EnvConfig | None 
         if trained is not None and resolve_env(trained.id) == env_id:
             own = trained.kwargs
     return {**own, **asked}
-
-
-def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
-    """Return the settings that decide which samples are drawn from given weights, apart from the ways of sampling."""
-    whole = config.model_dump(mode="json")
-    asked: dict[str, Any] = {}
-    if backend_facts(config).remote:
-        policy = config.endpoints.of("policy")
-        asked = {"endpoints": {"policy": policy and policy.model_dump(mode="json", include=set(DECISIVE))}}
-    if config.command is not None and config.rollout.backend == COMMAND:
-        asked = {"command": config.command.model_dump(mode="json", include={"argv", "env"})}
-    return (
-        {name: whole[name] for name in KEPT}
-        | asked
-        | {
-            "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
-            "data": {"max_prompt_tokens": whole["data"]["max_prompt_tokens"]},
-            "model": {name: whole["model"][name] for name in ("revision", "chat_template")},
-        }
-    )
 
 
 def _measured_on(*path: str) -> list[str]:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.agents.scripted import ScriptedAgent, make_scripted_agent
 from skill_ttrl.answers import persist_cache
-from skill_ttrl.commands.resolve import EvalDataset, EvalTarget, decisive
+from skill_ttrl.commands.resolve import EvalDataset, EvalTarget
 from skill_ttrl.config import AgentConfig, EvalConfig, ScaleConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import EnvError, RunFolderError
@@ -541,7 +541,7 @@ def _made_with(
     """All that the samples depend on."""
     return {
         "model": subject.fingerprint(),
-        "config": decisive(subject.config),
+        "config": subject.decisive(),
         "data": [
             {"name": each.name, **(each.source.model_dump(mode="json") if each.source is not None else {})}
             | ({} if each.limit is None else {"tasks": each.limit})

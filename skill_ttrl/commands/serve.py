@@ -81,7 +81,7 @@ def plan(
     options["weight_transfer_dir"] = str(weight_transfer_dir(vllm.weight_transfer_dir))
     if recipe is not None:  # sequences are as long as the config's limits add up to
         positions = getattr(load_model_config(config.model), "max_position_embeddings", None)
-        options["max_model_len"] = engine_length(config, positions)
+        options["max_model_len"] = engine_length(vllm.max_model_len, config.longest_sequence, positions)
     if "gpu_memory_utilization" not in vllm.model_fields_set:
         options["gpu_memory_utilization"] = GPU_MEMORY
     path = policy or config.model.path

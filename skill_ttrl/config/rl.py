@@ -134,11 +134,9 @@ class RLConfig(Section):
     """Steps between checkpoints."""
     eval_steps: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the held-out tasks (TTRL: 2); None: only before and after."""
-    stop_rule: str | None = None
+    stop_rule: str | dict[str, Any] | None = None
     """Stops the phase early, at a checkpoint, by a criterion without labels: `collapse`, which gives back the weights of before RL and looks
-    only where `rl.reward` is `majority`, `entropy` (see `skill_ttrl.train.metrics`), or `module:function` of your own. None: run all steps."""
-    stop_options: dict[str, Any] = Field(default_factory=dict)
-    """Options of that rule, e.g. `threshold`."""
+    only where `rl.reward` is `majority`, `entropy` (see `skill_ttrl.train.metrics`), or `module:function` of your own; with options: `{type: collapse, copied: 2}`. None: run all steps."""
 
     @property
     def voted(self) -> bool:
@@ -148,12 +146,16 @@ class RLConfig(Section):
     @property
     def stops_collapse(self) -> bool:
         """True if the rule `collapse` is in force: it judges votes, so they must be what is rewarded."""
-        return self.stop_rule == "collapse" and self.voted
+        return self.stop_rule is not None and self.stop[0] == "collapse" and self.voted
+
+    @property
+    def stop(self) -> tuple[str, dict[str, Any]]:
+        """Name and options of `stop_rule`, which is not None."""
+        options = dict(self.stop_rule) if isinstance(self.stop_rule, dict) else {"type": self.stop_rule}
+        return str(options.pop("type", "collapse")), options
 
     @model_validator(mode="after")
     def _fits_together(self) -> RLConfig:
-        if self.stop_options and self.stop_rule is None:
-            raise ValueError("stop_options has no effect without a stop_rule. Set stop_rule=collapse, or remove it")
         if self.max_staleness > 1 and not self.in_flight_updates:
             raise ValueError(
                 f"in_flight_updates=false needs a max_staleness of at most 1, found {self.max_staleness}. Set max_staleness to 1, or in_flight_updates to true"

@@ -16,7 +16,7 @@ import numpy as np
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.scripted import ScriptedAgent, make_scripted_agent
-from skill_ttrl.config import SFTConfig, SkillTTRLConfig
+from skill_ttrl.config import SFTConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import DataError
@@ -30,7 +30,7 @@ from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.train.encode import Encoded, agent_of, encode_advised, refuse_too_long, scene_at
 from skill_ttrl.train.metrics import answer_metrics, episode_metrics, group_metrics, several_types
 from skill_ttrl.train.results import NO_SKILLS
-from skill_ttrl.train.run import RolloutWorker, Run, warn_of_undecided_answers
+from skill_ttrl.train.run import RolloutWorker, Run, TrainingComponents, warn_of_undecided_answers
 from skill_ttrl.train.state import (
     PhaseState,
     StepTimer,
@@ -245,13 +245,13 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     for chunk in left:
         found += play_chunk(run, worker, chunk, adviser)
         done = chunk.first + len(chunk.tasks) - number * config.dagger.episodes
-        run.progress.advance(shown, done, round_metrics(found, config, agent_of(parts), by_type=False))
+        run.progress.advance(shown, done, round_metrics(found, parts, by_type=False))
         if run.stop.signum is not None:
             save(run, state)
             stop_if_requested(run, state)
     run.progress.finish(shown)
     whole = found if there <= number * config.dagger.episodes else played(run)[number * config.dagger.episodes :]
-    run.log.log(ROUNDS, number, round_metrics(whole, config, agent_of(parts), by_type=several_types(parts.train_tasks)))
+    run.log.log(ROUNDS, number, round_metrics(whole, parts, by_type=several_types(parts.train_tasks)))
     run.log.time(ROUNDS, number, {"seconds": time.perf_counter() - began})
     save(run, state)
     return found
@@ -269,10 +269,9 @@ def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[S
     return episodes
 
 
-def round_metrics(
-    episodes: Sequence[Trajectory], config: SkillTTRLConfig, agent: Agent, *, by_type: bool
-) -> dict[str, float]:
+def round_metrics(episodes: Sequence[Trajectory], parts: TrainingComponents, *, by_type: bool) -> dict[str, float]:
     """Metrics of episodes that the policy played, and how often it did what the expert would have done."""
+    config, agent = parts.config, agent_of(parts)
     metrics = episode_metrics(
         [Group(each.task, (each,)) for each in episodes],
         config.agent,

@@ -398,7 +398,7 @@ def warn_of_votes(run: Run, step: int, groups: Sequence[Group]) -> None:
     warn_of_undecided_answers(run.warn, f"step {step}", groups)
     if run.config.rl.voted:
         rl = run.config.rl
-        _warn_of(run, collapse_signs(run.log.rows(RL), **rl.stop_options if rl.stops_collapse else {}))
+        _warn_of(run, collapse_signs(run.log.rows(RL), **(rl.stop[1] if rl.stops_collapse else {})))
     if step + 1 == EARLY:
         _warn_of(run, early_signs(run.log.rows(RL), answers=run.config.rl.reward != "env"))
 

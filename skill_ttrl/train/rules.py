@@ -246,7 +246,7 @@ class Rules:
             multi_turn=agent.max_turns > 1,
         )
         if rl.stop_rule is not None:
-            yield partial(find_rule, rl.stop_rule, rl.stop_options)
+            yield partial(find_rule, *rl.stop)
 
     def _of_prompts(self) -> Found:
         """Forms of observations and actions, and what the backend must be able to do for them."""

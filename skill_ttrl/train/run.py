@@ -490,10 +490,10 @@ def stopped_by(rows: Sequence[Mapping[str, Any]], config: RLConfig, finished: in
     Only the first `finished` steps count, so a resumed run stops where it stopped before.
     """
     collapses = config.stops_collapse
-    if config.stop_rule is None or (config.stop_rule == COLLAPSE and not collapses):
+    if config.stop_rule is None or (config.stop[0] == COLLAPSE and not collapses):
         return None
-    stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
+    stop = stop_step(rows[:finished], *config.stop)
     if stop is None or (stop == config.steps and not collapses):  # it ended by itself
         return None
     given = " The weights of before RL are given back." if collapses else ""
-    return f"The stopping rule {config.stop_rule} ended RL after {stop} of {config.steps} steps.{given}"
+    return f"The stopping rule {config.stop[0]} ended RL after {stop} of {config.steps} steps.{given}"

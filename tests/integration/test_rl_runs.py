@@ -451,7 +451,7 @@ def test_a_run_pins_its_reward_model_and_refuses_another(tmp_path: Path) -> None
         pin_revisions(config, pinned)
 
 
-RULE = ["rl.stop_rule=collapse", "rl.stop_options.agreement=0.9", "rl.save_steps=100"]
+RULE = ["rl.stop_rule={type: collapse, agreement: 0.9}", "rl.save_steps=100"]
 
 
 class Listener(SilentProgress):

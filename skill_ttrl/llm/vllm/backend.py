@@ -73,7 +73,9 @@ class VLLMBackend(TokenizerMixin):
         check_fits(context)
         text = getattr(model_config, "text_config", model_config)
         positions = getattr(text, "max_position_embeddings", None)
-        self._length = length = engine_length(context.settings, positions)
+        self._length = length = engine_length(
+            context.settings.vllm.max_model_len, context.settings.longest_sequence, positions
+        )
         self.max_model_len: int | None = length
         self.policy_version = 0
         self.dtype = DTYPES[context.autocast]

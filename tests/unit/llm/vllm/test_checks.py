@@ -74,12 +74,14 @@ def test_what_vllm_cannot_train_with_is_refused(settings: list[str], says: str) 
 
 def test_the_length_is_what_the_limits_add_up_to() -> None:
     limits = ["data.max_prompt_tokens=100", "rollout.max_new_tokens=50"]
-    assert engine_length(load_config({}, limits), 4096) == 150
-    assert engine_length(load_config({}, limits), 120) == 120  # what is too long is refused with its sum, later
-    assert engine_length(load_config({}, limits), None) == 150
-    assert engine_length(load_config({}, [*limits, "vllm.max_model_len=200"]), 4096) == 200
+    assert engine_length(None, load_config({}, limits).longest_sequence, 4096) == 150
+    assert (
+        engine_length(None, load_config({}, limits).longest_sequence, 120) == 120
+    )  # what is too long is refused with its sum, later
+    assert engine_length(None, load_config({}, limits).longest_sequence, None) == 150
+    assert engine_length(200, 150, 4096) == 200
     with pytest.raises(ConfigError, match=r"vllm\.max_model_len is 200, but the model has 199 positions"):
-        engine_length(load_config({}, [*limits, "vllm.max_model_len=200"]), 199)
+        engine_length(200, 150, 199)
 
 
 def fields(request: Request, sampling: Sampling, room: int = 100) -> dict[str, Any]:
