@@ -78,7 +78,7 @@ class RolloutWorker:
         """The order in which rollouts advance; `rollout.mode: auto` goes by the backend and the number of turns."""
         if self.config.rollout.mode != "auto":
             return self.config.rollout.mode
-        return "sync" if backend_facts(self.config).blocking or self.config.agent.max_turns == 1 else "async"
+        return "sync" if self.config.agent.max_turns == 1 or backend_facts(self.config).blocking else "async"
 
     @property
     def sampling(self) -> Sampling:
