@@ -83,7 +83,15 @@ def learn(seeds: Sequence[int], output: Path) -> None:
         for name, settings in VARIANTS.items():
             folder = output / f"{name.replace(' ', '-')}-{seed}"
             if not (folder / "summary.json").exists():
-                skillttrl("train", RECIPE, "--policy", cold, "--seed", seed, "-o", folder, settings=settings)
+                skillttrl(
+                    "train",
+                    RECIPE,
+                    "--seed",
+                    seed,
+                    "-o",
+                    folder,
+                    settings=[*settings, f"model.path={weights_of(cold)}"],
+                )
             run = read_summary(folder)
             before, after = looked_at(cold, folder), looked_at(folder, folder)
             change, low, high = paired_difference([each["right"] for each in before], [each["right"] for each in after])
@@ -205,7 +213,8 @@ def start(run: Path, output: Path) -> None:
         for number in range(3):
             folder = output / f"start-{name}-{time.time_ns()}-{number}"
             began = time.perf_counter()
-            skillttrl("train", RECIPE, "--policy", run, "-o", folder, settings=[*small, f"agent.tools={tools}"])
+            settings = [*small, f"agent.tools={tools}", f"model.path={weights_of(run)}"]
+            skillttrl("train", RECIPE, "-o", folder, settings=settings)
             times.append(time.perf_counter() - began)
         print(f"| {name} | {median(times):.1f} s | {min(times):.1f} to {max(times):.1f} |")
 

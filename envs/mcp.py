@@ -29,7 +29,7 @@ from skill_ttrl.sanitize import escape, one_line
 
 T = TypeVar("T")
 START_S = 60.0
-"""Longest start of a server, and longest answer to which tools it has."""
+"""Longest wait for each answer while a session begins, and for the list of tools."""
 STOP_S = 10.0
 MAX_TOOLS = 100
 MAX_TEXT = 2000
@@ -72,7 +72,7 @@ class McpClient:
     def renew(self) -> None:
         """Begin a session where there is none that nothing was called in; it is not waited for."""
         if self._session is None or self._used or self._session.ended.done():
-            self.close(wait=False)
+            self.close()
             self._session, self._used = _Session(self._server), False
 
     def ready(self) -> Any:
@@ -85,16 +85,16 @@ class McpClient:
             self.renew()
         assert self._session is not None
         try:
-            return self._session.client.result(START_S)
+            return self._session.client.result()  # which ends: of itself, by `START_S`
         except Exception as error:
-            self.close(wait=False)
+            self.close()
             raise EnvError(f"The MCP server {_shown(self._server)} does not start: {_reason(error)}") from None
 
-    def close(self, *, wait: bool = True) -> None:
-        """End the session, and the server's process with its children."""
-        session, self._session = self._session, None
-        if session is not None:
-            session.end(STOP_S if wait else 0)
+    def close(self) -> None:
+        """Have the session end, and the server's process with its children; this process waits for it only when it exits."""
+        if self._session is not None:
+            self._session.end()
+        self._session = None
 
     def _use(self, name: str, arguments: dict[str, Any]) -> str:
         self._used = True
@@ -180,8 +180,9 @@ _SESSIONS: set[_Session] = set()
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="mcp", daemon=True).start()
-    atexit.register(_end_all)
+    thread = threading.Thread(target=loop.run_forever, name="mcp", daemon=True)
+    thread.start()
+    atexit.register(_end_all, loop, thread)
     return loop
 
 
@@ -195,10 +196,12 @@ def _gate() -> asyncio.Semaphore:
     return asyncio.Semaphore(max(2, os.cpu_count() or 1))
 
 
-def _end_all() -> None:
+def _end_all(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     for seconds in (0.0, STOP_S):  # all are asked before one is waited for
         for session in list(_SESSIONS):
             session.end(seconds)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(STOP_S)
 
 
 def _kill(mark: str) -> None:

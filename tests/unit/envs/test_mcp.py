@@ -58,7 +58,7 @@ def test_an_episode_has_a_session_and_ends_it_with_all_its_children(opened: Open
     assert call(env, "count", word="a").result == "a 1"
     wait_until(lambda: not any(map(psutil.pid_exists, left)))
     env.close()
-    assert not [each for each in psutil.Process().children() if SERVER[1] in each.cmdline()]
+    wait_until(lambda: not [each for each in psutil.Process().children() if SERVER[1] in each.cmdline()])
 
 
 def test_what_a_server_does_wrong_is_told_to_the_model(opened: Open) -> None:
