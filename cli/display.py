@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from skill_ttrl.commands.dry_run import DryRun
     from skill_ttrl.commands.play import Reply
     from skill_ttrl.commands.reports.summary_text import Inspection
-    from skill_ttrl.metrics import UnhealthyMetric
     from skill_ttrl.train.results import Evaluation
     from skill_ttrl.types import Skill
 
@@ -141,18 +140,15 @@ def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
     elif rows:
         parts.append(text_table("", found.columns, rows))
     parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
-    parts += [Text(escape_terminal(f"  {_sign(each)}"), "yellow") for each in found.unhealthy]
+    for each in found.unhealthy:
+        sign = (
+            f"{each.phase} step {each.step}: {each.name} is {each.value:.4g}, healthy {each.healthy}: {each.meaning}. "
+            f"Trouble: {each.trouble}. Change: {each.change}."
+        )
+        parts.append(Text(escape_terminal(f"  {sign}".replace("`", "")), "yellow"))
     if hidden := len(found.rows) - len(rows):
         parts.append(Text(f"  {hidden} more rows: --full", "dim"))
     return Group(*parts)
-
-
-def _sign(found: UnhealthyMetric) -> str:
-    """A metric outside of its healthy range: its meaning, the trouble and what to change."""
-    return (
-        f"{found.phase} step {found.step}: {found.name} is {found.value:.4g}, healthy {found.healthy}: {found.meaning}. "
-        f"Trouble: {found.trouble}. Change: {found.change}."
-    ).replace("`", "")
 
 
 def skill_view(skill: Skill, score: object = None) -> RenderableType:

@@ -137,16 +137,12 @@ def check_text_env(env: gymnasium.Env[Any, Any], task: Task | None = None) -> No
     result = _call(lambda: env.reset(seed=seed, options=options), f"{name}.reset(seed={seed}, options={options})")
     if not isinstance(result, tuple) or len(result) != 2:
         raise EnvError(f"{name}.reset must return (observation, info), found {_kind(result)}.")
-    _check_text(result[0], f"{name}.reset")
-    _check_info(result[1], f"{name}.reset")
-
     outcome: Any = _call(lambda: env.step(_PROBE), f"{name}.step({_PROBE!r})")
     if not isinstance(outcome, tuple) or len(outcome) != 5:
         raise EnvError(
             f"{name}.step must return (observation, reward, terminated, truncated, info), found {_kind(outcome)}."
         )
     observation, reward, terminated, truncated, info = outcome
-    _check_text(observation, f"{name}.step")
     try:
         finite = math.isfinite(reward)
     except TypeError:
@@ -156,7 +152,20 @@ def check_text_env(env: gymnasium.Env[Any, Any], task: Task | None = None) -> No
     for label, flag in (("terminated", terminated), ("truncated", truncated)):
         if type(flag).__name__ not in {"bool", "bool_"}:
             raise EnvError(f"{name}.step must return a bool as {label}, found {_kind(flag)}.")
-    _check_info(info, f"{name}.step")
+    for where, seen, told in ((f"{name}.reset", *result), (f"{name}.step", observation, info)):
+        if not isinstance(seen, str):
+            raise EnvError(f"{where} must return a str as observation, found {_kind(seen)}. This framework plays text.")
+        if not isinstance(told, Mapping):
+            raise EnvError(f"{where} must return a dict as info, found {_kind(told)}.")
+        try:
+            json.dumps(dict(told))
+        except (TypeError, ValueError) as error:
+            raise EnvError(f"{where} must return info that JSON can write: {error}.") from None
+        state = told.get("state", "-")
+        if not isinstance(state, str) or not state:
+            raise EnvError(
+                f'{where} must return a digest of its state as info["state"], a str, or none; found {state!r:.80}.'
+            )
 
 
 def names_states(env: gymnasium.Env[Any, Any], task: Task) -> bool:
@@ -188,27 +197,6 @@ def _call(function: Callable[[], T], what: str) -> T:
             f"{what} raised {type(error).__name__}: {error}. An environment must take any text as an action and the "
             "options of its own tasks."
         ) from error
-
-
-def _check_text(observation: Any, where: str) -> None:
-    if not isinstance(observation, str):
-        raise EnvError(
-            f"{where} must return a str as observation, found {_kind(observation)}. This framework plays text."
-        )
-
-
-def _check_info(info: Any, where: str) -> None:
-    if not isinstance(info, Mapping):
-        raise EnvError(f"{where} must return a dict as info, found {_kind(info)}.")
-    try:
-        json.dumps(dict(info))
-    except (TypeError, ValueError) as error:
-        raise EnvError(f"{where} must return info that JSON can write: {error}.") from None
-    state = info.get("state", "-")
-    if not isinstance(state, str) or not state:
-        raise EnvError(
-            f'{where} must return a digest of its state as info["state"], a str, or none; found {state!r:.80}.'
-        )
 
 
 def _kind(value: Any) -> str:

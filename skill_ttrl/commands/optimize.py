@@ -178,7 +178,12 @@ def prepare(
     first = "" if config.agent.document is None else read_document(config.agent.document)
     config.agent.document = None
     tasks = find_tasks(config, progress or SilentProgress())
-    check_answers(tasks)
+    for role, task in ((role, task) for role, part in tasks.items() for task in part):
+        if task.env_id in (MATH_ENV_ID, QA_ENV_ID) and true_answer(task) is None:
+            raise DataError(
+                f"The {_named(role)} task {_shown(task)} has no true answer, and {task.env_id} needs one. Give each record its answer "
+                "(data.answer_field names its column), or remove such records; test tasks are optional (optimize.test_tasks=0)."
+            )
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
     check(OptimizeTask(items[TRAIN], items[SELECTION], items[TEST], config.env.id))
     return Prepared(config, target, tasks, first, text)
@@ -296,7 +301,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
             rollouts,
             Journal(folder.path / JOURNAL),
             seed=config.seed,
-            reuse_rollouts=options.temperature == 0,
+            reuse_rollouts=True,  # greedy: the same document gives the same
             progress=progress,
         )
         if calls.journal.replayed:
@@ -366,8 +371,6 @@ def open_rollouts(
     splits: Mapping[str, Sequence[Task]],
     place: PlaceDocument,
     progress: Progress,
-    *,
-    temperature: float = 0.0,
 ) -> Iterator[tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]]:
     """Load a policy, and yield its `RollOutFn` and the items of each split; closes the policy at the end.
 
@@ -376,7 +379,6 @@ def open_rollouts(
         splits: tasks by what they are for (`train`, `selection`, `test`). Prompts that are too long are left out.
         place: puts the document in front of the agent: `RolloutWorker.with_document`, or `as_bank(...)`.
         progress: reports what was left out.
-        temperature: of the rollouts; 0 is greedy.
 
     Raises:
         DataError: two tasks have one id.
@@ -392,16 +394,15 @@ def open_rollouts(
         if backend_facts(config).remote and config.rollout.mode == "auto":  # each is stored once it is paid for
             rollout = config.rollout.model_copy(update={"mode": "async"})
             worker = replace(worker, config=config.model_copy(update={"rollout": rollout}))
-        rollouts = PolicyRollouts(worker, tasks, place, temperature)
+        rollouts = PolicyRollouts(worker, tasks, place)
         yield rollouts, {name: items_of(part) for name, part in fitting.items()}
 
 
 @contextmanager
 def _rollouts(run: Prepared, progress: Progress) -> Iterator[tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]]:
     """The policy, opened to roll out documents, and the items of each role."""
-    splits, asked = {role: part for role, part in run.tasks.items() if part}, run.options
-    how: Any = {"temperature": asked.temperature}
-    with open_rollouts(run.target, splits, place_of(asked, run.config.skills), progress, **how) as (rollouts, items):
+    splits = {role: part for role, part in run.tasks.items() if part}
+    with open_rollouts(run.target, splits, place_of(run.options, run.config.skills), progress) as (rollouts, items):
         rollouts.place(rollouts.worker, run.document)  # the first document has to leave prompts their room
         reads = rollouts.place(rollouts.worker, run.document or "- Be brief.").agent
         if warning := template_warning(rollouts.worker.backend, reads.formatter.messages("?")):
@@ -559,20 +560,6 @@ def told_apart(roles: Mapping[str, Sequence[Task]]) -> dict[str, list[Task]]:
             names.setdefault(task.id, role)
             found[role].append(task if other == role else replace(task, id=f"{role}-{task.id}"))
     return found
-
-
-def check_answers(roles: Mapping[str, Sequence[Task]]) -> None:
-    """Refuse tasks without a true answer where the environment cannot tell success without one.
-
-    Raises:
-        DataError: so it is; names the first one.
-    """
-    for role, task in ((role, task) for role, tasks in roles.items() for task in tasks):
-        if task.env_id in (MATH_ENV_ID, QA_ENV_ID) and true_answer(task) is None:
-            raise DataError(
-                f"The {_named(role)} task {_shown(task)} has no true answer, and {task.env_id} needs one. Give each record its answer "
-                "(data.answer_field names its column), or remove such records; test tasks are optional (optimize.test_tasks=0)."
-            )
 
 
 def _named(role: str) -> str:

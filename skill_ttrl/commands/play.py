@@ -212,7 +212,9 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
 
     def __init__(self, env: TextEnvironment, watch: Watch) -> None:
         super().__init__(env)
-        self._watch, self._limit = watch, step_limit(env)
+        own = getattr(env.unwrapped, "max_steps", None)
+        registered = env.spec.max_episode_steps if env.spec is not None else None
+        self._watch, self._limit = watch, own if isinstance(own, int) else registered
         self._steps, self._earned = 0, 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -236,14 +238,6 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
             self._watch(Scene(self._steps, self._limit, action, seen, info, self._earned, over))
         except Exception as error:  # a screen that fails is no outcome of the environment
             raise Stopped from error
-
-
-def step_limit(env: TextEnvironment) -> int | None:
-    """The longest episode: the environment's own `max_steps`, or what it was registered with; None where neither says."""
-    own = getattr(env.unwrapped, "max_steps", None)
-    if isinstance(own, int):
-        return own
-    return env.spec.max_episode_steps if env.spec is not None else None
 
 
 def play(

@@ -109,8 +109,16 @@ def run(
             progress.notice(f"Extending the run: rl.steps was {folder.config.rl.steps}, is now {config.rl.steps}.")
             folder.take_config(config, source)
         run, functions = _prepare(stack, folder, resumed, stop, ledger, progress)
+        saved = f"Everything up to the newest checkpoint is saved in {run.folder.path}. {GO_ON}"
         with _explaining_memory(run.folder.path):
-            _train(run, functions)
+            try:
+                for name, phase in functions.items():
+                    with run.ledger.phase(name), annotate_budget_error(saved):
+                        phase(run)
+            except TrainingError as error:
+                if run.meter.evaluations:  # else there is nothing to sum up
+                    run.folder.write_json("summary.json", asdict(summarise(run, failed=str(error))))
+                raise
         if config.phases[-1] in IMITATING:  # the other phases measure themselves
             run.components.worker.update_weights(0)
             run.evaluate("after")
@@ -291,19 +299,6 @@ def _prepare(
     for what, spent in seconds.items():
         run.log.time(what, 0, {"seconds": spent})
     return run, functions
-
-
-def _train(run: Run, phases: dict[Phase, Callable[[Run], None]]) -> None:
-    """Run the phases; a `TrainingError` leaves a summary of what was evaluated."""
-    saved = f"Everything up to the newest checkpoint is saved in {run.folder.path}. {GO_ON}"
-    try:
-        for name, phase in phases.items():
-            with run.ledger.phase(name), annotate_budget_error(saved):
-                phase(run)
-    except TrainingError as error:
-        if run.meter.evaluations:  # else there is nothing to sum up
-            run.folder.write_json("summary.json", asdict(summarise(run, failed=str(error))))
-        raise
 
 
 def run_seeds(

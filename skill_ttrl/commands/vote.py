@@ -173,14 +173,30 @@ def replay(
     votes: dict[str, list[JudgedVote]] = {}
     base: Values = {}
     for name, options in {BASELINE: strategies.get(BASELINE, {}), **strategies}.items():
-        if lacking := _lacking(name, options, ballots):
-            found.append(Replayed(name, options, requires=lacking))
+        every = [ballot for visit in ballots for ballot in visit]
+        lacks = [need for need in requires(name, options) if any(getattr(each, need) is None for each in every)]
+        if lacks:
+            told = "; ".join(f"{need}: {INPUT_SOURCES.get(need, need)}" for need in lacks)
+            found.append(Replayed(name, options, requires=told))
             continue
-        votes[name] = hold(visits, ballots, name, options)
+        votes[name] = [
+            _judged(row, step, vote)
+            for step, (visit, given) in enumerate(zip(visits, ballots, strict=True))
+            for row, vote in zip(visit, batch_vote(name, given, options), strict=True)
+        ]
         values = values_by_problem(votes[name])
         base = base or values
-        figures = {key: _metric(list(of.values())) for key, of in values.items() if of}
-        differences = {} if name == BASELINE else _differences(base, values)
+        figures, differences = dict[str, Metric](), dict[str, Difference]()
+        for key, of in values.items():
+            known = [*of.values()]
+            if known:
+                figures[key] = Metric(math.fsum(known) / len(known), mean_interval(known), len(known))
+            both = [problem for problem in base[key] if problem in of]
+            if both and name != BASELINE:
+                before, after = ([each[key][problem] for problem in both] for each in (base, values))
+                value, *bounds = paired_difference(before, after)
+                interval = (bounds[0], bounds[1])
+                differences[key] = Difference(value, interval, verdict(interval), len(both))
         found.append(Replayed(name, options, figures=figures, differences=differences))
     return found, votes
 
@@ -204,21 +220,6 @@ def ballots_of(visits: Visits) -> list[list[Ballot]]:
         )
 
     return [[ballot(row) for row in visit] for visit in visits]
-
-
-def hold(
-    visits: Visits, ballots: Sequence[Sequence[Ballot]], name: str, options: Mapping[str, Any]
-) -> list[JudgedVote]:
-    """All votes of one strategy, visit by visit.
-
-    Raises:
-        ConfigError: an option is out of its range, or a ballot lacks what the strategy needs.
-    """
-    return [
-        _judged(row, step, vote)
-        for step, (visit, given) in enumerate(zip(visits, ballots, strict=True))
-        for row, vote in zip(visit, batch_vote(name, given, options), strict=True)
-    ]
 
 
 def values_by_problem(votes: Sequence[JudgedVote]) -> Values:
@@ -253,34 +254,12 @@ def values_by_problem(votes: Sequence[JudgedVote]) -> Values:
     }
 
 
-def _metric(values: Sequence[float]) -> Metric:
-    return Metric(math.fsum(values) / len(values), mean_interval(values), len(values))
-
-
-def _differences(base: Values, other: Values) -> dict[str, Difference]:
-    """Differences of one strategy's metrics from another's, paired over problems."""
-    found = {}
-    for name in TITLES:
-        if both := [problem for problem in base[name] if problem in other[name]]:
-            before, after = ([values[name][problem] for problem in both] for values in (base, other))
-            value, low, high = paired_difference(before, after)
-            found[name] = Difference(value, (low, high), verdict((low, high)), len(both))
-    return found
-
-
 def _problem(row: TaskSamples) -> Problem:
     return row.source, row.task.id
 
 
 def _whole(values: Sequence[Any]) -> tuple[Any, ...] | None:
     return None if any(value is None for value in values) else tuple(values)
-
-
-def _lacking(name: str, options: Mapping[str, Any], ballots: Sequence[Sequence[Ballot]]) -> str | None:
-    """Name the inputs that a strategy requires and the samples lack; None where it has all."""
-    every = [ballot for visit in ballots for ballot in visit]
-    missing = [wanted for wanted in requires(name, options) if any(getattr(ballot, wanted) is None for ballot in every)]
-    return "; ".join(f"{wanted}: {INPUT_SOURCES.get(wanted, wanted)}" for wanted in missing) or None
 
 
 def _judged(row: TaskSamples, step: int, vote: VoteResult) -> JudgedVote:

@@ -162,8 +162,6 @@ class OptimizeConfig(Section):
     """Part of the document that becomes one skill if `place` is `bank`: a `section`, or `module:attribute`, a function from a document to
     its skills."""
     selection: OptimizeSelectionConfig = Field(default_factory=OptimizeSelectionConfig)
-    temperature: float = Field(default=0.0, ge=0)
-    """Temperature of the rollouts; 0: greedy."""
     epochs: int = Field(default=4, ge=1)
     """Passes over the training items."""
     batch_size: int = Field(default=40, ge=1)

@@ -7,7 +7,7 @@ queries. A trajectory becomes a `RolloutResult`, which is what the analysts read
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from skill_ttrl.answers import correct
@@ -76,15 +76,8 @@ class PolicyRollouts:
     tasks: Mapping[str, Task]
     """By id. Their true answers, where they have any, decide `hard`."""
     place: PlaceDocument
-    temperature: float = 0.0
-    """0: the likeliest words, which depend on no seed and on no other item."""
     show_reference: bool = True
     """Results hold the true answer, which analysts then read."""
-
-    @property
-    def batched(self) -> bool:
-        """True if a sampled result depends on which items are rolled out together."""
-        return self.temperature > 0 and self.worker.schedule == "sync"
 
     def __call__(
         self, document: str, items: Sequence[Item], *, seed: int, on_result: OnResult = lambda place, result: None
@@ -102,7 +95,7 @@ class PolicyRollouts:
                 on_result(place, result)
             return failed
         how = worker.config.rollout
-        sampling = replace(Sampling.of(how), temperature=self.temperature)
+        sampling = Sampling.of(how, 0.0)
         places = {task.id: place for place, task in enumerate(tasks)}  # items differ
         results: dict[int, RolloutResult] = {}
 

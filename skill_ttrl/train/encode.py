@@ -351,7 +351,12 @@ def encode_episodes(
     found = coverage(shown, imitated, [] if parts.bank is None else parts.bank.skills, left_out)
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(each) + "\n" for each in chats))
     folder.write_json(COVERAGE, asdict(found))
-    progress.notice(said_of(found))
+    said = f"Imitating {found.examples:,} steps of {found.episodes:,} episodes, {found.won:,} of them won."
+    if found.not_written:
+        said += f" {found.not_written:,} steps are skipped because agent.observations cannot write their action, or an earlier one of the episode."
+    if found.skills_shown:
+        said += f" {found.no_skill_fraction:.0%} of the prompts have no skills."
+    progress.notice(said)
     tokenizer = parts.policy.tokenizer
     unknown, read = count_unknown(tokenizer, [ids for each in encoded for ids in (each.prompt_ids, each.response_ids)])
     if unknown:
@@ -393,16 +398,6 @@ def _encode_chats(
     ]
     refuse_too_long(parts, encoded, "The longest demonstration")
     return encoded
-
-
-def said_of(found: Coverage) -> str:
-    """Describe the coverage of demonstrations in a line or two."""
-    said = f"Imitating {found.examples:,} steps of {found.episodes:,} episodes, {found.won:,} of them won."
-    if found.not_written:
-        said += f" {found.not_written:,} steps are skipped because agent.observations cannot write their action, or an earlier one of the episode."
-    if found.skills_shown:
-        said += f" {found.no_skill_fraction:.0%} of the prompts have no skills."
-    return said
 
 
 def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstration], what: str) -> None:
@@ -573,7 +568,11 @@ def _labels(
     """(step, what to do there, True if that and its prompt can be written) of one episode."""
     written = True
     for place, step in enumerate(trajectory.steps):
-        action = _label(step, config)
+        advice = step.info.get(ADVICE)
+        action = advice if isinstance(advice, str) else None
+        if config.label == "success":
+            # An episode that was won in spite of a step that its agent did not want shows nothing good at that step.
+            action = None if action not in (None, step.action) else step.action
         if agent is None or not agent.writes_form:
             if action is not None:
                 yield place, action, True
@@ -583,14 +582,6 @@ def _labels(
             yield place, action, written and agent.answer(action, scene) is not None
         if written and agent.memory != "none":  # its prompts have what was done
             written = agent.answer(step.action, scene) is not None
-
-
-def _label(step: Step, config: DemonstrationsConfig) -> str | None:
-    advice = step.info.get(ADVICE)
-    if config.label == "expert":
-        return advice if isinstance(advice, str) else None
-    # An episode that was won in spite of a step that its agent did not want shows nothing good at that step.
-    return None if isinstance(advice, str) and advice != step.action else step.action
 
 
 def demonstrate(

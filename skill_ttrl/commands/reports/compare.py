@@ -135,7 +135,10 @@ def measured(path: str | Path) -> Measured:
     if RunFolder.exists(path):
         return _of_run(path)
     if (path / EVALUATION).is_file() or path.name == EVALUATION:
-        return _of_evaluation(path if path.is_file() else path / EVALUATION)
+        file = path if path.is_file() else path / EVALUATION
+        if not (parts := read_evaluations(file)):
+            raise RunFolderError(f"{file} holds no evaluation.")
+        return Measured(str(file.parent), parts[0].label, None, parts[0].samples, _values(parts))
     runs = [_of_run(run) for run in runs_in(path)] if path.is_dir() else []
     if not runs:
         raise RunFolderError(f"{path} is not a run, a folder of runs, or a folder of `skillttrl evaluate --output`.")
@@ -171,13 +174,6 @@ def _of_run(path: Path) -> Measured:
     note = f"The training of {path} has not ended, so its evaluation before training is compared."
     notes = (note,) if found.label == "before" else ()
     return Measured(str(path), found.label, where, found.samples, _values([found]), notes)
-
-
-def _of_evaluation(file: Path) -> Measured:
-    parts = read_evaluations(file)
-    if not parts:
-        raise RunFolderError(f"{file} holds no evaluation.")
-    return Measured(str(file.parent), parts[0].label, None, parts[0].samples, _values(parts))
 
 
 def _values(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, float]]:
