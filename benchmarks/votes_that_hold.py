@@ -29,7 +29,7 @@ from skill_ttrl.data.families import FAMILIES
 from skill_ttrl.statistics import repeats_interval
 from skill_ttrl.train.metrics import stop_step
 
-ANCHORED = "vote.strategy=anchored"
+ANCHORED = "vote.strategy.type=anchored"
 TO_THE_END = "rl.stop_rule=null"
 COUNTED = ["env.kwargs.copies=true", TO_THE_END]
 """Answers that copy the question count, as in TTRL."""
@@ -37,16 +37,16 @@ ARMS: dict[str, list[str]] = {
     "recipe": [],
     "no copies": [TO_THE_END],
     "stopped": ["env.kwargs.copies=true"],
-    "majority": [*COUNTED, ANCHORED, "vote.options.weight=0.0"],  # the majority, and how often it left the base's
+    "majority": [*COUNTED, ANCHORED, "vote.strategy.weight=0.0"],  # the majority, and how often it left the base's
     "anchored": [*COUNTED, ANCHORED],
-    "anchored .67": [*COUNTED, ANCHORED, "vote.options.weight=0.67"],
-    "anchored .5": [*COUNTED, ANCHORED, "vote.options.weight=0.5"],
+    "anchored .67": [*COUNTED, ANCHORED, "vote.strategy.weight=0.67"],
+    "anchored .5": [*COUNTED, ANCHORED, "vote.strategy.weight=0.5"],
     "kl": [*COUNTED, "rl.kl_coef=0.05"],
     "small steps": [*COUNTED, "rl.learning_rate=5.0e-6"],
     "no deviation": [*COUNTED, "rl.algorithm=dr_grpo"],
     "negatives": [*COUNTED, "rl.algorithm=nsr"],
-    "sequential": [*COUNTED, "vote.strategy=sequential"],
-    "sequential 4": [*COUNTED, "vote.strategy=sequential", "vote.options.first=4"],
+    "sequential": [*COUNTED, "vote.strategy.type=sequential"],
+    "sequential 4": [*COUNTED, "vote.strategy.type=sequential", "vote.strategy.first=4"],
     "imitation": ["phases=[vote_sft]"],
     "verify": [*COUNTED, "rl.reward=verify"],
     "random": ["rl.reward=random"],

@@ -1,6 +1,6 @@
 """A voting strategy of one's own: the majority, but only where it leads by two votes; else nobody wins.
 
-Run it: python examples/own_voter.py. A config names it: vote.strategy: own_voter:careful, vote.options: {lead: 2}.
+Run it: python examples/own_voter.py. A config names it: vote.strategy: {type: own_voter:careful, lead: 2}.
 """
 
 from __future__ import annotations

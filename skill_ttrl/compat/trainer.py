@@ -123,7 +123,8 @@ class SkillTTRLTrainer:
 
         config, groups = self.config, [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
         ballots = [ballot_of(group) for group in groups]
-        votes = batch_vote(config.vote.strategy, ballots, config.vote.options)
+        name, options = config.vote.chosen
+        votes = batch_vote(name, ballots, options)
         rewards = [list(vote.sample_rewards) for vote in votes]
         rewarded = [group.with_rewards(row) for group, row in zip(groups, rewards, strict=True)]
         estimate: Any = build_algorithm(config.rl.algorithm).advantages(TrainingSamples(rewarded, votes))

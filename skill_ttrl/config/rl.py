@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from skill_ttrl.config.section import Beta, Section, explain_problem
+from skill_ttrl.config.section import Beta, Section, explain_problem, name_and_options
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, naming
 
@@ -151,8 +151,7 @@ class RLConfig(Section):
     @property
     def stop(self) -> tuple[str, dict[str, Any]]:
         """Name and options of `stop_rule`, which is not None."""
-        options = dict(self.stop_rule) if isinstance(self.stop_rule, dict) else {"type": self.stop_rule}
-        return str(options.pop("type", "collapse")), options
+        return name_and_options(self.stop_rule or "", "collapse")
 
     @model_validator(mode="after")
     def _fits_together(self) -> RLConfig:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from skill_ttrl.config.section import Section
+from skill_ttrl.config.section import Section, name_and_options
 
 
 class McpServer(Section):
@@ -125,10 +125,13 @@ class RolloutConfig(Section):
 class VoteConfig(Section):
     """Voting strategy. It affects training if votes are rewarded (`rl.reward: majority`). See docs/voting.md."""
 
-    strategy: str = "majority"
-    """`majority`, `confidence`, `anchored`, `sequential`, or `module:function` of your own."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the strategy, e.g. `weight`."""
+    strategy: str | dict[str, Any] = "majority"
+    """`majority`, `confidence`, `anchored`, `sequential`, or `module:function` of your own; with options: `{type: anchored, weight: 0.5}`."""
+
+    @property
+    def chosen(self) -> tuple[str, dict[str, Any]]:
+        """Name and options of `strategy`."""
+        return name_and_options(self.strategy, "majority")
 
 
 class EvalConfig(Section):

@@ -21,6 +21,12 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate of an optimizer's running mean."""
 
 
+def name_and_options(given: str | Mapping[str, Any], default: str) -> tuple[str, dict[str, Any]]:
+    """A name alone, or `{type: NAME, ...}` with its options; without a type they are those of `default`."""
+    options = {"type": given} if isinstance(given, str) else dict(given)
+    return str(options.pop("type", default)), options
+
+
 class Section(BaseModel):
     """Base of every section: unknown keys are errors, assignments are validated, docstrings are help texts."""
 

@@ -82,9 +82,9 @@ def _as_long_as(folder: RunFolder, rl: RLConfig, vote: VoteConfig) -> RLConfig:
         raise RunFolderError(
             f"{planned} rl.lr_scheduler={rl.lr_scheduler} has already lowered its learning rate over {done}. {way}"
         )
-    if "base_answers" in requires(vote.strategy, vote.options):
+    if "base_answers" in requires(*vote.chosen):
         raise RunFolderError(
-            f"{planned} vote.strategy={vote.strategy} asked the initial policy about the prompts of {done} steps only. {way}"
+            f"{planned} vote.strategy={vote.chosen[0]} asked the initial policy about the prompts of {done} steps only. {way}"
         )
     return rl.model_copy(update={"steps": done})
 

@@ -221,7 +221,7 @@ class Rules:
         yield from self._of_bank()
         if not config.reinforces:
             return
-        yield partial(check_strategy, config.vote.strategy, config.vote.options)
+        yield partial(check_strategy, *config.vote.chosen)
         for name in (rl.reward, *rl.extra_rewards):
             if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model
                 yield partial(build_reward, name, {})
@@ -241,7 +241,7 @@ class Rules:
         yield partial(
             check_algorithm,
             rl,
-            vote_strategy=config.vote.strategy,
+            vote_strategy=config.vote.chosen[0],
             action_parser=agent.action_parser,
             multi_turn=agent.max_turns > 1,
         )
@@ -361,7 +361,7 @@ class Rules:
     def _of_votes(self) -> Found:
         """Groups that are too small to vote or to compare, and rounds that save nothing."""
         config = self.config
-        rollout, rl, votes, vote = config.rollout, config.rl, config.rollout.n_votes_per_prompt, config.vote
+        rollout, rl, votes = config.rollout, config.rl, config.rollout.n_votes_per_prompt
         if votes == 1 and config.votes and "majority" in (rl.reward, *rl.extra_rewards):
             yield "The reward majority needs several votes: raise rollout.n_votes_per_prompt (TTRL: 64), or set another rl.reward."
         if not config.reinforces:
@@ -376,11 +376,12 @@ class Rules:
                     f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so "
                     "every advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
                 )
-        if vote.strategy != SEQUENTIAL:
+        strategy, options = config.vote.chosen
+        if strategy != SEQUENTIAL:
             return
-        if (first := SequentialTest(**vote.options).first) >= votes:
+        if (first := SequentialTest(**options).first) >= votes:
             yield (
-                f"vote.strategy={SEQUENTIAL} looks after {first} samples (vote.options.first), but rollout.n_votes_per_prompt is {votes}, so "
+                f"vote.strategy={SEQUENTIAL} looks after {first} samples (vote.strategy.first), but rollout.n_votes_per_prompt is {votes}, so "
                 "nothing would be saved. Lower the first, or raise the other."
             )
         if rl.reward == "env":

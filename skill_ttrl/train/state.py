@@ -466,18 +466,19 @@ class VoteManager:
         config, worker = components.config, components.worker
         self.config = config
         self.history = VoteHistory.from_state(state["votes"]) if "votes" in state else VoteHistory()
-        self._requires = requires(config.vote.strategy, config.vote.options)
+        name, options = config.vote.chosen
+        self._requires = requires(name, options)
         rollout_fn = worker.rollout_fn
         self._plain = rollout_fn(config.rollout.n_votes_per_prompt)
         self.rollout = self._plain
-        if config.vote.strategy == SEQUENTIAL:
-            test = SequentialTest(**config.vote.options)
-            self.rollout = in_rounds(rollout_fn, config.rollout.n_votes_per_prompt, test)
+        if name == SEQUENTIAL:
+            self.rollout = in_rounds(rollout_fn, config.rollout.n_votes_per_prompt, SequentialTest(**options))
 
     def compute_votes(self, groups: Sequence[Group]) -> list[VoteResult]:
         """Compute one vote per group. Does not update `history`; the caller does when it logs the step."""
         ballots = [ballot_of(group, self.history.base_answers.get(group.task.id)) for group in groups]
-        return batch_vote(self.config.vote.strategy, ballots, self.config.vote.options)
+        name, options = self.config.vote.chosen
+        return batch_vote(name, ballots, options)
 
     def ask_base(self, run: Run, steps: Iterable[Sequence[Task]], done: int) -> None:
         """Sample each task's answers from the policy before training, once, where the strategy needs them.
@@ -496,7 +497,7 @@ class VoteManager:
         if done:
             raise RunFolderError(
                 f"{run.folder.path} was begun by an earlier version and lacks the answers before training, which vote.strategy="
-                f"{self.config.vote.strategy} needs. Start again in another --output."
+                f"{self.config.vote.chosen[0]} needs. Start again in another --output."
             )
         size, bank = self.config.rl.prompts_per_step, run.components.bank_view()
         run.progress.start(BASE, len(tasks), "prompt")

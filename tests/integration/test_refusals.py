@@ -64,9 +64,9 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "rl.algorithm=graphgpo"], 2, "agent.max_turns"),
     ([*STEP, "rl.algorithm=graphgpo", "agent.max_turns=2"], 2, "exact state"),
     ([*STEP, "rollout.n_votes_per_prompt=1", "rollout.n_samples_per_prompt=1"], 2, "rollout.n_votes_per_prompt"),
-    ([*STEP, "vote.strategy=sequential", "vote.options.first=64"], 2, "vote.options.first"),
+    ([*STEP, "vote.strategy={type: sequential, first: 64}"], 2, "vote.strategy.first"),
     (
-        [*STEP, "vote.strategy=sequential", "vote.options.first=2", "rl.reward=env"],
+        [*STEP, "vote.strategy={type: sequential, first: 2}", "rl.reward=env"],
         2,
         "rl.reward=env rewards no answers",
     ),

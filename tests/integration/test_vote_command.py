@@ -301,7 +301,7 @@ class StopAfter(SilentProgress):
 
 @pytest.mark.slow
 def test_sequential_trains_and_resumes_to_the_same_bytes(cold: str, tiny_yaml: Path, tmp_path: Path) -> None:
-    config = load_config(tiny_yaml, [*VOTED, cold, "vote.strategy=sequential", "vote.options={first: 2, error: 0.2}"])
+    config = load_config(tiny_yaml, [*VOTED, cold, "vote.strategy={type: sequential, first: 2, error: 0.2}"])
     train.run(config, tmp_path / "whole")
     with pytest.raises(Interrupted):
         train.run(config, tmp_path / "stopped", progress=StopAfter(3))

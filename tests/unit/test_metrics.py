@@ -14,7 +14,7 @@ from skill_ttrl.metrics import METRICS, SECTIONS, Metric, contains, find
 from skill_ttrl.train import metrics as signs
 from skill_ttrl.train.metrics import collapse_signs
 
-FREE = ("rl.algorithm.", "rl.loss.", "vote.options.")
+FREE = ("rl.algorithm.", "rl.loss.", "vote.strategy.")
 """Settings whose keys are those of an algorithm, a loss or a strategy."""
 
 

@@ -29,7 +29,7 @@ def test_a_step_on_responses_that_are_there() -> None:
 
 def test_a_step_votes_as_the_config_says() -> None:
     texts = [[r"\boxed{4}", r"\boxed{4}", r"\boxed{5}"], [r"\boxed{1}", r"\boxed{2}", r"\boxed{3}"]]
-    vote = VoteConfig(strategy="sequential", options={"first": 2, "error": 0.4})
+    vote = VoteConfig(strategy={"type": "sequential", "first": 2, "error": 0.4})
     found = SkillTTRLTrainer(SkillTTRLConfig(vote=vote)).train_offline(["p", "q"], texts)
     assert found["majority_answers"] == ["4", "1"] and found["rewards"][0] == [1, 1, 0]
     with pytest.raises(ConfigError, match="needs inputs that this ballot lacks"):
