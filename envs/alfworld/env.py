@@ -139,14 +139,9 @@ def vary(world: World, rule: Rule) -> FastEngine:
     Raises:
         EnvError: the game treats nothing, its room has no such tool, or its task does not say how a thing is to be.
     """
-    kind = world.goal.kind
-    if kind not in TRUE_RULES:
-        raise EnvError(
-            f"Rules exist for games in which something is cleaned, heated or cooled; the goal of this one is {kind!r}."
-        )
-    wanted = frozenset({f"{rule.tool}type"})
-    if not any(world.kinds[place] & wanted for place in world.in_sight):
-        raise EnvError(f"The rule {str(rule)!r} needs a {rule.tool}, which the room does not have.")
+    kind, wanted = world.goal.kind, frozenset({f"{rule.tool}type"})
+    if kind not in TRUE_RULES or not any(world.kinds[place] & wanted for place in world.in_sight):
+        raise EnvError(f"The rule {str(rule)!r} needs a {rule.tool} in the room, and a task to clean, heat or cool.")
     # Who had the new verb or tool gets the old one.
     verbs = {name: rule.verb if name == kind else kind if name == rule.verb else name for name in ACTIONS}
     tools: Tools = {
@@ -411,7 +406,7 @@ class ALFWorldEnv(TextEnv):
         else:
             game = self.games.find(asked["task"])
         rule = None if asked.get("rule") is None else Rule.parse(asked["rule"])
-        version = _version(asked.get("moved"))
+        version = None if asked.get("moved") is None else _whole("moved", asked["moved"])
         if (game, rule, version) != (self._game, self._rule, self._version) or self._engine is None:
             self._engine = self._make_engine(game, rule, version)
         self._game, self._rule, self._version, self._commands = game, rule, version, []
@@ -419,12 +414,8 @@ class ALFWorldEnv(TextEnv):
         self._task = task_in_words(self._frame.feedback)
         info = self._info()
         if asked.get("walkthrough"):
-            if rule is not None:
-                raise EnvError("A game under another rule has no walkthrough; the stored one follows its true rule.")
-            if version is not None:
-                raise EnvError(
-                    "A game with moved objects has no walkthrough; the stored one follows their true places."
-                )
+            if rule is not None or version is not None:
+                raise EnvError("A game under another rule, or with moved objects, has no walkthrough.")
             info["walkthrough"] = list(walkthrough_of(read_game_file(game.path)))
         return self._frame.feedback, info
 
@@ -492,18 +483,12 @@ def _check(
     **others: object,
 ) -> None:
     check_choice("rules", rules, RULES)
-    for name, number, least in (("variants", variants, 1), ("moved", moved, 0)):
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise EnvError(f"{name} must be a number of at least {least}, found {number!r:.80}.")
+    _whole("variants", variants, 1)
+    _whole("moved", moved)
     check_episode(**others)
 
 
-def _version(number: object) -> int | None:
-    """The option `moved`.
-
-    Raises:
-        EnvError: it is no number of a version.
-    """
-    if number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0):
-        return number
-    raise EnvError(f"moved is the number of a version, 0 or more, found {number!r:.80}.")
+def _whole(name: str, number: object, least: int = 0) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise EnvError(f"{name} must be a number of at least {least}, found {number!r:.80}.")
+    return number

@@ -224,16 +224,14 @@ class WebShopEnv(TextEnv):
         if asked.get("task") is not None:
             if not isinstance(asked["task"], str):
                 raise EnvError(
-                    f"The option task is a goal's id, a text, found {type(asked['task']).__name__}: {asked['task']!r:.60}. To use a number: "
-                    "goal."
+                    f"The option task is a goal's id, a text, found {asked['task']!r:.60}. To use a number: goal."
                 )
             return self.goals.find(asked["task"])
         if asked.get("goal") is not None:
             number = asked["goal"]
-            if isinstance(number, bool) or not isinstance(number, int | np.integer):
-                raise EnvError(f"The option goal is a number, found {type(number).__name__}: {number!r:.60}.")
-            if not 0 <= number < len(self.goals):
-                raise EnvError(f"There is no goal {number}: they are numbered from 0 to {len(self.goals) - 1:,}.")
+            whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+            if not (whole and 0 <= number < len(self.goals)):
+                raise EnvError(f"The option goal is a number from 0 to {len(self.goals) - 1:,}, found {number!r:.60}.")
             return int(number)
         return self.goals.draw(float(self.np_random.random()), self.split, self.split_by)
 

@@ -255,7 +255,6 @@ STRUCTURE: Mapping[str, str] = {",": "comma", ":": "is", "with": "with", "for": 
 _MADE_ASKING = "find me "
 _AROUND = '(["'
 _BEHIND = ',:;.!?)"'
-_PART = re.compile(r"[a-z0-9]+(?:[.'][a-z0-9]+)*")
 _BRACKETS = re.compile(r"[\[\]<>]")
 _KEPT_TEXTS = 16_384
 
@@ -335,7 +334,7 @@ def _stems(text: str) -> tuple[str, ...]:
     for word in _words_and_signs(text):
         found.append(stem(word))
         if not word.isalnum():
-            found += [stem(part) for part in _PART.findall(word)]
+            found += [stem(part) for part in _WORD.findall(word)]
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ contains "tan", so that choosing it counts as that colour).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.envs.webshop.catalogue.product import Product
@@ -37,8 +37,7 @@ from skill_ttrl.envs.webshop.shop import (
 )
 
 SCANNED = 10_000
-"""Products of a catalogue up to which all of them are looked at where the goal's own product cannot have reward 1. Of a larger one
-only those that searches for the goal find are."""
+"""Products of a catalogue up to which all of them are looked at where the goal's own product cannot have reward 1."""
 _FIRST_WORDS = 24
 _LONGEST_QUERY = 400
 _NO_QUERY = re.compile(r"[\[\]<>\s]+")
@@ -70,7 +69,7 @@ def best_purchase(shop: Shop, goal: Goal, max_steps: int = 15) -> Purchase | Non
 
     The goal's own product comes first, with the values that the goal names before others that count as them. Only where it
     stays below 1 are others looked at, and of each no more than is needed to know that it is not better. In a catalogue of more
-    than `SCANNED` products the others are those among the first 50 of a few searches, so that a better one may be missed.
+    than `SCANNED` products the others are left out, so that a better one may be missed.
 
     Args:
         shop: where it is bought; its rules about query codes and attributes hold.
@@ -195,15 +194,8 @@ def click(what: str) -> str:
 
 def _others(shop: Shop, goal: Goal) -> Iterator[Product]:
     """Products among which a better one is looked for, without the goal's own."""
-    own = shop.store.number_of(goal.asin)
-    numbers: Iterable[int] = range(len(shop.store))
-    if len(shop.store) > SCANNED:
-        values = goal.options if isinstance(goal.options, tuple) else goal.options.values()
-        attributes = " ".join(goal.attributes)
-        texts = (goal.title, goal.query, f"{goal.query} {attributes}", f"{goal.query} {attributes} {' '.join(values)}")
-        words = [tuple(_NO_QUERY.sub(" ", text).lower().split()) for text in texts]
-        numbers = dict.fromkeys(number for query in words if query for number in shop.search(query))
-    return (shop.store[number] for number in numbers if number != own)
+    own, count = shop.store.number_of(goal.asin), len(shop.store)
+    return (shop.store[number] for number in range(count if count <= SCANNED else 0) if number != own)
 
 
 def _bound(shop: Shop, goal: Goal, product: Product, needed: float) -> float:

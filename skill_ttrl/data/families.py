@@ -169,11 +169,6 @@ def _multiply(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
     return [ones, tens], slip(10 * tens + ones % 10)
 
 
-def _mod(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
-    multiple = slip(a // b * b)
-    return [multiple], slip(max(a - multiple, 0))
-
-
 class ProblemFamily(Protocol):
     """Interface of a problem family."""
 
@@ -230,15 +225,6 @@ for _family in (
         sizes={"demos": 480, "train": 128, "test": 64},
         question="Compute {a}*{b}.",
         solve=_multiply,
-    ),
-    Family(
-        name="mod",
-        # Remainder of a number below 1,000 by a one-digit one: largest multiple, answer. 7,200 pairs.
-        task_type="number_theory",
-        operands=(range(100, 1000), range(2, 10)),
-        sizes={"demos": 4000, "train": 256, "test": 128},
-        question="Compute {a} mod {b}.",
-        solve=_mod,
     ),
 ):
     FAMILIES.register(_family.name)(_family)
