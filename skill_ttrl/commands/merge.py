@@ -12,15 +12,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
-from skill_ttrl.data.records import column, read_records, record_ids
-from skill_ttrl.errors import DataError
+from skill_ttrl.data.records import column, read_records, record_ids, text_lists
+from skill_ttrl.errors import DataError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.rollout.outcome import winning
+from skill_ttrl.runs.episode_logs import Place, read_rollouts
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank, UpdateMetadata
 from skill_ttrl.skills.changes import content_changes
@@ -29,29 +28,19 @@ from skill_ttrl.skills.merge import group_digest, merge_groups, merged_samples
 from skill_ttrl.skills.mergers import MergeReport, make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import bank_unchanged
-from skill_ttrl.storage.jsonl import first_keys, whole_lines
+from skill_ttrl.storage.jsonl import first_keys
 from skill_ttrl.train.bank_changes import TestChange, outcome_record, verdict
 from skill_ttrl.train.rules import Rules
 from skill_ttrl.train.run_bank import models_of
 from skill_ttrl.train.tasks import foreign_splits, refuse_leak
-from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory, first_problem, from_json
+from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
-
-T = TypeVar("T")
 
 TRAJECTORIES = "trajectories.jsonl"
 
 
 Rows = list[tuple[Group, Sequence[bool], str]]
 """Groups of one step, each with which of its rollouts won and its `group_digest`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a line of a run's file belongs."""
-
-    phase: str = ""
-    step: int | None = None
 
 
 def read_samples(path: Path, notes: list[str]) -> list[tuple[int | None, Rows]]:
@@ -80,12 +69,8 @@ def _from_records(path: Path) -> list[tuple[int | None, Rows]]:
     names = record_ids(records)
     types = [str(row.get("task_type") or "") for row in records.rows]
     found: Rows = []
-    rows = zip(
-        column(records, "problem"), column(records, "responses", list), names, types, records.places, strict=True
-    )
-    for problem, responses, name, task_type, place in rows:
-        if not responses or not all(isinstance(text, str) for text in responses):
-            raise DataError(f"{place}: 'responses' must be a list of at least one text.")
+    rows = zip(column(records, "problem"), text_lists(records, "responses"), names, types, strict=True)
+    for problem, responses, name, task_type in rows:
         task = Task(id=name, env_id="", task_type=task_type)
         group = Group(task, tuple(answered(task, problem, text) for text in responses))
         found.append((group, majority_vote(group.answers).matches, group_digest(group, None)))
@@ -99,20 +84,20 @@ def answered(task: Task, problem: str, text: str) -> Trajectory:
 
 
 def _from_trajectories(path: Path, notes: list[str]) -> list[tuple[int | None, Rows]]:
-    rollouts: dict[tuple[str, int | None], dict[str, list[Trajectory]]] = defaultdict(lambda: defaultdict(list))
-    for where, line in whole_lines(path, notes):
-        place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
+    rollouts: dict[Place, dict[str, list[Trajectory]]] = defaultdict(lambda: defaultdict(list))
+    for _, place, trajectory in read_rollouts(path, notes):
         # Tokens are most of a trajectory and nothing to a merge, but for the text, which the action is only a part of.
         steps = tuple(
             replace(step, action=step.model_text, completion=None, prompt_ids=()) for step in trajectory.steps
         )
-        rollouts[place.phase, place.step][trajectory.task.id].append(replace(trajectory, steps=steps))
+        rollouts[place][trajectory.task.id].append(replace(trajectory, steps=steps))
     if not rollouts:
         raise DataError(f"{path} holds no samples.")
     found: list[tuple[int | None, Rows]] = []
-    for (_, step), tasks in rollouts.items():
-        groups = [Group(rows[0].task, tuple(rows)) for rows in tasks.values()]
-        found.append((step, [(group, _winners(group), group_digest(group, step)) for group in groups]))
+    for place, tasks in rollouts.items():
+        groups = [Group(own[0].task, tuple(own)) for own in tasks.values()]
+        rows: Rows = [(group, _winners(group), group_digest(group, place.step)) for group in groups]
+        found.append((place.step, rows))
     return found
 
 
@@ -121,14 +106,6 @@ def _winners(group: Group) -> tuple[bool, ...]:
     if all(trajectory.reward is None for trajectory in group.trajectories):
         return majority_vote(group.answers).matches
     return tuple(winning(group))
-
-
-def _parsed(kind: type[T], line: bytes, where: str) -> T:
-    try:
-        return from_json(kind, line)
-    except ValidationError as error:
-        problem = first_problem(error)
-        raise DataError(f"{where} is not a line of a run's {TRAJECTORIES}: {problem}. Nothing was merged.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +162,8 @@ def run(
         skills=skills,
         merger=make_merger(skills.merger, models=models_of(config)),
     )
-    samples = read_samples(Path(source), notes)
+    with annotate_error(DataError, "Nothing was merged."):
+        samples = read_samples(Path(source), notes)
     _refuse_foreign(samples, Path(source), config.training_splits)
     path, new = Path(bank), not is_bank(Path(bank))
     check_new(path)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -19,13 +19,13 @@ from skill_ttrl.answers import bare_key, canonical, canonicals, correct, persist
 from skill_ttrl.commands.resolve import is_stored, resolve_target, with_fitting, with_limit
 from skill_ttrl.commands.sampler import draw_samples
 from skill_ttrl.config import Source
-from skill_ttrl.data.records import column, read_records
+from skill_ttrl.data.records import read_records, text_lists
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import SAMPLE, Sample, SamplingPass, TaskSamples, sample_of
-from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder, read_facts
+from skill_ttrl.runs.episode_logs import SAMPLES, Place, SampleFolder, read_facts, read_rollouts
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.statistics import Interval, Verdict, mean_interval, paired_difference, verdict
@@ -33,7 +33,7 @@ from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.train.defaults import load_checked
 from skill_ttrl.train.tasks import ConfigTasks
-from skill_ttrl.types import Task, Trajectory, VoteResult, derive_seed, first_problem, from_json, to_json
+from skill_ttrl.types import Task, VoteResult, derive_seed, first_problem, from_json, to_json
 from skill_ttrl.voting import (
     STRATEGIES,
     Ballot,
@@ -421,7 +421,6 @@ def _write(output: Path, lab: VoteLab, votes: Mapping[str, Sequence[JudgedVote]]
 # Stored samples: of an evaluation, of a run's training, or texts in a file. They are read as visits (see `replay`); everything in them is
 # untrusted text.
 
-T = TypeVar("T")
 LARGEST = 10**12
 """Size above which a log-probability or a length is a slip: no sample has it, and not every sum could hold it."""
 
@@ -462,7 +461,12 @@ def read_stored(source: str | Path) -> SampleSet:
 
 def _from_samples(path: Path) -> SampleSet:
     notes: list[str] = []
-    rows = [_parsed(TaskSamples, line, where) for where, line in whole_lines(path, notes)]
+    rows = []
+    for where, line in whole_lines(path, notes):
+        try:
+            rows.append(from_json(TaskSamples, line))
+        except ValidationError as error:
+            raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None
     main = tuple(row for row in rows if row.draw == SAMPLE and row.samples)
     for row in main:
         for number, sample in enumerate(row.samples):
@@ -477,19 +481,10 @@ def _from_samples(path: Path) -> SampleSet:
     return SampleSet((main,), tuple(notes), trained_on)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a line of a run's file belongs."""
-
-    phase: str = ""
-    step: int | None = None
-
-
 def _from_trajectories(path: Path) -> SampleSet:
     notes: list[str] = []
-    rollouts: dict[_Place, dict[str, list[tuple[Task, Sample]]]] = defaultdict(lambda: defaultdict(list))
-    for where, line in whole_lines(path, notes):
-        place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
+    rollouts: dict[Place, dict[str, list[tuple[Task, Sample]]]] = defaultdict(lambda: defaultdict(list))
+    for where, place, trajectory in read_rollouts(path, notes):
         # Tokens are most of a trajectory; of them only sums are kept.
         sample = sample_of(trajectory)
         _refuse_unsound(sample, where)
@@ -532,10 +527,8 @@ def _from_records(path: Path) -> SampleSet:
     tasks = load_tasks(Source(path=str(path), prompt_field=name), "")
     rows = []
     for task, row, responses, where in zip(
-        tasks, records.rows, column(records, "responses", list), records.places, strict=True
+        tasks, records.rows, text_lists(records, "responses"), records.places, strict=True
     ):
-        if not responses or not all(isinstance(text, str) for text in responses):
-            raise DataError(f"{where}: 'responses' must be a list of at least one text.")
         columns = []
         for key in ("logprobs", "lengths"):
             given = row.get(key)
@@ -552,21 +545,14 @@ def _from_records(path: Path) -> SampleSet:
     return SampleSet((tuple(rows),))
 
 
-def _is_number(value: Any) -> bool:
-    """Also where it has hundreds of digits, of which nothing floating can be made; not a number is within no bounds."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
-
-
 def _refuse_unsound(sample: Sample, where: str) -> None:
     """Raise `DataError` where a sample has numbers that no sampling gives."""
-    if sample.logprob is not None and not _is_number(sample.logprob):
-        raise DataError(f"{where}: its log-probability must be a number up to {LARGEST:g} in size.")
-    if sample.tokens is not None and not (_is_number(sample.tokens) and 0 <= sample.tokens == int(sample.tokens)):
-        raise DataError(f"{where}: its tokens must be a whole number from 0 to {LARGEST:g}.")
-
-
-def _parsed(kind: type[T], line: bytes, where: str) -> T:
-    try:
-        return from_json(kind, line)
-    except ValidationError as error:
-        raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None
+    bounds = {
+        "log-probability must be a number": (sample.logprob, -LARGEST),
+        "tokens must be a whole number": (sample.tokens, 0),
+    }
+    for what, (value, least) in bounds.items():
+        # Also of hundreds of digits, of which nothing floating can be made; not a number is within no bounds.
+        fits = value is None or (type(value) in (int, float) and least <= value <= LARGEST)
+        if not fits or (least == 0 and value is not None and value != int(value)):
+            raise DataError(f"{where}: its {what} from {least:g} to {LARGEST:g}.")

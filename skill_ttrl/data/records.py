@@ -118,6 +118,19 @@ def read_source(source: Source, *, limit: int | None = None) -> Records:
     )
 
 
+def text_lists(records: Records, name: str) -> list[list[str]]:
+    """The values of a column of lists of texts, none of them empty.
+
+    Raises:
+        DataError: one is none; names the record.
+    """
+    found: list[list[str]] = column(records, name, list)
+    for texts, place in zip(found, records.places, strict=True):
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{place}: {name!r} must be a list of at least one text.")
+    return found
+
+
 def column(records: Records, name: str, kind: type | tuple[type, ...] = str, *, optional: bool = False) -> list[Any]:
     """The values of one column, each of type `kind`; None of a row that lacks it, where it is `optional`.
 

@@ -5,13 +5,18 @@ Their order is fixed, so the number of lines says what is still to be sampled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.errors import RunFolderError
+from pydantic import ValidationError
+
+from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.storage import files
 from skill_ttrl.storage.files import LOCK_FILE, AppendLog, wrap_os_errors, write_atomic
+from skill_ttrl.storage.jsonl import whole_lines
+from skill_ttrl.types import Trajectory, first_problem, from_json
 
 SAMPLES = "samples.jsonl"
 IDENTITY = "samples.json"
@@ -125,6 +130,28 @@ def read_identity(path: Path) -> dict[str, Any]:
     """
     file, holds = (path / IDENTITY, "samples") if path.is_dir() else (identity_file(path), "trajectories")
     return files.read_identity(file, f"{path} holds {holds}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line of a run's file belongs."""
+
+    phase: str = ""
+    step: int | None = None
+
+
+def read_rollouts(path: Path, notes: list[str]) -> Iterator[tuple[str, Place, Trajectory]]:
+    """Each rollout in a run's `trajectories.jsonl`, with its line's name in messages, and where it belongs.
+
+    Raises:
+        DataError: a line is none.
+    """
+    for where, line in whole_lines(path, notes):
+        try:
+            found = where, from_json(Place, line), from_json(Trajectory, line)
+        except ValidationError as error:
+            raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None
+        yield found
 
 
 def read_facts(path: str | Path) -> Any:

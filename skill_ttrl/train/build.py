@@ -43,7 +43,6 @@ class RunTasks:
     train: list[Task]
     evaluated: list[Task]
     """The held-out tasks; `train` itself where there are none."""
-    held_out: bool
     envs: EnvPool
     notes: list[str]
     """Lines for the summary on held-out tasks that are learned from."""
@@ -66,7 +65,7 @@ def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
     except BaseException:
         envs.close()
         raise
-    return RunTasks(train, evaluated, held_out, envs, notes)
+    return RunTasks(train, evaluated, envs, notes)
 
 
 def build(
@@ -103,7 +102,7 @@ def build(
     tasks = tasks or open_tasks(config, progress)
     found = [] if warnings is None else warnings
     found += tasks.notes
-    held_out, envs = tasks.held_out, tasks.envs
+    held_out, envs = config.data.held_out, tasks.envs
     over_ranks: Any = partial(driver.run, Replica.on_model)  # type: ignore[call-arg]  # the others come with the call
     parts = build_policy(
         config,

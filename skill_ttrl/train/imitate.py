@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.scripted import ScriptedAgent, make_scripted_agent
 from skill_ttrl.config import SFTConfig
 from skill_ttrl.data.episodes import read_episodes
@@ -280,27 +279,21 @@ def round_metrics(episodes: Sequence[Trajectory], parts: TrainingComponents, *, 
         by_type=by_type,
     )
     metrics["failed_rollouts"] = fmean(each.error is not None for each in episodes)
-    advised = [
-        (step.action, advised_action(agent, each, place))
-        for each in episodes
-        for place, step in enumerate(each.steps)
-        if ADVICE in step.info
-    ]
+    advised = list[tuple[str, str | None]]()
+    for each in episodes:
+        for place, step in enumerate(each.steps):
+            if ADVICE in step.info:
+                advice: str | None = str(step.info[ADVICE])
+                if agent.writes_form:  # as the policy could have meant it; None: its form of actions has none
+                    scene = scene_at(each, place, ())
+                    written = agent.answer(str(advice), scene)
+                    advice = None if written is None else agent.read(written, scene, constrained=True).action
+                advised.append((step.action, advice))
     if advised:
         metrics["expert_agreement"] = fmean(action == advice for action, advice in advised)
         if agent.writes_form:
             metrics["expert_action_not_written"] = fmean(advice is None for _, advice in advised)
     return metrics
-
-
-def advised_action(agent: Agent, trajectory: Trajectory, place: int) -> str | None:
-    """The action that the expert advised at a step, as the policy could have meant it; None: its form of actions has none."""
-    advice = str(trajectory.steps[place].info[ADVICE])
-    if not agent.writes_form:
-        return advice
-    scene = scene_at(trajectory, place, ())
-    written = agent.answer(advice, scene)
-    return None if written is None else agent.read(written, scene, constrained=True).action
 
 
 # The fair baseline of label-free reinforcement: sample as much, vote, and imitate the samples that agree.

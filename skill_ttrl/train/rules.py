@@ -141,23 +141,15 @@ class Rules:
             except SkillTTRLError as error:
                 yield error
                 return
-        yield from _errors(rules._of_parts())
-
-    def _of_parts(self) -> Found:
-        trains = self.use == "train"
-        if trains or self.use == "sample":
-            yield from self._of_prompts()
-        if trains:
-            yield from self._of_phases()
-        if trains or self.use == "sample":
-            yield from self._of_model()
-        if trains:
-            yield from self._of_votes()
-        yield from self._of_skills()
-        if trains:
-            yield from self._of_processes()
-        elif self.use == "sample" and self.config.scale.address is not None:
-            yield from self._of_shared_policy()
+        parts = {
+            "train": (
+                *(rules._of_prompts, rules._of_phases, rules._of_model),
+                *(rules._of_votes, rules._of_skills, rules._of_processes),
+            ),
+            "sample": (rules._of_prompts, rules._of_model, rules._of_skills, rules._of_shared_policy),
+        }
+        for part in parts.get(self.use, (rules._of_skills,)):
+            yield from _errors(part())
 
     def _unknown_names(self) -> Iterator[SkillTTRLError]:
         """Everything that is called by a name that nothing has, in the parts of the config that are used."""
@@ -491,6 +483,8 @@ class Rules:
     def _of_shared_policy(self) -> Found:
         """Workers on other machines that would send requests which no ledger here records and no budget bounds."""
         config, remote = self.config, backend_facts(self.config).remote
+        if config.scale.address is None:
+            return
         if remote or (config.skills is not None and config.skills.embedder == OPENAI):
             what = f"rollout.backend={config.rollout.backend}" if remote else f"skills.embedder={OPENAI}"
             yield f"{what} calls a remote model, whose cost one process must count: leave out scale.address={config.scale.address}."

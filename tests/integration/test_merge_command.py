@@ -171,7 +171,7 @@ def test_hostile_text_reaches_the_terminal_as_text(tmp_path: Path) -> None:
         ([{"problem": "q", "responses": []}], ["samples.jsonl:1", "at least one text"]),
         ([*RECORDS, {"problem": "q", "responses": [1]}], ["samples.jsonl:2", "at least one text"]),
         ([*RECORDS, RECORDS[0]], ["samples.jsonl:2", "already used"]),
-        ([{"task": {}, "steps": []}], ["samples.jsonl:1", "trajectories.jsonl", "Nothing was merged"]),
+        ([{"task": {}, "steps": []}], ["samples.jsonl:1", "Nothing was merged"]),
         ([], ["no records"]),
     ],
 )
