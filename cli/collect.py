@@ -137,7 +137,13 @@ def collect(
         kwargs, settings = scripted_settings(overrides if scripted and overrides else (), data)
         selection = TaskSelection(env, split, kwargs, words(types), limit, rollouts_per_task)
         if scripted:
-            how = Exploration(shares(epsilon or "0"), epsilon_moves or 0.0, max_steps)
+            try:
+                chances = tuple(float(each) for each in (epsilon or "0").split(","))
+            except ValueError:
+                raise ConfigError(
+                    f"--epsilon is a probability such as 0.2, or several separated by commas, found {epsilon!r}."
+                ) from None
+            how = Exploration(chances, epsilon_moves or 0.0, max_steps)
             given: dict[str, Any] = {"explore": how, "seed": seed or 0, "jobs": num_workers, **settings}
             found = run(selection, agent=policy, **given, output=output, progress=view)
         else:
@@ -145,20 +151,6 @@ def collect(
             given |= {"greedy": greedy, "chunk": batch_size, "seed": seed}
             found = run_policy(policy, selection, **given, output=output, progress=view)
     show_collected(found, as_json)
-
-
-def shares(text: str) -> tuple[float, ...]:
-    """Parse numbers separated by commas.
-
-    Raises:
-        ConfigError: one is not a number.
-    """
-    try:
-        return tuple(float(each) for each in text.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--epsilon is a probability such as 0.2, or several separated by commas, found {text!r}."
-        ) from None
 
 
 def scripted_settings(overrides: Sequence[str], data: str | None) -> tuple[dict[str, Any], dict[str, Any]]:

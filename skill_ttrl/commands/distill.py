@@ -180,7 +180,12 @@ def run(
         config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
     Rules(config, "distill").check()
     source, folder = Path(trajectories), Path(bank)
-    _check_place(folder, merge)
+    there = is_bank(folder)
+    if merge and not there:
+        raise SkillBankError(f"There is no bank at {folder} to add to. Omit --append to create one.")
+    if not merge and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what, way = ("a bank", "add to it with --append, or choose") if there else ("something", "choose")
+        raise SkillBankError(f"There is {what} at {folder} already, and it is not overwritten: {way} another --output.")
     paid = Path(f"{folder.absolute()}.usage.jsonl")
     with (
         bank_unchanged("The bank was not changed."),
@@ -222,15 +227,6 @@ def _cause(cases: Sequence[Case], result: TeacherResult, admitted: Admitted, lim
         f"the {len(cases)} episodes, won and lost, differ in no action that can be counted. Collect more of both "
         "(skillttrl collect), or ask a language model: --teacher openai."
     )
-
-
-def _check_place(folder: Path, merge: bool) -> None:
-    if merge and not is_bank(folder):
-        raise SkillBankError(f"There is no bank at {folder} to add to. Omit --append to create one.")
-    if not merge and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        what = "There is a bank" if is_bank(folder) else "There is something"
-        ways = "add to it with --append, or choose" if is_bank(folder) else "choose"
-        raise SkillBankError(f"{what} at {folder} already, and it is not overwritten: {ways} another --output.")
 
 
 @contextmanager

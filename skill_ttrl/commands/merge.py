@@ -164,7 +164,11 @@ def run(
     )
     with annotate_error(DataError, "Nothing was merged."):
         samples = read_samples(Path(source), notes)
-    _refuse_foreign(samples, Path(source), config.training_splits)
+    splits = config.training_splits
+    if Path(source).is_dir():  # the run's own config states what the run trains on
+        splits = splits | load_config(Path(source) / "config.yaml").training_splits
+    rollouts = (each for _, rows in samples for group, *_ in rows for each in group.trajectories)
+    refuse_leak(foreign_splits(rollouts, splits, str(source)))
     path, new = Path(bank), not is_bank(Path(bank))
     check_new(path)
     with (
@@ -173,7 +177,13 @@ def run(
         track_usage(None, config.endpoints) as ledger,
     ):
         before, known = opened.snapshot(), merged_samples(opened.history())
-        notes += _merged_before(samples, known, bank)
+        digests = [row[2] for _, rows in samples for row in rows]
+        if versions := sorted({known[digest] for digest in digests if digest in known}):
+            where = f"version {', '.join(map(str, versions[:5]))}{' …' * (len(versions) > 5)}"
+            notes.append(
+                f"{sum(digest in known for digest in digests)} of {len(digests)} groups of samples are in this bank already ({where}) and "
+                f"are skipped. To merge them again, first undo that and all later changes: skillttrl skills rollback {bank} {versions[0] - 1}"
+            )
         samples = [(step, [row for row in rows if row[2] not in known]) for step, rows in samples]
         with ledger.phase("merge"):
             # Step by step, into a copy in memory.
@@ -214,27 +224,3 @@ def run(
         usage=ledger.report(),
         gate={} if tested is None else outcome_record(tested),
     )
-
-
-def _refuse_foreign(samples: Sequence[tuple[int | None, Rows]], source: Path, splits: set[str]) -> None:
-    """Raise `DataError` where there are rollouts of splits that neither the config nor the run trains on."""
-    if source.is_dir():  # the run's own config states what the run trains on
-        splits = splits | load_config(source / "config.yaml").training_splits
-    rollouts = (each for _, rows in samples for group, *_ in rows for each in group.trajectories)
-    refuse_leak(foreign_splits(rollouts, splits, str(source)))
-
-
-def _merged_before(samples: Sequence[tuple[int | None, Rows]], known: Mapping[str, int], bank: str | Path) -> list[str]:
-    """A sentence on the groups that are in the bank already; none where all are new."""
-    digests = [row[2] for _, rows in samples for row in rows]
-    versions = sorted({known[digest] for digest in digests if digest in known})
-    if not versions:
-        return []
-    count = sum(digest in known for digest in digests)
-    where = f"version {', '.join(map(str, versions[:5]))}{' …' * (len(versions) > 5)}"
-    return [
-        (
-            f"{count} of {len(digests)} groups of samples are in this bank already ({where}) and are skipped. To merge them again, "
-            f"first undo that and all later changes: skillttrl skills rollback {bank} {versions[0] - 1}"
-        )
-    ]

@@ -70,7 +70,15 @@ def plan(
     python = python or sys.executable
     if shutil.which(python) is None:
         raise ConfigError(f"{python!r} is not an executable Python interpreter. Set --python to the path of one.")
-    _check_free(host, port)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"Port {port} of {host} is not available: {error.strerror}. Nothing was started. Choose another "
+                "with --port, or stop the program that uses it."
+            ) from None
     config = load_config({} if recipe is None else recipe, overrides)
     from skill_ttrl.llm.models.load import load_model_config
     from skill_ttrl.llm.vllm.checks import engine_length
@@ -163,16 +171,3 @@ def find_model(path: str) -> str:
     if not (found / "config.json").is_file():
         raise ModelError(f"{found} has no config.json, so it is neither a Hugging Face model nor a run.")
     return str(found.resolve())
-
-
-def _check_free(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"Port {port} of {host} is not available: {error.strerror}. Nothing was started. Choose another "
-                "with --port, or stop the program that uses it."
-            ) from None

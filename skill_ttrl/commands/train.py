@@ -328,7 +328,24 @@ def run_seeds(
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"List each seed once, such as 0,1,2; found {', '.join(map(str, seeds)) or 'none'}.")
     output = Path(output)
-    _begin_seeds(output, config.name, seeds, resume)
+    if is_seeds(output):
+        before = ", ".join(map(str, named := named_seeds(output)[1]))
+        if resume is None:
+            raise RunFolderError(
+                f"{output} already holds runs with the seeds {before}. Continue them with --resume auto, or choose another --output."
+            )
+        if named != list(seeds):
+            raise RunFolderError(
+                f"{output} was started with the seeds {before}, not {', '.join(map(str, seeds))}. Use the same seeds, or choose another "
+                "--output."
+            )
+    elif output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RunFolderError(f"{output} is not empty and holds no runs of --seeds. Choose another --output.")
+    else:
+        about = json.dumps({"name": config.name, "seeds": list(seeds)}, indent=2)
+        with wrap_os_errors("make", output):
+            output.mkdir(parents=True, exist_ok=True)
+            write_atomic(output / SEEDS, f"{about}\n".encode())
     for seed in seeds:
         folder = output / f"seed-{seed}"
         mine = config.model_copy(update={"seed": seed}, deep=True)
@@ -338,24 +355,3 @@ def run_seeds(
             continue
         run(mine, folder, resume=resume, progress=progress(folder) if progress else None, source=source)
     return read_seeds(output)
-
-
-def _begin_seeds(output: Path, name: str, seeds: Sequence[int], resume: str | None) -> None:
-    if is_seeds(output):
-        before = named_seeds(output)[1]
-        if resume is None:
-            raise RunFolderError(
-                f"{output} already holds runs with the seeds {', '.join(map(str, before))}. Continue them with --resume auto, or choose "
-                "another --output."
-            )
-        if before != list(seeds):
-            raise RunFolderError(
-                f"{output} was started with the seeds {', '.join(map(str, before))}, not {', '.join(map(str, seeds))}. Use the same "
-                "seeds, or choose another --output."
-            )
-        return
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunFolderError(f"{output} is not empty and holds no runs of --seeds. Choose another --output.")
-    with wrap_os_errors("make", output):
-        output.mkdir(parents=True, exist_ok=True)
-        write_atomic(output / SEEDS, json.dumps({"name": name, "seeds": list(seeds)}, indent=2).encode() + b"\n")

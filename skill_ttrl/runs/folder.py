@@ -153,11 +153,6 @@ class RunFolder(Locked):
         """Folder of the checkpoints; may not exist yet."""
         return self.path / "checkpoints"
 
-    @property
-    def tracker(self) -> Path:
-        """Folder for event files of trackers; may not exist yet."""
-        return self.path / "tracker"
-
     @cached_property
     def config(self) -> SkillTTRLConfig:
         """The resolved configuration that was saved with the run, to be compared; `load_config` checks who wrote it."""
@@ -529,7 +524,7 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     if kind == "none":
         return None
     check_tracker(kind)
-    place = folder.tracker.resolve()
+    place = (folder.path / "tracker").resolve()
     place.mkdir(exist_ok=True)
     for name, value in {
         "WANDB_MODE": "online" if "WANDB_API_KEY" in os.environ else "offline",
