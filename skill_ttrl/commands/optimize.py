@@ -437,7 +437,15 @@ def _find_target(
     if colon and kind not in (REMOTE, COMMAND) and not Path(policy).exists():
         raise ConfigError(f"Unknown kind of policy {str(policy)!r}.{did_you_mean(kind, [REMOTE, COMMAND])}")
     if source is not None and is_trained(Path(str(policy))):
-        found = resolve_target(policy, [*_stated(source), *overrides], use_bank=False)
+        data, _, where = read_source(source)
+        data = {key: value for key, value in data.items() if key not in ABOUT_RUNS}
+        if foreign := sorted({*data} - {*TASK_SECTIONS}):
+            raise ConfigError(
+                f"{where} sets {', '.join(foreign)}, but the policy is already trained. With a run, a config may set only "
+                f"{', '.join(TASK_SECTIONS)}."
+            )
+        stated = [f"{key}={json.dumps(value)}" for key, value in flatten(data, lists=False).items() if value != {}]
+        found = resolve_target(policy, [*stated, *overrides], use_bank=False)
     else:
         base = str(source) if isinstance(source, Path) else source
         found = resolve_target(policy, overrides, config=base, use_bank=False)
@@ -448,23 +456,6 @@ def _find_target(
             "rollout.backend=hf."
         )
     return found, text
-
-
-def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
-    """Convert the keys that a config states into overrides of a run's.
-
-    Raises:
-        ConfigError: it states keys that a trained policy no longer takes.
-    """
-    data, _, where = read_source(source)
-    data = {key: value for key, value in data.items() if key not in ABOUT_RUNS}
-    if foreign := sorted({*data} - {*TASK_SECTIONS}):
-        raise ConfigError(
-            f"{where} sets {', '.join(foreign)}, but the policy is already trained. With a run, a config may set only "
-            f"{', '.join(TASK_SECTIONS)}."
-        )
-    flat = flatten(data, lists=False)
-    return [f"{key}={json.dumps(value)}" for key, value in flat.items() if value != {}]
 
 
 TRAIN, SELECTION, TEST = "train", "selection", "test"

@@ -113,7 +113,16 @@ class EvalTarget:
             DataError: a data set cannot be read, or is not the one that the run has pinned.
         """
         if not data:
-            return [self._own_problems()]
+            own = self.config.data
+            if self.run is None and self.origin == {} and own.eval is None and own.train is None:
+                raise ConfigError(
+                    f"{self.name} is a plain model without its own problems. Set --data FILE, or --config CONFIG to use the config's."
+                )
+            if own.eval is not None:
+                return [EvalDataset("", pinned_source(self.config.eval_source), "test")]
+            if own.train is not None:
+                return [EvalDataset("", pinned_source(self.config.train_source), "train")]
+            return [EvalDataset("", None, self.config.evaluation_split, self.config.env.eval_tasks)]
         if len(set(data)) < len(data):
             raise ConfigError(f"--data names the same problems twice: {', '.join(data)}.")
         found = []
@@ -121,18 +130,6 @@ class EvalTarget:
             config = load_config(self.origin, [*_measured_on(name), *self.overrides])
             found.append(EvalDataset(name, pinned_source(config.eval_source), "test"))
         return found
-
-    def _own_problems(self) -> EvalDataset:
-        data = self.config.data
-        if self.run is None and self.origin == {} and data.eval is None and data.train is None:
-            raise ConfigError(
-                f"{self.name} is a plain model without its own problems. Set --data FILE, or --config CONFIG to use the config's."
-            )
-        if data.eval is not None:
-            return EvalDataset("", pinned_source(self.config.eval_source), "test")
-        if data.train is not None:
-            return EvalDataset("", pinned_source(self.config.train_source), "train")
-        return EvalDataset("", None, self.config.evaluation_split, self.config.env.eval_tasks)
 
     def trained_on(self) -> tuple[Seen | None, str]:
         """All that the run was trained on, the prompts of its demonstrations included, and why it is not known.

@@ -334,7 +334,8 @@ class RolloutContext:
             episode.left_out = {**prompt.left_out, **episode.skills_had_no_room}
             if messages not in known:
                 try:
-                    found = self._encode(messages)
+                    # A backend of the user's own takes tools only if its agents have some.
+                    found = cast(Any, self.backend).encode(messages, *([tools] if tools else []))
                 except ModelError as error:
                     if not episode.steps or not tools:
                         raise
@@ -356,11 +357,6 @@ class RolloutContext:
                 "agent.structured_actions with an agent.observations form whose slots accept only certain words needs a backend that can restrict them; this rollout.backend cannot. Use hf, or --set agent.structured_actions=false."
             )
         return replace(request, choice=choices, slot_words=slot_words)
-
-    def _encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
-        backend: Any = self.backend  # one of the user's own takes tools only if its agents have some
-        found: tuple[int, ...] | None = backend.encode(messages, *([self.agent.offered] if self.agent.offered else []))
-        return found
 
     def _continued(self, episode: ActiveRollout) -> tuple[int, ...] | None:
         """The tokens of an episode so far, what is seen now, and the beginning of the next answer.

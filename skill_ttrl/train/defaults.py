@@ -65,7 +65,15 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
         target = getattr(found, section, None) if section in type(found).model_fields else None
         is_stated = isinstance(target, BaseModel) and name in getattr(config, section).model_fields_set
         if resolve_env(config.env.id) == SHORT_NAMES["remote"] and not is_stated:
-            _check_served(key, value, str(config.env.kwargs.get("url")))
+            # By another default a server would get power over this machine, or set what our own environments do not.
+            allowed = False
+            with suppress(ValidationError, TypeError):
+                allowed = key in _SERVED and _SERVED[key](value) is not False
+            if not allowed:
+                raise EnvError(
+                    f"The server {config.env.kwargs.get('url')} wants to set {key[:80]!r} to {value!r:.80}, which only your own config may. A "
+                    f"server may set {', '.join(_SERVED)}, to values that come with this package. Set the key in your config, or use another server."
+                )
         if not isinstance(target, BaseModel) or name not in type(target).model_fields:
             known = [f"agent.{each}" for each in type(config.agent).model_fields]
             raise EnvError(
@@ -82,17 +90,6 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
     if playing is not None and found.agent.max_turns == 1 and not is_given:
         found.agent.max_turns = int(defaults.get("agent.max_turns", MAX_TURNS))
     return found
-
-
-def _check_served(key: str, value: object, url: str) -> None:
-    """Refuse a default by which a server would get power over this machine, or that is not what our own environments set."""
-    with suppress(ValidationError, TypeError):
-        if key in _SERVED and _SERVED[key](value) is not False:
-            return
-    raise EnvError(
-        f"The server {url} wants to set {key[:80]!r} to {value!r:.80}, which only your own config may. A server may set {', '.join(_SERVED)}, "
-        "to values that come with this package. Set the key in your config, or use another server."
-    )
 
 
 def in_another_env(source: str, env: str) -> list[str]:
