@@ -302,17 +302,6 @@ def run_tree(decoder: nn.Module, tree: PrefixTree, **inputs: Tensor) -> Tensor:
     return hidden
 
 
-def refuse_config(config: Any, implementation: str) -> str | None:
-    """Say why the attention of a transformers text config cannot go over trees; None where only a test can tell."""
-    if implementation not in ("sdpa", NAME):
-        return f"its attention is {implementation!r}, and packing needs 'sdpa'"
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
-    if others:
-        return f"it has layers of {', '.join(others)}"
-    window = getattr(config, "sliding_window", None)
-    return None if window is None else f"it has a sliding window of {window} tokens"
-
-
 @torch.no_grad()
 def refuse_trees(model: Any, decoder: nn.Module, vocabulary: int) -> str | None:
     """Install the attention over trees in a transformers model, or say why it cannot serve.
@@ -327,8 +316,12 @@ def refuse_trees(model: Any, decoder: nn.Module, vocabulary: int) -> str | None:
     """
     config = model.config.get_text_config()
     before = config._attn_implementation
-    if (reason := refuse_config(config, before)) is not None:
-        return reason
+    if before not in ("sdpa", NAME):
+        return f"its attention is {before!r}, and packing needs 'sdpa'"
+    if others := sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"}):
+        return f"it has layers of {', '.join(others)}"
+    if (window := getattr(config, "sliding_window", None)) is not None:
+        return f"it has a sliding window of {window} tokens"
     try:
         install(model)
         error = _relative_error(decoder, vocabulary)

@@ -80,8 +80,11 @@ class Policy:
         """Gradients of embedding and head go straight to `.grad`."""
         self._reference: dict[str, Tensor] | None = None
         self._verify_logits()
-        self.packing_refused = None if packing == "off" else self._refuse_trees(base)
+        self.packing_refused: str | None = None
         """Why items are padded although packing was asked for; None: they are not, or it was not."""
+        if packing != "off":
+            own = self._decoder, self._vocabulary_size
+            self.packing_refused = self.forward_pass(lambda: refuse_trees(base, *own))
         self.packs = packing != "off" and self.packing_refused is None
         self.release_weights()
         if packing == "on" and self.packing_refused:
@@ -227,9 +230,6 @@ class Policy:
                 f"{error:.2e} (relative; at most {tolerance:.0e} is allowed). Its weights are not finite, or it "
                 "rescales its output in a way the learner does not know. Use a plain causal language model."
             )
-
-    def _refuse_trees(self, base: Any) -> str | None:
-        return self.forward_pass(lambda: refuse_trees(base, self._decoder, self._vocabulary_size))
 
     def keep_reference(self) -> None:
         """Begin to keep a reference where there is none: a copy of the weights; for adapters, the bare base model."""
