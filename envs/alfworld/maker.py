@@ -30,7 +30,6 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.games import (
     DOMAINS,
     GAME_FILE,
@@ -500,16 +499,12 @@ def _of_type(ontology: Ontology, split: str, task_type: str, seed: int) -> Itera
         grammar = ontology.grammar.replace("UNKNOWN GOAL", words)
         texts, task = read_grammar(grammar)
         world = build_world(read_problem(problem), texts, task)
-        walkthrough, engine = solve(world), FastEngine(world)
-        won = [engine.reset().won, *(engine.step(command).won for command in walkthrough)]
-        if any(won[:-1]) or not won[-1]:
-            raise AssertionError(f"{goal.folder} is not won by its walkthrough, or before its end")
         game = {
             "pddl_domain": ontology.domain,
             "grammar": grammar,
             "pddl_problem": problem,
             "solvable": True,
-            "walkthrough": list(walkthrough),
+            "walkthrough": list(solve(world)),
         }
         yield f"{goal.folder}/{trial}", game
 

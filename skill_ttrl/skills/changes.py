@@ -79,7 +79,7 @@ def fits_type(skill: Skill, task_type: str | None) -> bool:
     return not task_type or skill.tier == "general" or skill.task_type in ("", task_type)
 
 
-def new_ids(snapshot: Snapshot, count: int, *, taken: Collection[str] = ()) -> list[str]:
+def new_ids(snapshot: Snapshot, count: int) -> list[str]:
     """Ids for new skills: `sk_` and the version they will first appear in, then `_2`, `_3`, … within it.
 
     Made from the version alone, they are the same at each repetition, and an id that was evicted is not given again.
@@ -87,7 +87,7 @@ def new_ids(snapshot: Snapshot, count: int, *, taken: Collection[str] = ()) -> l
     base, found, number = f"sk_{snapshot.version + 1:03d}", list[str](), 1
     while len(found) < count:
         name = base if number == 1 else f"{base}_{number}"
-        if name not in snapshot and name not in taken:
+        if name not in snapshot:
             found.append(name)
         number += 1
     return found
