@@ -28,7 +28,6 @@ from skill_ttrl.config import (
     BuiltinConfig,
     RLConfig,
     Role,
-    RuntimeConfig,
     SkillsConfig,
     SkillTTRLConfig,
 )
@@ -437,7 +436,17 @@ class Rules:
                     f"rollout.backend={backend} samples with one process's weights, but runtime.parallel=fsdp spreads them over {ranks}. "
                     "Set runtime.parallel=ddp, or use hf or vllm."
                 )
-            yield from _failing(check_gpus, config.runtime, asked=self.asks_ranks)
+            local = local_world_size() if launched() else ranks
+            gpus = 0 if device == "cpu" else _gpus()
+            # Without any GPU, ranks that were asked for or started share the CPU.
+            on_cpu = device in ("cpu", "mps") or (not gpus and device == "auto" and (self.asks_ranks or launched()))
+            if gpus < local and not on_cpu:
+                here = {0: "no CUDA device", 1: "one GPU"}.get(gpus, f"{gpus} GPUs")
+                fewer = f"--nproc {gpus}" if gpus > 1 else "--nproc 1 --set runtime.parallel=auto"
+                yield ModelError(
+                    f"{local} ranks (runtime.nproc) need one GPU each, and torch finds {here} on this machine. Start fewer: {fewer}; or "
+                    "choose a smaller config (skillttrl configs). Ranks of a small model can share the CPU: --set runtime.device=cpu."
+                )
         if config.runs_ahead:
             facts, skills = backend_facts(config), config.skills
             needs = {
@@ -539,23 +548,6 @@ class Rules:
         }
         if asking := [name for name, asked in graded.items() if asked]:
             yield from _failing(check_graded, train[0].without_ground_truth(), envs, " and ".join(asking))
-
-
-def check_gpus(runtime: RuntimeConfig, *, asked: bool = False) -> None:
-    """Raise `ModelError` where this machine has no GPU for each rank, unless they share the CPU.
-
-    `asked`: the command line says how many ranks, so without any GPU they share the CPU; ranks that were started are asked for.
-    """
-    ranks, device = local_world_size() if launched() else runtime.nproc or 1, runtime.device
-    found = 0 if device == "cpu" else _gpus()
-    if device in ("cpu", "mps") or found >= ranks or (not found and device == "auto" and (asked or launched())):
-        return
-    here = {0: "no CUDA device", 1: "one GPU"}.get(found, f"{found} GPUs")
-    fewer = f"--nproc {found}" if found > 1 else "--nproc 1 --set runtime.parallel=auto"
-    raise ModelError(
-        f"{ranks} ranks (runtime.nproc) need one GPU each, and torch finds {here} on this machine. Start fewer: {fewer}; or "
-        "choose a smaller config (skillttrl configs). Ranks of a small model can share the CPU: --set runtime.device=cpu."
-    )
 
 
 def _gpus() -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from skill_ttrl.commands import train
 from skill_ttrl.config import RuntimeConfig, SkillTTRLConfig, load_config
-from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import BackendFacts
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.parallel.launch import strategy
-from skill_ttrl.train.rules import Rules, check_gpus, uncorrected_staleness
+from skill_ttrl.train.rules import Rules, uncorrected_staleness
 
 SERVERS = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=[http://h:1]"]
 
@@ -75,10 +76,9 @@ def test_ranks_without_a_gpu_each_are_refused(
     gpus: int, asked: bool, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skill_ttrl.rl.device.gpu_count", lambda: gpus)
-    with pytest.raises(ModelError, match=words):
-        check_gpus(RuntimeConfig(nproc=8), asked=asked)
-    with pytest.raises(ModelError, match="torch finds"):
-        check_gpus(RuntimeConfig(nproc=8, device="cuda"), asked=asked)
+    for device, expected in (("auto", words), ("cuda", "torch finds")):
+        rules = Rules(ranks(nproc=8, device=device), asks_ranks=asked)
+        assert re.search(expected, " ".join(map(str, rules._of_processes())))
 
 
 def test_ranks_that_nothing_starts_are_refused() -> None:
