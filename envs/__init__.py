@@ -42,3 +42,5 @@ gymnasium.register("SkillTTRL/ALFWorld-v0", entry_point="skill_ttrl.envs.alfworl
 gymnasium.register("SkillTTRL/WebShop-v0", entry_point="skill_ttrl.envs.webshop.env:WebShopEnv")
 gymnasium.register("SkillTTRL/Remote-v0", entry_point="skill_ttrl.envs.remote.env:RemoteEnv")
 gymnasium.register("SkillTTRL/ReasoningGym-v0", entry_point="skill_ttrl.envs.reasoning_gym:ReasoningGymEnv")
+gymnasium.register("SkillTTRL/Verifiers-v0", entry_point="skill_ttrl.envs.verifiers:VerifiersEnv")
+gymnasium.register("SkillTTRL/OpenEnv-v0", entry_point="skill_ttrl.envs.openenv:OpenEnvEnv")

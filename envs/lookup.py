@@ -54,6 +54,8 @@ FAMILIES = {
     "reasoning_gym": Family(
         "reasoning_gym:NAME[,NAME]", "SkillTTRL/ReasoningGym-v0", "names", "reasoning_gym", "reasoning-gym", False
     ),
+    "verifiers": Family("verifiers:NAME", "SkillTTRL/Verifiers-v0", "name", "verifiers", "verifiers"),
+    "openenv": Family("openenv:URL", "SkillTTRL/OpenEnv-v0", "url", "openenv", "openenv"),
 }
 REMOTE_URL = "url"
 """Argument with which any environment runs on a server, unless it has such an argument of its own; see `remote.env`."""
