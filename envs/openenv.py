@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
 import gymnasium
 import httpx
 
-from skill_ttrl.envs.text_env import TextEnv, check_action, reset_options
+from skill_ttrl.envs.text_env import TextEnv, check_action, foreign_text, reset_options
 from skill_ttrl.errors import EnvError, MissingDependencyError
-from skill_ttrl.sanitize import escape, replace_surrogates
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.trust import clean_address
 
 ENV_ID = "SkillTTRL/OpenEnv-v0"
-MAX_TEXT = 20_000
-"""Longest observation in characters; what is longer ends there, and says so."""
-MAX_MESSAGE_MB = 4.0
-"""Longest message of a server that is read."""
+MAX_MESSAGE_MB, MAX_SCHEMA = 4.0, 80_000
+"""Longest message of a server, in MB, and longest schema, in bytes, that is read."""
 _GENERIC = ("Action", "CallToolAction", "ListToolsAction")
 """Titles of the schema of actions where a server offers tools and the schema does not say which."""
 
@@ -70,7 +68,7 @@ class OpenEnvEnv(TextEnv):
                     return exc  # the address is the user's, and no server names another
 
             env_client.ws_connect = _Direct
-        self._make = lambda: GenericEnvClient(
+        self._make: Callable[[], Any] = lambda: GenericEnvClient(
             self.url, message_timeout_s=answer_timeout, max_message_size_mb=MAX_MESSAGE_MB, mode="simulation"
         ).sync()
         self._client: Any = None
@@ -89,7 +87,7 @@ class OpenEnvEnv(TextEnv):
         if isinstance(found, str):
             raise EnvError(f"{self.url} refused to begin an episode: {found}")
         self._over = bool(found.done)
-        form = _clipped(json.dumps(self._schema, ensure_ascii=False))
+        form = foreign_text(json.dumps(self._schema, ensure_ascii=False))
         return f"{_text(found.observation)}\n\nAnswer with an action, JSON of this schema: {form}", {"source": self.url}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -121,12 +119,12 @@ class OpenEnvEnv(TextEnv):
             return call()
         except RuntimeError as error:  # how the client says that the server answered with an error
             if str(error).startswith("Server error: "):
-                return _clipped(str(error).removeprefix("Server error: "))
+                return foreign_text(str(error).removeprefix("Server error: "))
             raise
         except FAILURES as error:
             self.close()
             raise EnvError(
-                f"{self.url} gave no answer to {what}: {type(error).__name__}: {_clipped(str(error), 300)}"
+                f"{self.url} gave no answer to {what}: {type(error).__name__}: {foreign_text(str(error), 300)}"
             ) from None
 
     def _actions(self) -> dict[str, Any]:
@@ -137,7 +135,7 @@ class OpenEnvEnv(TextEnv):
                 text = b""
                 for part in response.iter_bytes():
                     text += part
-                    if len(text) > MAX_TEXT * 4:
+                    if len(text) > MAX_SCHEMA:
                         raise ValueError("the schema is too long")
             schema = json.loads(text)["action"]
             if schema.get("title") in _GENERIC:
@@ -155,7 +153,7 @@ class OpenEnvEnv(TextEnv):
         except FAILURES as error:
             self.close()
             raise EnvError(
-                f"No server of OpenEnv answers at {self.url}: {type(error).__name__}: {_clipped(str(error), 300)}"
+                f"No server of OpenEnv answers at {self.url}: {type(error).__name__}: {foreign_text(str(error), 300)}"
             ) from None
 
 
@@ -177,9 +175,4 @@ def parse_action(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
 def _text(observation: Any) -> str:
     shown = {key: value for key, value in dict(observation).items() if value is not None and value != {}}
     alone = next(iter(shown.values())) if len(shown) == 1 else None
-    return _clipped(alone if isinstance(alone, str) else json.dumps(shown, ensure_ascii=False))
-
-
-def _clipped(text: str, most: int = MAX_TEXT) -> str:
-    """A server's text, bounded, without tags of ours or control tokens of a chat."""
-    return escape(text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)")
+    return foreign_text(alone if isinstance(alone, str) else json.dumps(shown, ensure_ascii=False))

@@ -37,6 +37,7 @@ import gymnasium
 import numpy as np
 
 from skill_ttrl.errors import EnvError, SkillTTRLError, did_you_mean
+from skill_ttrl.sanitize import escape
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import Task
 
@@ -201,6 +202,11 @@ def _call(function: Callable[[], T], what: str) -> T:
 
 def _kind(value: Any) -> str:
     return f"{len(value)} values" if isinstance(value, tuple) else type(value).__name__
+
+
+def foreign_text(text: str, most: int = 20_000) -> str:
+    """A text of somebody else's server as it may be shown: at most so many characters, escaped (`sanitize.escape`)."""
+    return escape(text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)")
 
 
 def check_choice(what: str, value: object, known: Collection[str]) -> None:
