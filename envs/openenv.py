@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import gymnasium
-import httpx
 
 from skill_ttrl.envs.text_env import TextEnv, check_action, foreign_text, reset_options
 from skill_ttrl.errors import EnvError, MissingDependencyError
@@ -129,6 +128,8 @@ class OpenEnvEnv(TextEnv):
 
     def _actions(self) -> dict[str, Any]:
         """The schema of actions, with the tools where the server offers some; the client has no call for it."""
+        import httpx
+
         try:
             with httpx.stream("GET", f"{self.url}/schema", timeout=self._timeout) as response:
                 response.raise_for_status()

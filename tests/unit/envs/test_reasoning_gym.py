@@ -20,17 +20,14 @@ SEEDS = {"train": 0, "validation": 1_000_000, "test": 2_000_000}
 
 
 @pytest.mark.parametrize("name", [*FIVE, "countdown", "spiral_matrix", "simple_integration", "prime_factorization"])
-@pytest.mark.parametrize("split", SEEDS)
-def test_a_puzzle_and_its_score_are_the_packages(name: str, split: str) -> None:
-    env, theirs = (
-        make_env(f"reasoning_gym:{name}", size=9),
-        library.create_dataset(name, seed=SEEDS[split], size=9),
-    )
+def test_a_puzzle_and_its_score_are_the_packages(name: str) -> None:
+    env = make_env(f"reasoning_gym:{name}", size=3)
     check_text_env(env)
-    for index in (0, 8):
+    for task in (task for split in SEEDS for task in env_tasks(f"reasoning_gym:{name}", {"size": 3}, split)):
+        theirs, index = library.create_dataset(name, seed=SEEDS[task.split], size=3), task.options["index"]
         entry, other = theirs[index], theirs[index - 1]["answer"]
         for answer in (entry["answer"], f"so {entry['answer']}", other, f"{other} 7", "", "junk"):
-            shown, _ = env.reset(options={"dataset": name, "split": split, "index": index})
+            shown, _ = env.reset(options=dict(task.options))
             info = env.step(f"<think>x</think><answer>{answer}</answer>")[4]
             try:
                 score = theirs.score_answer(answer.strip(), entry)
@@ -40,31 +37,22 @@ def test_a_puzzle_and_its_score_are_the_packages(name: str, split: str) -> None:
             assert info["answer"] == (None if name == "countdown" else answer)
 
 
-def test_splits_are_disjoint_and_a_misspelt_name_is_answered_with_names() -> None:
-    name = "reasoning_gym:leg_counting,gcd"
-    tasks = [task for split in SEEDS for task in env_tasks(name, {"size": 20}, split)]
-    env = make_env(name, size=20)
-    shown = [env.reset(options=dict(task.options))[0] for task in tasks]
-    assert len(tasks) == 120 == len(set(shown)) and {task.task_type for task in tasks} == {"leg_counting", "gcd"}
-    assert [env.reset(seed=7)[0] for _ in range(2)] == [make_env(name, size=20).reset(seed=7)[0]] * 2
+def test_what_is_missing_or_misspelt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvError, match=r"no data set 'leg_countin'. Did you mean 'leg_counting'"):
-        make_env("reasoning_gym:leg_countin")
+        make_env("reasoning_gym:gcd,leg_countin")
     with pytest.raises(EnvError, match="max_animals"):
         make_env("reasoning_gym:leg_counting", config={"leg_counting": {"max_animals": -1}})
+    monkeypatch.setitem(__import__("sys").modules, "reasoning_gym", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'skill-ttrl\[reasoning-gym\]'"):
+        make_env("reasoning_gym:gcd")
 
 
 @pytest.mark.parametrize("name", ["countdown", "simple_integration", "puzzle24", "n_queens", "string_insertion"])
 def test_an_answer_is_never_run(name: str, tmp_path: Path) -> None:
     env, made = make_env(f"reasoning_gym:{name}", size=2), tmp_path / "made"
-    for answer in (f"__import__('pathlib').Path({str(made)!r}).touch()", "9**9**9**9", "exec(1)", "(" * 30_000):
-        env.reset(options={"dataset": name, "split": "train", "index": 0})
+    for answer in (f"__import__('pathlib').Path({str(made)!r}).touch()", "9**9**9**9", "(exec)(1)", "(" * 30_000):
+        env.reset(seed=0)
         assert float(env.step(f"<answer>{answer}</answer>")[1]) <= 0.01 and not made.exists()
-
-
-def test_a_missing_package_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "reasoning_gym", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'skill-ttrl\[reasoning-gym\]'"):
-        make_env("reasoning_gym:gcd")
 
 
 def test_five_families_in_a_run_are_scored_as_the_package_scores(tmp_path: Path) -> None:
@@ -72,7 +60,6 @@ def test_five_families_in_a_run_are_scored_as_the_package_scores(tmp_path: Path)
     shown = [{"prompt": theirs[n][i]["question"], "response": rf"\boxed{{{i}}}"} for n in FIVE for i in range(8)]
     (tmp_path / "shown.jsonl").write_text("\n".join(map(json.dumps, shown)))
     config: dict[str, Any] = {
-        "name": "puzzles",
         "phases": ["sft", "rl"],
         "env": {"id": f"reasoning_gym:{','.join(FIVE)}", "kwargs": {"size": 8}, "train_tasks": 5, "eval_tasks": 5},
         "agent": {"template": "plain"},
