@@ -7,7 +7,7 @@ queries. A trajectory becomes a `RolloutResult`, which is what the analysts read
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from skill_ttrl.answers import correct
@@ -95,7 +95,7 @@ class PolicyRollouts:
                 on_result(place, result)
             return failed
         how = worker.config.rollout
-        sampling = Sampling.of(how, 0.0)
+        sampling = replace(Sampling.of(how), temperature=0.0)  # what a server is told stays the config's
         places = {task.id: place for place, task in enumerate(tasks)}  # items differ
         results: dict[int, RolloutResult] = {}
 
