@@ -234,15 +234,6 @@ class RuntimeConfig(Section):
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     """How several ranks hold the policy. `ddp`: each rank has a full copy, and gradients are summed. `fsdp`: weights, gradients and
     optimizer state are sharded (torch's `fully_shard`). `auto`: `fsdp` on GPUs, `ddp` on a CPU."""
-    offload: Literal["none", "optimizer", "all"] = "none"
-    """Tensors held in CPU memory. `optimizer`: the optimizer state, while the policy samples and while gradients are computed. `all`: weights,
-    gradients and optimizer state, and the optimizer runs there; needs `fsdp`."""
-
-    @model_validator(mode="after")
-    def _offload_needs_shards(self) -> RuntimeConfig:
-        if self.offload == "all" and self.parallel == "ddp":
-            raise ValueError("offload all needs parallel=fsdp: with ddp each rank computes with weights of its own")
-        return self
 
 
 class ScaleConfig(Section):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
-from skill_ttrl.rl.algorithms.grpo import GRPOOptions, level_of
 from skill_ttrl.rl.learner import corrects
 
 
@@ -60,7 +59,7 @@ def _wrong_rewards(
     rl: RLConfig, named: str, algorithm: object, vote_strategy: str, action_parser: str
 ) -> Iterator[str]:
     """A line where the algorithm cannot follow the votes, or would ignore, lose or misread a part of the reward."""
-    kind, options = ALGORITHMS.get(rl.algorithm["type"]), getattr(algorithm, "options", None)
+    kind = ALGORITHMS.get(rl.algorithm["type"])
     known: frozenset[str] | None = getattr(kind, "vote_strategies", None)
     if rl.voted and known is not None and vote_strategy not in known:
         yield (
@@ -79,30 +78,14 @@ def _wrong_rewards(
     if rl.reward in rl.extra_rewards:
         yield f"rl.extra_rewards names {rl.reward} again, which is rl.reward with the weight 1. Remove it."
     taken_off = [f"rl.{name}" for name in ("kl_in_reward", "invalid_action_penalty_coef") if getattr(rl, name)]
-    if isinstance(options, GRPOOptions) and options.scale_rewards == "mean":
-        taken_off += ["rl.overlong_penalty"] if rl.overlong_penalty else []
-        taken_off += [f"rl.extra_rewards.{name}={weight:g}" for name, weight in rl.extra_rewards.items() if weight < 0]
-        for key in taken_off:
-            yield (
-                f"{key} makes rewards below 0 possible, and {named} divides by their mean. Remove it, or set "
-                "rl.algorithm.scale_rewards=group."
-            )
-    elif "extra_rewards" in requirements(algorithm):
+    if "extra_rewards" in requirements(algorithm):
         for key in taken_off:
             yield f"{key} changes the sum of the rewards, and {named} takes each by itself. Remove it, or set rl.kl_coef."
-    if rl.invalid_action_penalty_coef:
-        penalty = f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}"
-        if action_parser == "none":
-            yield (
-                f"{penalty}, but with agent.action_parser=none no action is ever found invalid. Set agent.action_parser=action, or "
-                "rl.invalid_action_penalty_coef=0."
-            )
-        level = level_of(options)
-        if level != "step" and not getattr(algorithm, "distinguishes_steps", True):
-            yield (
-                f"{penalty}: {named} cannot penalize single steps and let each episode weigh the same. Set "
-                f"{'rl.algorithm.level=step, ' if level else ''}rl.invalid_action_penalty_coef=0, or rl.algorithm=grpo."
-            )
+    if rl.invalid_action_penalty_coef and action_parser == "none":
+        yield (
+            f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}, but with agent.action_parser=none no action is ever "
+            "found invalid. Set agent.action_parser=action, or rl.invalid_action_penalty_coef=0."
+        )
 
 
 def _settings_without_effect(rl: RLConfig, named: str) -> Iterator[str]:

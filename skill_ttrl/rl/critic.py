@@ -191,7 +191,7 @@ class Critic:
             parts["decoder"] = list(self._decoder.trainable_parameters().values())
         optimizers = [adamw(each, rates[name], weight_decay=WEIGHT_DECAY) for name, each in parts.items()]
         scaler = torch.amp.GradScaler(self._decoder.device.type) if self._scales else None
-        return PolicyOptimizer(optimizers, scaler, self._ranks, parts, offload=self._decoder.offload_optimizer)
+        return PolicyOptimizer(optimizers, scaler, self._ranks, parts)
 
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume: head, optimizer, and the weights of a decoder that learns."""

@@ -98,7 +98,6 @@ class LocalLearner:
             weight_decay=config.weight_decay,
             scaler=accelerator.scaler,
             ranks=ranks,
-            offload=policy.offload_optimizer,
             shared=shared_rows(policy),
         )
         per_epoch = math.ceil(config.prompts_per_step / (config.mini_batch_size or config.prompts_per_step))

@@ -115,7 +115,6 @@ class PolicyOptimizer:
         ranks: Processes that compute parts of the same loss; their gradients are added up, unless the weights are sharded: then
             the backward pass has done so.
         parts: The same parameters by part of the model (`parts.model_parts`); None: one part.
-        offload: Hold the state of the optimizers in the CPU's memory between the steps.
         shared: Rows that the optimizers hold in the place of the model's embeddings.
     """
 
@@ -126,12 +125,10 @@ class PolicyOptimizer:
         ranks: Ranks = ALONE,
         parts: Mapping[str, Sequence[nn.Parameter]] | None = None,
         *,
-        offload: bool = False,
         shared: SharedRows | None = None,
     ) -> None:
         self._shared = shared
         self._ranks = ranks
-        self._offload = offload
         self._optimizers = list(optimizers)
         self._peaks = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in self._optimizers]
         self._scaler = scaler
@@ -177,12 +174,10 @@ class PolicyOptimizer:
         self.part_norms = dict(zip(self._parts, seen, strict=True))
         finite = math.isfinite(norm_value) and math.isfinite(loss_value)
         if finite:
-            self._move_state(to_cpu=False)
             for optimizer in self._optimizers:
                 optimizer.step()
             if self._shared is not None:
                 self._shared.write()
-            self._move_state(to_cpu=True)
         if self._scaler is not None:
             self._scaler.update()
         for optimizer in self._optimizers:
@@ -202,17 +197,6 @@ class PolicyOptimizer:
                 parameter.grad = torch.zeros_like(parameter)
         self._ranks.sum_([parameter.grad for parameter in plain if parameter.grad is not None])
 
-    def _move_state(self, *, to_cpu: bool) -> None:
-        """Move the optimizers' state to where it lies between steps, or to its parameters; nothing where that is one place."""
-        if not self._offload:
-            return
-        for optimizer in self._optimizers:
-            for parameter, state in optimizer.state.items():
-                place = torch.device("cpu") if to_cpu else parameter.device
-                for name, value in state.items():
-                    if isinstance(value, Tensor) and value.device != place:
-                        state[name] = value.to(place)
-
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume."""
         scaler = None if self._scaler is None else self._scaler.state_dict()
@@ -229,7 +213,6 @@ class PolicyOptimizer:
                 for name, value in moments.items():
                     if isinstance(value, Tensor):
                         moments[name] = like(value, parameter)
-        self._move_state(to_cpu=True)
         if self._scaler is not None and state["scaler"] is not None:
             self._scaler.load_state_dict(state["scaler"])
 
@@ -243,7 +226,6 @@ def build_optimizer(
     weight_decay: float = 0.0,
     scaler: Any = None,
     ranks: Ranks = ALONE,
-    offload: bool = False,
     shared: SharedRows | None = None,
 ) -> PolicyOptimizer:
     """The optimizer of a model's trainable parameters. Vectors (biases, norms) are never decayed.
@@ -256,7 +238,6 @@ def build_optimizer(
         weight_decay: Of both, decoupled.
         scaler: Loss scaler of fp16 (`accelerator.scaler`), or None.
         ranks: Processes that compute parts of the same loss.
-        offload: See `PolicyOptimizer`.
         shared: See `PolicyOptimizer`.
 
     Raises:
@@ -274,7 +255,7 @@ def build_optimizer(
     if rest:
         optimizers.append(adamw(rest, learning_rate, betas=betas, weight_decay=weight_decay))
     parts = {part: _held(parameters, shared) for part, parameters in model_parts(model).items()}
-    return PolicyOptimizer(optimizers, scaler, ranks, parts, offload=offload, shared=shared)
+    return PolicyOptimizer(optimizers, scaler, ranks, parts, shared=shared)
 
 
 def adamw(

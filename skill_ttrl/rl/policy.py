@@ -47,7 +47,6 @@ class Policy:
         sharding: How the model's weights are spread over several ranks; None: they are all here.
         packing: `on`: micro-batches are prefix trees without padding. `off`: padded rows. `auto`: `on` where the model
             computes trees as it computes sequences, else `off`, and `packing_refused` says why.
-        offload_optimizer: The state of an optimizer of these weights lies in the CPU's memory between its steps.
 
     Raises:
         ModelError: the model's logits are not its head applied to its decoder's output, or `packing` is `on` and cannot be.
@@ -63,9 +62,7 @@ class Policy:
         logit_budget: int = LOGIT_BUDGET,
         sharding: Sharding | None = None,
         packing: Packing = "auto",
-        offload_optimizer: bool = False,
     ) -> None:
-        self.offload_optimizer = offload_optimizer
         self.device = torch.device(device)
         self.sharding = sharding
         self.model = model if sharding is not None else model.to(self.device)
@@ -103,9 +100,7 @@ class Policy:
         """
         self.check_copy()
         packing: Packing = "on" if self.packs else "off"
-        return Policy(
-            deepcopy(self.model), self.tokenizer, self.device, packing=packing, offload_optimizer=self.offload_optimizer
-        )
+        return Policy(deepcopy(self.model), self.tokenizer, self.device, packing=packing)
 
     def check_copy(self) -> None:
         """Raise `ConfigError` where weights are sharded: they are not copied."""

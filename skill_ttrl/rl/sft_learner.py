@@ -62,7 +62,6 @@ class SFTLearner:
             weight_decay=weight_decay,
             scaler=accelerator.scaler,
             ranks=ranks,
-            offload=policy.offload_optimizer,
             shared=shared_rows(policy),
         )
 

@@ -283,7 +283,6 @@ NO_EFFECT_ON_RESULTS = (
     "model.packing",
     "runtime.nproc",
     "runtime.parallel",
-    "runtime.offload",
     "scale",
     "endpoints.max_cost",
     "endpoints.max_total_tokens",

@@ -248,7 +248,6 @@ class ReplicaLoader(PolicyLoader):
             loaded = self.load(accelerator)
             ranks.copy_from_driver_([*loaded.model.parameters(), *loaded.model.buffers()])
         options = self.config.model.model_dump(include={"gradient_checkpointing", "packing"})
-        options["offload_optimizer"] = runtime.offload == "optimizer"
         return loaded, Policy(loaded.model, loaded.tokenizer, accelerator.device, sharding=sharding, **options)
 
     def _shard(self, replica: Replica) -> tuple[LoadedModel, Sharding]:
@@ -262,8 +261,7 @@ class ReplicaLoader(PolicyLoader):
         in_pieces = is_sharded(source) and config.model.lora is None  # adapters rename what they adapt
         loaded = self.load(accelerator, device="cpu", empty=in_pieces or not ranks.is_driver)
         whole = {name: parameter.detach() for name, parameter in loaded.model.named_parameters()}
-        how: Any = {"compute": autocast_dtype(accelerator), "offload": config.runtime.offload == "all"}
-        sharding = Sharding(loaded.model, accelerator.device, ranks.size, **how)
+        sharding = Sharding(loaded.model, accelerator.device, ranks.size, compute=autocast_dtype(accelerator))
         if in_pieces:
             read_shards(source, weights_of(loaded.model), ranks.control)
             ranks.copy_from_driver_(list(loaded.model.buffers()))

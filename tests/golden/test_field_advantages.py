@@ -40,7 +40,6 @@ VERL: dict[str, dict[str, Any]] = {
     "grpo": {"type": "grpo"},
     "grpo/mean_only": {"type": "grpo", "scale_rewards": "none"},
     "grpo_vectorized": {"type": "grpo"}, "rloo": {"type": "rloo"}, "rloo_vectorized": {"type": "rloo"},
-    "opo": {"type": "opo"}, "gpg": {"type": "gpg"}, "grpo_passk": {"type": "grpo_passk"},
     "reinforce_plus_plus_baseline": {"type": "reinforce_plus_plus_baseline"},
     "reinforce_plus_plus/scores/gamma=1.0": {"type": "reinforce_plus_plus"},
     "reinforce_plus_plus/with_kl/gamma=1.0": {"type": "reinforce_plus_plus"},

@@ -141,8 +141,6 @@ REWARDS = [6.0, 3.0, 9.0, 12.0]
         (RLOO(LevelOptions()).estimate([*REWARDS, 1.0], [*GROUPS, 2]), [3.0, -3.0, -3.0, 3.0, 1.0]),
         # SkyRL test_compute_grpo_outcome_advantage, without the deviation
         (group_advantages(REWARDS, GROUPS, scale="none"), [1.5, -1.5, -1.5, 1.5]),
-        # SkyRL test_compute_maxrl_advantage
-        (group_advantages(REWARDS, GROUPS, scale="mean"), [1.5 / 4.5, -1.5 / 4.5, -1.5 / 10.5, 1.5 / 10.5]),
         # NeMo-RL's GDPO: correct [1, 1], integer [1, -1], format [1, 0], each over its own deviation
         (group_advantages([1.0, 1.0], [0, 0]), [0.0, 0.0]),
         (group_advantages([1.0, -1.0], [0, 0]), [0.7071, -0.7071]),

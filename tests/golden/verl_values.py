@@ -42,8 +42,6 @@ def advantages(recorder: Recorder, core: Any) -> None:
         ("grpo_vectorized", "grpo_vectorized", outcome, {}),
         ("rloo", "rloo", outcome, {}),
         ("rloo_vectorized", "rloo_vectorized", outcome, {}),
-        ("opo", "opo", outcome, {}),
-        ("gpg", "gpg", outcome, {}),
         ("reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline", outcome, {}),
         ("reinforce_plus_plus_baseline/with_kl", "reinforce_plus_plus_baseline", dense, {}),
     ]
@@ -70,18 +68,7 @@ def advantages(recorder: Recorder, core: Any) -> None:
         found, returns = function(**recorder.arguments(named), **settings)
         values = {"advantages": found, "returns": returns}
         recorder.note(f"advantage/gae/gamma={gamma},lam={lam}", function, named, settings, values)
-    pairs(recorder, core, outcome)
     several(recorder, core, outcome)
-
-
-def pairs(recorder: Recorder, core: Any, named: dict[str, str]) -> None:
-    """Pass@k refuses a group of one: the last sequence is left out, as it is by the test."""
-    function = core.get_adv_estimator_fn("grpo_passk")
-    settings = {"norm_adv_by_std_in_grpo": True}
-    given = {key: value[:8] for key, value in recorder.arguments(named).items()}
-    found, returns = function(**given, config=Settings(settings))
-    values = {"advantages": found, "returns": returns}
-    recorder.note("advantage/grpo_passk", function, named, settings | {"rows": 8}, values)
 
 
 def several(recorder: Recorder, core: Any, named: dict[str, str]) -> None:

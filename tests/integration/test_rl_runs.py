@@ -142,7 +142,7 @@ def check(run: Path) -> list[dict[str, float]]:
 
 
 ESTIMATORS_ALONE = frozenset(
-    "dr_grpo maxrl rloo opo grpo_passk gpg reinforce_plus_plus reinforce_plus_plus_baseline nsr psr w_reinforce ppo cispo sapo gspo "
+    "dr_grpo rloo reinforce_plus_plus reinforce_plus_plus_baseline nsr psr w_reinforce ppo cispo sapo gspo "
     "ttpo dapo".split()
 )
 """Algorithms whose advantages, losses and inputs other tests hold (`test_toys.py`), each run of which would repeat another's."""

@@ -22,15 +22,9 @@ right."""
 CRITIC: dict[str, Any] = {"critic": {"learning_rate": 0.05}}
 SETTINGS: dict[str, dict[str, Any]] = {"gdpo": {"extra_rewards": {"first": 0.5}}, "gae": CRITIC, "ppo": CRITIC}
 """Further settings of an algorithm."""
-GOALS: dict[str, tuple[float, str]] = {
-    "grpo_passk": (0.25, "its optimum is a success in every group of 16: 1 - 0.75^16 = 0.99")
-}
-"""Probability of success that an algorithm is to reach where that is not 0.9, and why."""
 
 
-ALIKE = frozenset(
-    "dr_grpo rloo opo grpo_passk gpg reinforce_plus_plus_baseline w_reinforce cispo sapo ttpo gspo".split()
-)
+ALIKE = frozenset("dr_grpo rloo reinforce_plus_plus_baseline w_reinforce cispo sapo ttpo gspo".split())
 """Algorithms that differ from one of the others in a formula that golden tests hold."""
 
 
@@ -58,9 +52,8 @@ def test_every_algorithm_reaches_the_optimum(name: str, toy: str) -> None:
     if "votes" in requirements(build_algorithm({"type": name})):
         # A first large step for one task may cost another its majority.
         rl, weights = {"reward": "majority", "learning_rate": 0.005, **rl}, warm_start(toy)
-    goal, _ = GOALS.get(name, (0.9, ""))
-    reached, updates, _ = train(TOYS[toy], rl, steps=STEPS, weights=weights, goal=goal)
-    assert reached >= goal, f"{name}: success {reached:.3f} after {updates} updates"
+    reached, updates, _ = train(TOYS[toy], rl, steps=STEPS, weights=weights)
+    assert reached >= 0.9, f"{name}: success {reached:.3f} after {updates} updates"
     assert updates > 0
 
 

@@ -1,7 +1,7 @@
 """GRPO and its kind: rollouts of a group against each other, from rewards to advantages (arXiv 2402.03300).
 
 Formulas first (`group_advantages` and what spreads it over steps and tokens), then the algorithms: GRPO and its variants, GDPO over
-several rewards, and those with another baseline: RLOO, OPO, pass@k, GPG.
+several rewards, and RLOO with another baseline.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -170,8 +169,6 @@ class BuiltIn:
     requires: ClassVar[frozenset[Requirement]] = frozenset()
     whitens: ClassVar[bool] = False
     """A step's advantages are shifted and scaled to mean 0 and variance 1 over its tokens (verl does it in the estimator)."""
-    distinguishes_steps: ClassVar[bool] = True
-    """The steps of an episode can have rewards of their own, and yet each episode weighs the same."""
     own_rewards: ClassVar[bool] = False
     """The votes alone decide its rewards."""
 
@@ -242,21 +239,15 @@ EPSILON = 1e-6
 """Added to standard deviations (verl)."""
 
 
-def refuse_steps(episodes: Sequence[Hashable] | None) -> None:
-    """Raise `ValueError` where an estimator is given the steps of episodes and cannot distinguish them."""
-    if episodes is not None:
-        raise ValueError("This advantage cannot distinguish the steps of an episode.")
-
-
 # Group-relative advantages: a rollout is compared with the other rollouts of the same task.
 #
 # DeepSeekMath (arXiv 2402.03300), section 4.1.2: A_i = (r_i - mean(r)) / std(r) within a group. The divisor is a choice
-# (`RewardScale`): with none this is Dr. GRPO's advantage (arXiv 2503.20783), with the mean MaxRL's.
+# (`RewardScale`): with none this is Dr. GRPO's advantage (arXiv 2503.20783).
 
 
-RewardScale = Literal["group", "none", "mean"]
-"""Divisor of a group's centred rewards: the group's standard deviation, nothing (verl's `norm_adv_by_std_in_grpo: false`), or the group's
-mean. The first two are TRL's `scale_rewards`."""
+RewardScale = Literal["group", "none"]
+"""Divisor of a group's centred rewards: the group's standard deviation, or nothing (verl's `norm_adv_by_std_in_grpo: false`); TRL's
+`scale_rewards`."""
 
 
 def group_advantages(
@@ -268,8 +259,7 @@ def group_advantages(
 ) -> Float[Tensor, " N"]:
     """Reward minus its group's mean, over what `scale` names.
 
-    Deviations are unbiased (n - 1). A group of one keeps its reward with `group` and `none` (mean 0, deviation 1), as in
-    verl; with `mean`, and always in TRL, it gets 0. A larger one whose rewards are all equal gets exactly 0.
+    Deviations are unbiased (n - 1). A group of one keeps its reward (mean 0, deviation 1), as in verl; in TRL it gets 0. A larger one whose rewards are all equal gets exactly 0.
 
     With `episodes` a reward is that of one step, and each of a group's E episodes weighs the same, however many of its T_i
     steps are here: mean = 1/E sum_i 1/T_i sum_t r_it, variance = 1/(E - 1) sum_i 1/T_i sum_t (r_it - mean)^2. Where all
@@ -281,33 +271,27 @@ def group_advantages(
         groups: Group of each; any hashable ids, or a tensor of integers (N,).
         epsilon: Added to the divisor (verl: 1e-6, TRL: 1e-4).
         episodes: Episode of each step, of one group only; None: each reward is that of a whole rollout.
-        scale: The divisor. `mean` is for rewards of at least 0 (MaxRL): hard tasks, where it is small, weigh more.
+        scale: The divisor.
 
     Returns:
         Advantages (N,), float32.
 
     Raises:
-        ValueError: the lengths differ, or `mean` with a reward below 0.
+        ValueError: the lengths differ.
     """
     rewards_N, members = read_groups(rewards, groups)
-    if scale == "mean" and len(rewards_N) and float(rewards_N.min()) < 0:
-        raise ValueError(
-            f"Advantages over the mean reward need rewards of at least 0, found {float(rewards_N.min()):g}."
-        )
     owners = read_episodes(episodes, len(rewards_N))
     weights_N = _weights(owners)
     advantages_N = torch.zeros_like(rewards_N)
     for positions in members:
         rewards_G, weights_G = rewards_N[positions], weights_N[positions]
-        lone = scale != "mean" and len({owners[place] for place in positions}) == 1
+        lone = len({owners[place] for place in positions}) == 1
         if not lone and equal_rewards(rewards_G.tolist()):
             continue
         mean = 0.0 if lone else _mean(rewards_G, weights_G)
         divisor = 1.0
         if scale == "group":
             divisor = (1.0 if lone else _deviation(rewards_G, weights_G)) + epsilon
-        elif scale == "mean":
-            divisor = mean + epsilon
         advantages_N[positions] = (rewards_G - mean) / divisor
     return advantages_N.to(dtype=torch.float32)
 
@@ -384,9 +368,6 @@ def step_advantages(
 
     Returns:
         A row for each episode, with one advantage for each of its steps.
-
-    Raises:
-        ValueError: episodes weigh the same, steps of an episode differ, and the estimator cannot distinguish them.
     """
     if not rewards:
         return []
@@ -497,7 +478,7 @@ class GRPOOptions(LevelOptions):
 
     scale_rewards: RewardScale = "group"
     """Divisor of a group's centred rewards. `group`: the group's standard deviation. `none`: nothing (verl: `norm_adv_by_std_in_grpo:
-    false`; Dr. GRPO's default). `mean`: the group's mean (MaxRL's default)."""
+    false`; Dr. GRPO's default)."""
     epsilon: float = Field(default=1e-6, gt=0)
     """Added to the divisor (verl: 1e-6, TRL: 1e-4)."""
 
@@ -508,20 +489,6 @@ class GRPO(GroupRelative):
 
     options_type: ClassVar[type[Section]] = GRPOOptions
 
-    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """As `GroupRelative.advantages`.
-
-        Raises:
-            ConfigError: rewards below 0, and advantages over their mean.
-        """
-        lowest = min((reward for row in samples.step_rewards for reward in row), default=0.0)
-        if self.options.scale_rewards == "mean" and lowest < 0:
-            raise ConfigError(
-                f"Advantages over the group's mean (MaxRL) need rewards of at least 0, but one is {lowest:g}. Use "
-                "rl.algorithm.scale_rewards=group, or a reward that is never negative."
-            )
-        return super().advantages(samples)
-
     def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Estimate advantages (N,) from rewards (N,) of these groups (N,)."""
         return group_advantages(rewards, groups, self.options.epsilon, episodes, self.options.scale_rewards)
@@ -531,8 +498,6 @@ SEQUENCE_MEAN, SUM_OVER_HORIZON = "seq-mean-token-mean", "seq-mean-token-sum-nor
 VARIANTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     # Dr. GRPO (arXiv 2503.20783): no deviation, token losses summed over a constant length, no KL term.
     "dr_grpo": ({"scale_rewards": "none"}, {"loss_aggregation": SUM_OVER_HORIZON, "kl_coef": 0.0}),
-    # MaxRL (arXiv 2602.02710): over the group's mean, so that the likelihood of a success is maximised, not its chance.
-    "maxrl": ({"scale_rewards": "mean"}, {}),
     # DAPO (arXiv 2503.14476): clip-higher, token mean, dynamic sampling, soft overlong penalty, no KL term and no dual clip.
     "dapo": (
         {},
@@ -593,7 +558,7 @@ class GDPO(BuiltIn):
         return AdvantageEstimate(torch.stack(parts).sum(dim=0).float().tolist())
 
 
-# Other baselines than the group's mean.
+# Another baseline than the group's mean.
 
 
 @ALGORITHMS.register("rloo")
@@ -626,112 +591,4 @@ class RLOO(GroupRelative):
             means_E = sums_E / torch.bincount(episode_G)
             baseline_E = (means_E.sum() - means_E) / (len(numbers) - 1)
             advantages_N[positions] = rewards_G - baseline_E[episode_G]
-        return advantages_N.float()
-
-
-def opo_advantages(
-    rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None, *, lengths: Sequence[float]
-) -> Float[Tensor, " N"]:
-    """Reward minus the group's mean weighted by length: sum(l r) / sum(l) (OPO, arXiv 2505.23585).
-
-    That is the baseline of least variance where the squared norm of a response's gradient grows with its length. A group of
-    one keeps its reward, as in verl. A group whose rewards are all equal gets exactly 0.
-
-    Args:
-        rewards: One for each of N rollouts.
-        groups: Group of each.
-        episodes: Refused: it cannot distinguish steps.
-        lengths: Trained tokens of each (N).
-    """
-    refuse_steps(episodes)
-    rewards_N, members = read_groups(rewards, groups)
-    lengths_N = torch.tensor(lengths, dtype=torch.float64)
-    advantages_N = rewards_N.clone()
-    for positions in members:
-        if len(positions) == 1:
-            continue
-        rewards_G, lengths_G = rewards_N[positions], lengths_N[positions]
-        total = float(lengths_G.sum())
-        if equal_rewards(rewards_G.tolist()) or total == 0:
-            advantages_N[positions] = 0.0
-        else:
-            advantages_N[positions] = rewards_G - (lengths_G * rewards_G).sum() / total
-    return advantages_N.float()
-
-
-@ALGORITHMS.register("opo")
-class OPO(GroupRelative):
-    """Reward minus the group's mean weighted by length: sum(l r) / sum(l)."""
-
-    distinguishes_steps = False
-
-    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """One for each trajectory; its length is the number of its trained tokens, in all of its steps.
-
-        Raises:
-            ConfigError: the samples are texts, whose tokens are not known.
-        """
-        lengths = []
-        for each in samples.trajectories:
-            done = [step.completion for step in each.steps if step.completion is not None]
-            lengths.append(sum(sum(one.completion_mask or (True,) * len(one.token_ids)) for one in done))
-        if lengths and samples.batch is None and not any(lengths):
-            raise ConfigError(
-                "rl.algorithm=opo weights responses by their number of tokens, but these are texts without tokens. Use grpo or rloo."
-            )
-        return AdvantageEstimate(relative_advantages(samples, partial(opo_advantages, lengths=lengths)))
-
-
-@ALGORITHMS.register("grpo_passk")
-class PassK(GroupRelative):
-    """(Best - second best) / std for the best of a group, 0 for all others: pass@k, k the group's size (arXiv 2503.19595).
-
-    Where several are best, as with rewards 0 and 1 and two successes, all get 0: one more success would not raise pass@k. A
-    group of one gets 0; verl refuses it.
-    """
-
-    distinguishes_steps = False
-
-    def estimate(
-        self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None
-    ) -> Float[Tensor, " N"]:
-        """Estimate advantages (N,) of rewards (N,) of these groups (N,)."""
-        refuse_steps(episodes)
-        rewards_N, members = read_groups(rewards, groups)
-        advantages_N = torch.zeros_like(rewards_N)
-        for positions in members:
-            if len(positions) == 1:
-                continue
-            rewards_G = rewards_N[positions]
-            best, places = torch.topk(rewards_G, 2)
-            if equal_rewards(best.tolist()):
-                continue
-            advantages_N[positions[int(places[0])]] = (best[0] - best[1]) / (float(rewards_G.std()) + EPSILON)
-        return advantages_N.float()
-
-
-@ALGORITHMS.register("gpg")
-class GPG(GroupRelative):
-    """A = alpha (r - mean), where alpha is N over the number of rewards that are not 0 (arXiv 2504.02546).
-
-    It makes up for rollouts that contribute nothing; GPG counts whole groups without signal, verl rewards of 0, and so does
-    this. A group of one keeps its reward, as in verl. A group whose rewards are all equal gets exactly 0.
-    """
-
-    distinguishes_steps = False
-
-    def estimate(
-        self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None
-    ) -> Float[Tensor, " N"]:
-        """Estimate advantages (N,) of rewards (N,) of these groups (N,)."""
-        refuse_steps(episodes)
-        rewards_N, members = read_groups(rewards, groups)
-        alpha = len(rewards_N) / max(int((rewards_N != 0).sum()), 1)
-        advantages_N = torch.zeros_like(rewards_N)
-        for positions in members:
-            rewards_G = rewards_N[positions]
-            if len(positions) == 1:
-                advantages_N[positions] = alpha * rewards_G
-            elif not equal_rewards(rewards_G.tolist()):
-                advantages_N[positions] = alpha * (rewards_G - rewards_G.mean())
         return advantages_N.float()

@@ -93,16 +93,10 @@ def strategy(runtime: RuntimeConfig, ranks: int, *, on_gpu: bool) -> Strategy:
                 "runtime.parallel is fsdp, but there is only one process to shard weights over. Start it with --nproc 2 "
                 "or more (or torchrun), or set runtime.parallel=auto."
             )
-        if runtime.offload == "all":
-            raise ConfigError(
-                "runtime.offload=all needs sharded weights (runtime.parallel=fsdp), and so several processes: --nproc 2 or more."
-            )
         return "alone"
     chosen: Strategy = "fsdp" if on_gpu else "ddp"
     if runtime.parallel != "auto":
         chosen = runtime.parallel
-    if runtime.offload == "all":
-        chosen = "fsdp"
     if chosen == "fsdp" and runtime.precision == "fp16":
         raise ConfigError(
             "runtime.precision=fp16 scales the loss, and the ranks of runtime.parallel=fsdp would not scale it alike. Use bf16."

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
     FSDPModule,
     MixedPrecisionPolicy,
-    OffloadPolicy,
     fully_shard,
     register_fsdp_forward_method,
 )
@@ -38,7 +36,6 @@ class Sharding:
         device: Where this rank computes.
         size: Number of ranks.
         compute: Dtype of the forward pass where it is not that of the weights; gradients are summed in float32.
-        offload: Hold shards, gradients and the optimizer's moments in the CPU's memory; the optimizer computes there.
 
     Raises:
         ModelError: the model's decoder layers are not to be found.
@@ -51,18 +48,13 @@ class Sharding:
         size: int,
         *,
         compute: torch.dtype | None = None,
-        offload: bool = False,
     ) -> None:
         self.mesh: DeviceMesh = init_device_mesh(device.type, (size,))
         self._model = model
         self._gathered = False
-        policy = OffloadPolicy()
-        if offload:
-            policy = CPUOffloadPolicy(pin_memory=device.type == "cuda")
         options: dict[str, Any] = {
             "mesh": self.mesh,
             "reshard_after_forward": True,  # a layer's whole weights are gathered again for the backward pass
-            "offload_policy": policy,
             "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32 if compute else None),
         }
         for layer in decoder_layers(model):

@@ -25,7 +25,6 @@ rl.kl_coef: 0.001
 rl.learning_rate: 5e-7
 rl.warmup_steps: 0.03
 rl.lr_scheduler: cosine
-runtime.offload: none
 rollout.backend: vllm
 vllm.mode: server
 rollout.n_samples_per_prompt: 32

@@ -35,8 +35,6 @@ class Law:
     """A group whose rewards are all equal has no advantage."""
     alone: Literal["reward", "zero", "none"] = "none"
     """What a rollout without companions has: its reward, nothing, or something else."""
-    positive: bool = False
-    """It refuses rewards below 0."""
 
 
 LAWS: dict[str, Law] = {
@@ -54,11 +52,7 @@ LAWS: dict[str, Law] = {
     "nsr": Law("none", shift=False, equal=False),
     "w_reinforce": Law("none", shift=False, equal=False),
     "dr_grpo": Law("linear", alone="reward"),
-    "maxrl": Law("invariant", shift=False, alone="zero", positive=True),
     "rloo": Law("linear", alone="reward"),
-    "opo": Law("linear", alone="reward"),
-    "grpo_passk": Law("invariant", alone="zero"),
-    "gpg": Law("linear", shift=False),
     # Both before they are whitened, which `UpdateRule` does.
     "reinforce_plus_plus": Law("linear", shift=False, equal=False, alone="reward"),
     "reinforce_plus_plus_baseline": Law("linear", alone="reward"),
@@ -104,8 +98,6 @@ def rollouts(smallest: int = 1) -> st.SearchStrategy[Rollouts]:
 def estimate(name: str, drawn: Rollouts, **options: Any) -> list[Tensor]:
     """Advantages of each rollout's tokens; where votes are required they decide the rewards."""
     requires: frozenset[str] = getattr(ALGORITHMS.get(name), "requires", frozenset())
-    if LAWS[name].positive:
-        drawn = [[replace(each, reward=abs(each.reward)) for each in members] for members in drawn]
     groups = [_group(number, members) for number, members in enumerate(drawn)]
     votes: list[VoteResult] | None = None
     if "votes" in requires:
@@ -268,7 +260,7 @@ def test_a_higher_reward_never_has_a_smaller_advantage_in_its_group(name: str, d
     whole = [[replace(each, trained=(True, True)) for each in members] for members in drawn]
     found = iter(estimate(name, whole))
     for members in whole:
-        rows = [(abs(each.reward) if LAWS[name].positive else each.reward, float(next(found)[-1])) for each in members]
+        rows = [(each.reward, float(next(found)[-1])) for each in members]
         if "votes" in getattr(ALGORITHMS.get(name), "requires", frozenset()):
             continue
         for reward, advantage in rows:

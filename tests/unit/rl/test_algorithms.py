@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
-from skill_ttrl.rl.algorithms.grpo import GRPO
 from skill_ttrl.rl.batch import RolloutBatch, pack
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.rl.learner import UpdateRule, length_penalty, overlong_penalties
@@ -54,32 +51,11 @@ def test_the_penalty_is_taken_off_single_steps() -> None:
     assert rows == pytest.approx([(1 / 3) ** 0.5] * 2 + [-2 * (1 / 3) ** 0.5], abs=1e-5)
 
 
-class Unaware(GRPO):
-    """Its estimator does not distinguish the steps of an episode."""
-
-    distinguishes_steps = False
-
-    def estimate(
-        self,
-        rewards: Sequence[float] | Tensor,
-        groups: Sequence[Hashable] | Tensor,
-        episodes: Sequence[Hashable] | None = None,
-    ) -> Tensor:
-        return torch.as_tensor(rewards)
-
-
-OWN = f"{__name__}:Unaware"
-
-
 @pytest.mark.parametrize(
     ("rl", "other", "words"),
     [
-        ({"invalid_action_penalty_coef": 0.1, "algorithm": OWN}, {}, "cannot penalize single steps"),
         ({"algorithm": "evol_rl"}, {}, "learns from votes, but rl.reward is 'env'"),
         ({"algorithm": "ttpo", "reward": "majority"}, {"vote_strategy": "anchored"}, "cannot follow"),
-        ({"algorithm": "maxrl", "invalid_action_penalty_coef": 0.1}, {}, "divides by their mean"),
-        ({"algorithm": "maxrl", "kl_in_reward": {"coef": 0.1}}, {}, "divides by their mean"),
-        ({"algorithm": "gpg", "invalid_action_penalty_coef": 0.1}, {}, "cannot penalize single steps"),
         (
             {"invalid_action_penalty_coef": 0.1},
             {"action_parser": "none"},
@@ -90,14 +66,6 @@ OWN = f"{__name__}:Unaware"
 def test_a_senseless_combination_is_refused_before_a_run(rl: Any, other: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check_algorithm(RLConfig.model_validate({"reward": "env"} | rl), **PLAIN | other)
-
-
-def test_an_estimator_of_ones_own_works_at_the_level_of_steps() -> None:
-    for rl in ({"algorithm": OWN}, {"algorithm": {"type": OWN, "level": "step"}, "invalid_action_penalty_coef": 0.5}):
-        check_algorithm(RLConfig.model_validate({"reward": "env"} | rl), **PLAIN)
-    good = tried(step("invalid"), step(), reward=1.0)
-    batch = batch_of(good, algorithm={"type": OWN, "level": "step"}, invalid_action_penalty_coef=0.5)
-    assert per_item(batch) == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(

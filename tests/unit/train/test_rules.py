@@ -56,7 +56,6 @@ def test_ranks_hold_shards_on_gpus_and_everything_on_a_cpu() -> None:
     runtime = RuntimeConfig()
     assert strategy(runtime, 1, on_gpu=True) == "alone"
     assert (strategy(runtime, 2, on_gpu=True), strategy(runtime, 2, on_gpu=False)) == ("fsdp", "ddp")
-    assert strategy(RuntimeConfig(offload="all"), 2, on_gpu=False) == "fsdp"
     assert strategy(RuntimeConfig(parallel="ddp", precision="fp16"), 2, on_gpu=True) == "ddp"
 
 

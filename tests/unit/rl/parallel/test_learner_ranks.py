@@ -27,13 +27,13 @@ from tests.unit.rl.conftest import VOCABULARY, Tokenizer, _model
 CLOSE = 1e-5
 
 
-def make_policy(ranks: Ranks, *, fsdp: bool, lora: bool = False, **options: Any) -> Policy:
+def make_policy(ranks: Ranks, *, fsdp: bool, lora: bool = False) -> Policy:
     model: Any = _model()
     if lora:
         from peft import LoraConfig, get_peft_model
 
         model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
-    sharding = Sharding(model, torch.device("cpu"), ranks.size, **options) if fsdp else None
+    sharding = Sharding(model, torch.device("cpu"), ranks.size) if fsdp else None
     return Policy(model, Tokenizer(), "cpu", sharding=sharding)
 
 
@@ -121,7 +121,7 @@ CRITIC: dict[str, Any] = {"learning_rate": 1e-3}
 WAYS: dict[str, dict[str, Any]] = {
     "ddp": {"policy": {"fsdp": False}},
     "fsdp, adapters, whole episodes": {"policy": {"fsdp": True, "lora": True}, "turns": 2},
-    "fsdp, offloaded, a bad value": {"policy": {"fsdp": True, "offload": True}, "bad_step": 1},
+    "fsdp, a bad value": {"policy": {"fsdp": True}, "bad_step": 1},
     "fsdp, critic apart": {"policy": {"fsdp": True}, "rl": {"critic": CRITIC}, "critic_model": True},
 }
 

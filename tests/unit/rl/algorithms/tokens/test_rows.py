@@ -87,17 +87,7 @@ def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens() -> None:
         assert rows[0][0] > rows[2][0] > rows[1][0]
 
 
-def test_opo_counts_the_trained_tokens_of_all_steps() -> None:
-    long, short = tried(1.0, step(2), step(3, [True, False, False])), tried(0.0, step(1))
-    assert advantages("opo", [long, short]) == [[0.25, 0.25], [0.25, 0.0, 0.0], [-0.75]]
-
-
-def test_maxrl_refuses_a_reward_below_0() -> None:
-    with pytest.raises(ConfigError, match="need rewards of at least 0, but one is -1"):
-        advantages("maxrl", [tried(1.0, step(1)), tried(-1.0, step(1))])
-
-
-@pytest.mark.parametrize("name", ["opo", "reinforce_plus_plus", "remax", "gae"])
+@pytest.mark.parametrize("name", ["reinforce_plus_plus", "remax", "gae"])
 def test_texts_without_tokens_are_refused_where_tokens_count(name: str, tmp_path: Path) -> None:
     config = load_config({"rl": {"algorithm": name, **({"critic": {}} if name == "gae" else {})}})
     with pytest.raises(ConfigError, match="texts without tokens"):
