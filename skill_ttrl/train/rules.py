@@ -352,21 +352,11 @@ class Rules:
     def _of_votes(self) -> Found:
         """Groups that are too small to vote or to compare, and rounds that save nothing."""
         config = self.config
-        rollout, rl, votes = config.rollout, config.rl, config.rollout.n_votes_per_prompt
+        rl, votes = config.rl, config.rollout.n_votes_per_prompt
         if votes == 1 and config.votes and "majority" in (rl.reward, *rl.extra_rewards):
             yield "The reward majority needs several votes: raise rollout.n_votes_per_prompt (TTRL: 64), or set another rl.reward."
         if not config.reinforces:
             return
-        if rollout.n_samples_per_prompt == 1:
-            from skill_ttrl.rl.algorithms import GroupRelative, build_algorithm
-
-            algorithm = build_algorithm(rl.algorithm)
-            # Some algorithms give a group of one sample an advantage; an estimate tells.
-            if isinstance(algorithm, GroupRelative) and not algorithm.estimate([1.0, 0.0], [0, 1]).any():
-                yield (
-                    f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so "
-                    "every advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
-                )
         strategy, options = config.vote.chosen
         if strategy != SEQUENTIAL:
             return

@@ -70,11 +70,6 @@ SENSELESS: list[tuple[list[str], int, str]] = [
         2,
         "rl.reward=env rewards no answers",
     ),
-    (
-        [*STEP, "rl.algorithm=rloo", "rl.reward=label", "rollout.n_samples_per_prompt=1"],
-        2,
-        "rollout.n_samples_per_prompt",
-    ),
     ([*STEP, "rl.algorithm=gae"], 2, "needs a critic"),
     ([*STEP, "rl.critic={}"], 2, "rl.critic"),
     ([*STEP, "rollout.backend=own_refusals:make", "rl.rollout_correction=token_truncate"], 2, "rl.rollout_correction"),
