@@ -159,31 +159,34 @@ class Told(TextEnv):
 
 def speed(run: Path, output: Path) -> None:
     """Sampled tokens a second, of episodes with a call and of the same episodes as plain chat."""
-    config = load_config(run / "config.yaml", ["runtime.threads=1"])
-    parts = build_policy(config, weights=weights_of(run))
+    config = load_config(RECIPE, ["runtime.threads=1"])
+    parts = build_policy(config, weights=weights_of(run), tools=ToolEnv(Told(), ["calculator"]).schemas)
     tasks = [Task(f"{a}", "tools", {"question": f"Compute {a}*47."}) for a in range(36, 68)]
     sides = {
         "tools": (parts.agent, EnvPool(lambda: ToolEnv(Told(), ["calculator"]))),
         "plain chat": (plain(parts.agent), EnvPool(Told)),
     }
-    rates: dict[str, list[float]] = {name: [] for name in sides}
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for number in range(ROUNDS + 1):
         for name, (agent, envs) in sides.items():
             settings = RolloutSettings(Sampling.of(config.rollout), number, max_turns=2)
-            began = time.perf_counter()
+            began = time.perf_counter(), time.process_time()
             groups = wait_for(rollout(tasks, SAMPLES, envs=envs, agent=agent, backend=parts.backend, settings=settings))
-            seconds = time.perf_counter() - began
+            wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
             steps = [step for group in groups for each in group.trajectories for step in each.steps]
             tokens = sum(len(step.completion.token_ids) for step in steps if step.completion)
             if number:  # the first warms up
-                rates[name].append(tokens / seconds)
+                rates[name].append((tokens / wall, tokens / cpu))
+            called = sum(bool(step.calls) for step in steps)
             print(
-                f"{name}: {tokens} tokens in {len(steps)} turns, {sum(bool(step.calls) for step in steps)} with calls, {seconds:.2f} s"
+                f"{name}: {tokens} tokens in {len(steps)} turns, {called} with calls, {wall:.2f} s, {cpu:.2f} s of CPU"
             )
-    for name, found in rates.items():
-        print(f"| {name} | {median(found):.0f} tokens/s | {min(found):.0f} to {max(found):.0f} |")
-    ratios = [a / b for a, b in zip(rates["tools"], rates["plain chat"], strict=True)]
-    print(f"ratio of pairs: median {median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
+    for place, clock in enumerate(("s", "s of CPU")):
+        for name, found in rates.items():
+            each = [pair[place] for pair in found]
+            print(f"| {name} | {median(each):.0f} tokens/{clock} | {min(each):.0f} to {max(each):.0f} |")
+        ratios = [a[place] / b[place] for a, b in zip(rates["tools"], rates["plain chat"], strict=True)]
+        print(f"ratio of pairs: median {median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
 
 
 def plain(agent: Any) -> Any:
