@@ -209,7 +209,7 @@ def start(run: Path, output: Path) -> None:
     """Seconds of a command whose only work is one small step, and of its parts with a server."""
     script = output / "calculator_server.py"
     script.write_text(SERVER)
-    small = ["phases=[rl]", "rl.steps=1", "rl.prompts_per_step=2", "rollout.n_votes_per_prompt=4", "rollout.n_samples_per_prompt=4",
+    small = ["phases=[rl]", "rl.steps=1", "rl.mini_batch_size=null", "rl.prompts_per_step=2", "rollout.n_votes_per_prompt=4", "rollout.n_samples_per_prompt=4",
              "data.eval.limit=1", "eval.samples=1", "eval.greedy=false"]  # fmt: skip
     for name, tools in (("here", "[calculator]"), ("MCP", json.dumps([{"mcp": [sys.executable, str(script)]}]))):
         times = []
