@@ -12,6 +12,8 @@ import atexit
 import os
 import secrets
 import shlex
+import signal
+import sys
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
@@ -183,6 +185,10 @@ def _loop() -> asyncio.AbstractEventLoop:
     thread = threading.Thread(target=loop.run_forever, name="mcp", daemon=True)
     thread.start()
     atexit.register(_end_all, loop, thread)
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(
+            signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+        )  # else nothing would end the servers
     return loop
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import contextvars
+import inspect
 import json
 import math
 import operator
@@ -72,6 +73,8 @@ def function_tool(function: Callable[..., Any]) -> Tool:
         ConfigError: a type hint, or the line of an argument under `Args:`, is not there.
     """
     name = getattr(function, "__name__", repr(function)[:80])
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"The function {name} cannot be a tool: it is async. Write it with def.")
     try:
         schema, checked = function_schema(function), validate_call(function)
     except FAILURES as error:

@@ -172,7 +172,8 @@ async def _play(
     """Play each task in its environment; gives `run` with what came of it."""
     backend, settings = run.backend, run.settings
     threads = EnvThreads(THREADS)
-    in_threads = settings.schedule == "async" or settings.rollout_timeout_s is not None
+    # A call of a tool may take long: Ctrl-C ends what waits for a thread, not what waits here.
+    in_threads = settings.schedule == "async" or settings.rollout_timeout_s is not None or bool(run.agent.offered)
     call = threads.call if in_threads else call_inline
     episodes = [ActiveRollout(task, env, envs, call, settings.rollout_timeout_s) for task, env in placed]
     if settings.adviser is not None:
