@@ -33,15 +33,12 @@ from tests.rule_runs import RuleRun, Trace
 SIZES = (160, 40, 0)
 """Training, selection and test items."""
 UNSEEN = make_items(400, "unseen", seed=-1)
-LOOP_ALONE: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": False}
+LOOP_ALONE: dict[str, Any] = {"slow_update": False}
 PARTS: dict[str, dict[str, Any]] = {
     "everything": {},
     "no edit budget": {"lr_scheduler": "none"},
     "no gate": {"gate": {"rule": "none"}},
-    "no rejected buffer": {"step_buffer": False},
-    "no slow update": {"slow_update": False},
-    "no meta-skill": {"meta_skill": False},
-    "the loop alone (skillrl 1.0.0's)": LOOP_ALONE,
+    "no slow update (skillrl 1.0.0's loop)": LOOP_ALONE,
     "one minibatch a step": {"minibatch_size": 40},
     "failures alone": {"failure_only": True},
     "random edits": {},
@@ -51,7 +48,6 @@ SHORT: dict[str, Any] = {"batch_size": 10, "minibatch_size": 5}
 SHORT_PARTS: dict[str, dict[str, Any]] = {
     "everything": SHORT,
     "no edit budget": {**SHORT, "lr_scheduler": "none"},
-    "no rejected buffer": {**SHORT, "step_buffer": False},
     "no gate": {**SHORT, "gate": {"rule": "none"}},
     "no gate, no edit budget": {**SHORT, "gate": {"rule": "none"}, "lr_scheduler": "none"},
 }

@@ -37,8 +37,8 @@ from tests.rule_runs import SPLITS, RuleRun
 
 SCHEDULES = {"40 / 20 / 40": (40, 20, 40), "80 / 40 / 40": (80, 40, 40), "160 / 40 / 40": (160, 40, 40)}
 """Training, selection and test items: 4, 8 and 16 steps."""
-SAME: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": False}
-"""1.0.0 has none of these."""
+SAME: dict[str, Any] = {"slow_update": False}
+"""1.0.0 has none."""
 SAVING = "ours, early stop and rollouts reused"
 OURS = {"ours, early stop": False, SAVING: True}
 STAGES = ("analysts", "merges", "ranking", "training", "selection", "test")

@@ -1,18 +1,16 @@
 """A scripted optimizer for the world of tests/rule_follower.py. For tests and benchmarks only.
 
-It answers what an optimizer model is asked (analyst, merge, ranking, slow update, meta skill, a whole document to rewrite) from the
+It answers what an optimizer model is asked (analyst, merge, ranking, slow update, a whole document to rewrite) from the
 text of the request alone, and its answer is a function of (seed, request). What it knows and how it errs was fixed before the first
-comparison was run, but for the slow update and the meta-skill: these were revised once, when their requests had been written and a
-first look (100 seeds) had shown that it wrote of failures that were mended and blamed lines that were old. What is reported was
-measured afterwards, on other seeds:
+comparison was run, but for the slow update: it was revised once, when its request had been written and a first look (100 seeds) had
+shown that it wrote of failures that were mended. What is reported was measured afterwards, on other seeds:
 
 - For a rule that failures name, it believes in the right value with probability .6, otherwise in one of the wrong ones. Of the two
   subtle rules it does so with .25 from one batch of failures, and with .7 when it is shown the same items under two documents (the
   slow update): some things are only seen over a longer time. There it writes only of rules that fail under both documents,
-  doubts what the present one says of them, and says that its block holds. In its memory (meta-skill) it blames new lines alone.
+  doubts what the present one says of them, and says that its block holds.
 - If the document already says what it believes, it proposes nothing for the rule; otherwise it appends the line, or replaces the one
   that is there, be that right or wrong. Of two lines that contradict each other it deletes the one it does not believe in.
-- A value that the request lists as rejected before is believed in again only one time in five.
 - One analyst in ten adds a distraction, one in seven a platitude; one edit in twenty names a target that is not in the document.
 - One answer in twenty-five is prose, another one in twenty-five a JSON that breaks off.
 - A merge adds up what agrees and keeps the best supported value of a rule, but one time in ten the contradicting one as well, and
@@ -101,8 +99,6 @@ class ScriptedOptimizer:
             return {"reasoning": "by support", "selected_indices": _rank(user, draws)}
         if stage == "slow_update":
             return {"reasoning": "over two epochs", "slow_update_content": self._guidance(user, draws)}
-        if stage == "meta_skill":
-            return {"reasoning": "what failed", "meta_skill_content": _memory(user)}
         return {"reasoning": "seen in the failures", "edits": self._edits(user, draws)}
 
     # The analysts
@@ -121,14 +117,14 @@ class ScriptedOptimizer:
     def _right_or_wrong(self, user: str, document: str, draws: Draws, subtle: float) -> list[dict[str, Any]]:
         """An edit a rule that failures name, the most often named first."""
         found = _RULE.findall(document)
-        said, rejected = dict(found), _rejected(user)
+        said = dict(found)
         edits: list[dict[str, Any]] = []
         for name in self._named(user, draws):
             if name == "distracted":
                 present = [each for each in DISTRACTIONS if each in document]
                 edits += [{"op": "delete", "target": present[0] + "\n"}] if present else []
                 continue
-            value = self._believe(name, rejected, draws, subtle)
+            value = self._believe(name, set(), draws, subtle)
             other = [each for each in found if each[0] == name and each[1] != said[name]]
             if other and value in (said[name], other[0][1]):  # the document contradicts itself
                 wrong = other[0][1] if value == said[name] else said[name]
@@ -155,13 +151,13 @@ class ScriptedOptimizer:
             name for name, _ in Counter(name for name in reasons if name in RULES or name == "distracted").most_common()
         ]
 
-    def _believe(self, name: str, rejected: set[tuple[str, str]], draws: Draws, subtle: float) -> str:
+    def _believe(self, name: str, doubted: set[tuple[str, str]], draws: Draws, subtle: float) -> str:
         right, *wrong = RULES[name]
         knows = 1 / len(RULES[name]) if self.blind else subtle if name in SUBTLE else KNOWS
         value = ""
         for _ in range(4):
             value = right if next(draws) < knows else wrong[int(next(draws) * len(wrong))]
-            if (name, value) not in rejected or next(draws) < REPEATS:
+            if (name, value) not in doubted or next(draws) < REPEATS:
                 break
         return value
 
@@ -199,31 +195,6 @@ def _current_document(user: str) -> str:
     """The document that a request shows as the current one."""
     found = re.search(r"## (?:Current )?(?:Epoch's )?(?:Skill|Document)[^\n]*\n(.*?)(?=\n## |\Z)", user, re.DOTALL)
     return found[1] if found else ""
-
-
-def _rejected(user: str) -> set[tuple[str, str]]:
-    """Rule lines that a request lists as rejected or as of no help."""
-    listed: set[tuple[str, str]] = set()
-    inside = False
-    for each in user.splitlines():
-        if each.startswith(("#", "- Step")) or not each.strip():
-            inside = False
-        if "rejected edits" in each.lower() or "of no help" in each.lower():
-            inside = True
-        if inside and "delete" not in each:
-            listed.update(
-                (name, value.strip()) for name, value in _RULE.findall(each)[-1:]
-            )  # the content, not the target
-    return listed
-
-
-def _memory(user: str) -> str:
-    """What the optimizer tells itself: the lines that are new and under which items got worse."""
-    before = re.search(r"## Previous document[^\n]*\n(.*?)(?=\n## )", user, re.DOTALL | re.IGNORECASE)
-    new = set(_RULE.findall(_current_document(user))) - set(_RULE.findall(before[1] if before else ""))
-    worse = re.search(r"### Regressed.*?(?=\n### |\Z)", user, re.DOTALL)
-    named = {name.strip() for found in _REASON.findall(worse[0] if worse else "") for name in found.split(",")}
-    return "\n".join(["Of no help:", *(line(name, value) for name, value in sorted(new) if name in named)])
 
 
 def _merge(user: str, draws: Draws) -> list[dict[str, Any]]:

@@ -377,8 +377,7 @@ def section_of(config: SkillOptConfig) -> OptimizeConfig:
     Raises:
         ConfigError: a value cannot be used; all problems at once.
     """
-    own: dict[str, Any] = {"gate": {}}
-    own |= {"step_buffer": False, "meta_skill": False, "slow_update": False}
+    own: dict[str, Any] = {"gate": {}, "slow_update": False}
     for theirs, ours in OURS.items():
         section, _, key = ours.rpartition(".")
         (own[section] if section else own)[key] = getattr(config, theirs)

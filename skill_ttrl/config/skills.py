@@ -176,10 +176,6 @@ class OptimizeConfig(Section):
     """Most edits per step at the end."""
     lr_scheduler: Literal["constant", "linear", "cosine", "none"] = "cosine"
     """How the edit budget decreases. `none`: all merged edits are applied."""
-    step_buffer: bool = True
-    """Show the optimizer the failures and rejected edits of the epoch's earlier steps."""
-    meta_skill: bool | None = None
-    """Keep a memory of what helped, rewritten at the end of each epoch; None: if the optimizer uses a language model."""
     slow_update: bool | None = None
     """Rewrite a guidance block, which edits cannot touch, at the end of each epoch but the first; None: if the optimizer uses a language
     model."""

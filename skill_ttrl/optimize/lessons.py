@@ -1,81 +1,22 @@
-"""Memory of an optimization: notes on the steps of an epoch, and lessons of the comparison of two epochs.
+"""What an optimizer model is shown: rollouts, the comparison of two epochs' documents on the same items, and proposed edits.
 
-Notes say which failures were seen and which proposals were rejected, so that they are not proposed again; they are dropped at the end of
-an epoch. There the same tasks are rolled out under both documents: the slow update writes guidance into the document from that, and the
-meta-skill memory for the optimizer. Rollouts and edits are shown as text of others: escaped, between tags, of bounded length.
+Rollouts and edits are shown as text of others: escaped, between tags, of bounded length.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from skill_ttrl.optimize.types import Edit, RawPatch, RolloutResult
+from skill_ttrl.optimize.types import Edit, RolloutResult
 from skill_ttrl.sanitize import escape, escape_terminal
-
-BUFFER_HEADING = "Earlier steps of this epoch"
-BUFFER_GUIDE = "Do not propose again what was rejected; attend to the failures that are still there."
-META_SKILL_HEADING = "What earlier epochs taught about editing this document"
-META_SKILL_GUIDE = "Follow it where the rollouts leave room; where they clearly say otherwise, follow the rollouts."
-NONE_YET = "(none yet: this is the first)"
-PATTERNS = 8
-"""Most failure patterns of a step, the most frequent first."""
-IDS = 6
-"""Most tasks named for a pattern."""
-PATTERN_CHARS = 160
-EDIT_CHARS = 400
-"""Longest text of a rejected proposal."""
-
-
-def failure_patterns(rollouts: Sequence[RolloutResult], raw_patches: Sequence[RawPatch]) -> list[str]:
-    """One line for each kind of failure: by the reason before its first colon, and as the analysts named them."""
-    groups: dict[str, list[str]] = {}
-    for result in rollouts:
-        if not result.hard:
-            reason = result.fail_reason.split(":")[0].strip() or "no reason given"
-            groups.setdefault(reason, []).append(_line(str(result.id), 40))
-    found = []
-    for reason, ids in sorted(groups.items(), key=lambda group: -len(group[1]))[:PATTERNS]:
-        more = f" and {len(ids) - IDS} more" if len(ids) > IDS else ""
-        found.append(f"{_line(reason, PATTERN_CHARS)} ({len(ids)}x: {', '.join(ids[:IDS])}{more})")
-    named = [entry for raw in raw_patches for entry in raw.failure_summary]
-    texts = [f"{entry.get('failure_type', '')}: {entry.get('description', '')}".strip(": ") for entry in named]
-    found += [f"analyst: {_line(text, PATTERN_CHARS)}" for text in dict.fromkeys(filter(None, texts))]
-    return found[: 2 * PATTERNS]
-
-
-def describe_rejected(edit: Edit) -> str:
-    """A rejected proposal as one line."""
-    target = [f"target={json.dumps(edit.target, ensure_ascii=False)}"] if edit.target else []
-    content = [json.dumps(edit.content, ensure_ascii=False)] if edit.content else []
-    return _line(" ".join([edit.op, *target, *content]), EDIT_CHARS)
 
 
 def _line(text: str, most: int) -> str:
     """A text of others as one line that spells no tag of ours."""
     return clip(escape(escape_terminal(" ".join(text.split()))), most)
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Facts that later steps read. All of it follows from the journal, so none of it is stored."""
-
-    meta_skill: str = ""
-    """Lessons on editing this document; empty in the first two epochs."""
-    notes: tuple[str, ...] = ()
-    """Descriptions of this epoch's steps."""
-    epoch_document: str | None = None
-    """The document at the end of the last epoch; None in the first one."""
-
-    def context(self) -> dict[str, str]:
-        """Sections of the optimizer's prompts, by heading."""
-        return {
-            META_SKILL_HEADING: f"{META_SKILL_GUIDE}\n\n{self.meta_skill}" if self.meta_skill else "",
-            BUFFER_HEADING: "\n".join([BUFFER_GUIDE, *self.notes]) if self.notes else "",
-        }
 
 
 SHOWN_CHARS = 120_000

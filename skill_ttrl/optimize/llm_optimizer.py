@@ -1,6 +1,6 @@
 """The optimizer that uses a language model: analysts reflect, a hierarchical merge aggregates, a ranking selects.
 
-Beyond these stages it writes guidance and memory. Each method is one
+Beyond these stages it writes guidance. Each method is one
 stage of SkillOpt (arXiv 2605.23904); requests of one level go out together. An answer that cannot be used leaves its part out,
 or falls back to a rule that the step's record names: nothing is replaced silently.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.documents import extract_json, patch_in, read_patch, read_text
+from skill_ttrl.optimize.documents import extract_json, patch_in, read_patch, read_text, split
 from skill_ttrl.optimize.lessons import Pair, list_edits, show_pairs, show_rollout
 from skill_ttrl.optimize.types import (
     Edit,
@@ -118,37 +118,28 @@ class LLMOptimizer:
         ranked = sorted(patch.edits, key=lambda edit: (edit.source_type != "failure", -(edit.support_count or 0)))
         return Patch(ranked[:max_edits], f"{patch.reasoning} [no usable ranking: by support]".strip())
 
-    # The calls beyond the three stages. None is an unusable answer: counted.
-
-    def compare(
-        self, stage: str, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str], **places: str
-    ) -> str | None:
-        """What `stage` (slow_update, meta_skill) writes from the comparison of two epochs' documents."""
-        places |= {
-            "comparison": show_pairs(pairs),
-            "previous_document": before or "(empty)",
-            "document": now or "(empty)",
-        }
-        user = self.templates.render(f"{stage}_request", **places)
-        request = ChatRequest(stage, self.templates.render(stage), user, self.config.max_answer_tokens)
-        (answer,) = self.calls.ask([request])
-        text = read_text(answer, f"{stage}_content")
+    def guide(self, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str]) -> str | None:
+        """New guidance from the comparison of two epochs' documents; None where the answer cannot be used: counted."""
+        user = self.templates.render(
+            "slow_update_request",
+            comparison=show_pairs(pairs),
+            previous_document=before or "(empty)",
+            document=now or "(empty)",
+            guidance=split(now).guidance or "(none yet: this is the first)",
+        )
+        system = self.templates.render("slow_update")
+        (answer,) = self.calls.ask([ChatRequest("slow_update", system, user, self.config.max_answer_tokens)])
+        text = read_text(answer, "slow_update_content")
         if text is None:
-            fallbacks[stage] += 1
+            fallbacks["slow_update"] += 1
         return text
 
     def _request(
         self, template: str, view: StepView, stage: str, places: Mapping[str, str], tokens: int | None = None
     ) -> ChatRequest:
-        """A question of a stage: its rules, and the step's facts."""
-        user = self.templates.render(f"{template}_request", **places_of(view), **places)
+        """A question of a stage: its rules, and the present document."""
+        user = self.templates.render(f"{template}_request", document=view.document or "(empty)", **places)
         return ChatRequest(stage, self.templates.render(stage), user, tokens or self.config.max_answer_tokens)
-
-
-def places_of(view: StepView) -> dict[str, str]:
-    """Values for every prompt of a step: the document, and the further sections as one text."""
-    context = "\n\n".join(f"## {heading}\n{text}" for heading, text in view.context.items() if text)
-    return {"document": view.document or "(empty)", "context": context}
 
 
 def minibatches(

@@ -1,9 +1,9 @@
 """SkillOpt (arXiv 2605.23904): a skill document is trained while all weights stay frozen.
 
 `optimize` is the one visible loop. A step is rollout → reflect → aggregate → select → edit → gate. The end of an epoch compares the same
-items under this epoch's document and the last's: the slow update writes the guidance block of the document from that, the meta-skill the
-memory of the optimizer. The loop is a deterministic function of its inputs and of the journal that `Calls` writes, so a run is resumed by
-running it again. It knows nothing of environments or models: rollouts and answers come through `Calls`.
+items under this epoch's document and the last's: the slow update writes the guidance block of the document from that. The loop is a
+deterministic function of its inputs and of the journal that `Calls` writes, so a run is resumed by running it again. It knows nothing
+of environments or models: rollouts and answers come through `Calls`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.documents import apply_patch_outside, reads_the_same, split, with_guidance
+from skill_ttrl.optimize.documents import apply_patch_outside, reads_the_same, with_guidance
 from skill_ttrl.optimize.gate import Evaluation, Selection, decide
-from skill_ttrl.optimize.lessons import NONE_YET, Memory, Pair, describe_rejected, failure_patterns
+from skill_ttrl.optimize.lessons import Pair
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.record import EpochRecord, Judged, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.schedule import budget_of
@@ -44,30 +44,25 @@ class Loop:
     seed: int
     watch: Watch
     writer: LLMOptimizer | None = field(init=False)
-    """The optimizer, for the calls beyond its three stages; None where it uses no language model."""
+    """The optimizer, where it writes guidance too (`slow_update`)."""
     selection: Selection = field(init=False)
-    slow_update: bool = field(init=False)
-    meta_skill: bool = field(init=False)
     steps: int = field(init=False)
     step_size: int = field(init=False)
     """Training items of a step."""
 
     def __post_init__(self) -> None:
-        """Resolve the settings that are None.
+        """Resolve what depends on the task and the optimizer.
 
         Raises:
-            ConfigError: a feature is on that needs a language model, and the optimizer has none.
+            ConfigError: the slow update is on, and the optimizer uses no language model.
         """
-        own = unwrapped(self.optimizer)  # a user's own may extend ours
-        self.writer = own if isinstance(own, LLMOptimizer) else None
-        config, has = self.config, self.writer is not None
+        own, config = unwrapped(self.optimizer), self.config  # a user's own may extend ours
+        self.writer = own if isinstance(own, LLMOptimizer) and config.slow_update is not False else None
         self.selection = Selection(self.task.selection, self.calls, config.gate)
         self.steps, self.step_size = step_sizes(config, len(self.task.train))
-        slow, meta = config.slow_update, config.meta_skill
-        self.slow_update, self.meta_skill = has if slow is None else slow, has if meta is None else meta
-        if not has and (self.slow_update or self.meta_skill):
+        if config.slow_update and self.writer is None:
             raise ConfigError(
-                f"optimize.{'slow_update' if self.slow_update else 'meta_skill'} needs a language model, and optimize.optimizer: {config.optimizer} has none. "
+                f"optimize.slow_update needs a language model, and optimize.optimizer: {config.optimizer} has none. "
                 "Turn it off, or use the optimizer 'openai'."
             )
 
@@ -153,16 +148,12 @@ def optimize_step(
     record = StepRecord(state.step, epoch, place, state.current)
     with _stage(loop, record, "rollout"):
         record.rollouts = loop.calls.roll_out("rollout", state.current, batch)
-    seed, context = loop.seed + state.step, state.memory.context()
-    view = StepView(state.step, epoch, state.current, graded(record.rollouts), loop.config.edit_budget, seed, context)
+    seed, shown = loop.seed + state.step, graded(record.rollouts)
+    view = StepView(state.step, epoch, state.current, shown, loop.config.edit_budget, seed)
     record.fallbacks = view.fallbacks
     with _stage(loop, record, "reflect"):
         record.raw_patches = loop.optimizer.reflect(view)
-    state = improve(loop, state, view, record)
-    if loop.config.step_buffer:
-        memory = replace(state.memory, notes=(*state.memory.notes, describe_step(record, state.current_score)))
-        state = replace(state, memory=memory)
-    return state, record
+    return improve(loop, state, view, record), record
 
 
 def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord) -> OptimizeState:
@@ -192,20 +183,6 @@ def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord
         return judge(loop, state, record, record.candidate)
 
 
-def describe_step(record: StepRecord, score: float) -> str:
-    """A step as the prompts of later steps of its epoch describe it: failures and rejected edits; `score` is of the document behind it."""
-    results = graded(record.rollouts)
-    failed = sum(not result.hard for result in results)
-    lines = [f"- Step {record.step}: {record.action}, {failed} of {len(record.rollouts)} rollouts failed"]
-    lines += [f"  - {pattern}" for pattern in failure_patterns(results, record.raw_patches)]
-    if record.selected is not None and record.action.startswith("reject"):
-        tried = record.candidate_score
-        shown = "" if tried is None else f" (score {tried:.4f}, before {score:.4f})"
-        lines.append(f"  - rejected edits{shown}:")
-        lines += [f"    {place}. {describe_rejected(edit)}" for place, edit in enumerate(record.selected.edits, 1)]
-    return "\n".join(lines)
-
-
 def judge(loop: Loop, state: OptimizeState, record: Judged, candidate: str) -> OptimizeState:
     """Put a candidate before the gate; the state behind it. One that reads as the present document does is no candidate."""
     if reads_the_same(state.current, candidate):
@@ -231,31 +208,21 @@ def advance(
 
 
 def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> tuple[OptimizeState, EpochRecord | None]:
-    """Compare this epoch's document with the last's: the state with new guidance and lessons, and the record where it was done."""
-    memory, before, now, writer = state.memory, state.memory.epoch_document, state.current, loop.writer
-    meta = loop.meta_skill and epoch < loop.config.epochs  # in the last one for the guidance alone
-    if before is None or writer is None or not (loop.slow_update or meta):
-        return replace(state, memory=Memory(memory.meta_skill, (), now)), None
+    """Compare this epoch's document with the last's: the state with new guidance, and the record where it was done."""
+    before, now, writer = state.epoch_document, state.current, loop.writer
+    if before is None or writer is None:
+        return replace(state, epoch_document=now), None
     loop.watch.enter(state.step, COMPARISON)
     items = list(loop.task.train)
     random.Random(derive_seed(loop.seed, "comparison", str(epoch))).shuffle(items)
     first = loop.calls.roll_out(COMPARISON, before, items[:COMPARED])
     second = first if before == now else loop.calls.roll_out(COMPARISON, now, items[:COMPARED])
     record = EpochRecord(epoch, state.step, [*map(Pair, first, second)], action="no_content")
-    if loop.slow_update:
-        record.guidance = writer.compare(
-            "slow_update", before, now, record.pairs, record.fallbacks, guidance=split(now).guidance or NONE_YET
-        )
-        if record.guidance is not None:
-            record.candidate = with_guidance(now, record.guidance)
-    if meta:
-        record.meta_skill = writer.compare(
-            "meta_skill", before, now, record.pairs, record.fallbacks, memory=memory.meta_skill or NONE_YET
-        )
-    if record.candidate is not None:
+    record.guidance = writer.guide(before, now, record.pairs, record.fallbacks)
+    if record.guidance is not None:
+        record.candidate = with_guidance(now, record.guidance)
         state = judge(loop, state, record, record.candidate)
-    lessons = memory.meta_skill if record.meta_skill is None else record.meta_skill
-    state = replace(state, memory=Memory(lessons, (), state.current))
+    state = replace(state, epoch_document=state.current)
     loop.watch.epoch(record, state)
     return state, record
 

@@ -5,7 +5,7 @@ and writes their files again, with the times that the replay took.
 
 best_skill.md  current_skill.md  history.json  runtime_state.json
 skills/skill_v0003.md                     the document after step 3, with what the end of its epoch added
-slow_update/epoch_02/ meta_skill/epoch_02/   comparison of the epochs 1 and 2, guidance and lessons from it
+slow_update/epoch_02/                     comparison of the epochs 1 and 2, and the guidance from it
 steps/step_0003/                          rollouts, patches, candidate and edits of step 3
 baseline_selection_eval/ test_eval_baseline/ test_eval_best/
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 from skill_ttrl.optimize.calls import Item
 from skill_ttrl.optimize.gate import Evaluation
-from skill_ttrl.optimize.lessons import Memory, Pair, count_changes
+from skill_ttrl.optimize.lessons import Pair, count_changes
 from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult, compute_score, skill_hash
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
@@ -52,8 +52,8 @@ class OptimizeState:
     """Steps behind it."""
     updates: int = 0
     """Of those, the ones that had edits to select from: the scheduler counts these."""
-    memory: Memory = field(default_factory=Memory)
-    """Notes on this epoch's steps and lessons of earlier epochs."""
+    epoch_document: str | None = None
+    """The document at the end of the last epoch; None in the first one."""
 
     @property
     def current_score(self) -> float:
@@ -148,7 +148,7 @@ class StepRecord(Judged):
 
 @dataclass
 class EpochRecord(Judged):
-    """The record of an epoch's end: comparison, guidance, memory, decision on the document with the new guidance."""
+    """The record of an epoch's end: comparison, guidance, decision on the document with the new guidance."""
 
     epoch: int
     step: int
@@ -157,8 +157,6 @@ class EpochRecord(Judged):
     """Items under the documents at the end of the last epoch and of this one."""
     guidance: str | None = None
     """New text of the guidance block; without one the action is `no_content`."""
-    meta_skill: str | None = None
-    """New memory of the optimizer."""
 
     def row(self) -> dict[str, Any]:
         """The record as JSON, with SkillOpt's names."""
@@ -251,13 +249,9 @@ class FolderWatch(Watch):
 
     def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
         """Write a comparison of two epochs, what was written from it, and the document behind it."""
-        name = f"epoch_{record.epoch:02d}"
-        folder = self.folder / "slow_update" / name
+        folder = self.folder / "slow_update" / f"epoch_{record.epoch:02d}"
         write_file(folder / "comparison_pairs.json", [pair.to_dict() for pair in record.pairs])
         write_file(folder / "slow_result.json", record.row())
-        if record.meta_skill is not None:
-            result = {"epoch": record.epoch, "meta_skill_content": record.meta_skill}
-            write_file(self.folder / "meta_skill" / name / "meta_skill_result.json", result)
         self._state(state)
 
     def end(self, outcome: Optimized) -> None:

@@ -203,8 +203,6 @@ class StepView:
     max_edits: int
     """Most edits of one patch."""
     seed: int
-    context: Mapping[str, str] = field(default_factory=dict)
-    """Further sections of a prompt by heading: rejected edits of this epoch, memory of the optimizer."""
     fallbacks: Counter[str] = field(default_factory=Counter)
     """An optimizer counts here, by stage, where it had no usable answer and a rule or nothing stood in for it."""
 

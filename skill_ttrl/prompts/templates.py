@@ -46,10 +46,9 @@ PARTS: Mapping[str, str] = {
     "merge_final_request": "patches",
     "ranking_request": "edits budget",
     "slow_update_request": "document comparison",
-    "meta_skill_request": "document comparison",
     **dict.fromkeys(
         "no_results thought refused skill_ops merge distill_general distill_mistake evolve analyst_error analyst_success "
-        "merge_failure merge_success merge_final ranking slow_update meta_skill".split(),
+        "merge_failure merge_success merge_final ranking slow_update".split(),
         "",
     ),
 }

@@ -35,7 +35,6 @@ from skill_ttrl.optimize.types import Edit, Patch, RolloutResult
 from skill_ttrl.prompts.templates import Templates
 
 RULES = ("red", "green", "blue", "grey")
-OFF: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": False}
 
 
 def some(split: str, count: int) -> list[Item]:
@@ -88,7 +87,7 @@ class World:
         return Reply(answer if isinstance(answer, str) else json.dumps(answer), 10, 5)
 
     def default(self, stage: str, user: str) -> dict[str, Any]:
-        """Edits that name what failed; a merge that drops doubles; guidance, memory and notes with their number."""
+        """Edits that name what failed; a merge that drops doubles; guidance with its number."""
         edits = [{"op": "append", "content": name} for name in sorted(set(re.findall(r"of the failure: (\w+)", user)))]
         if stage.startswith("merge"):
             edits = [edit for patch in json.loads(user[user.index("[\n") :]) for edit in patch.get("edits", [])]
@@ -98,7 +97,6 @@ class World:
             "edits": edits,
             "selected_indices": [0, 1, 2, 3],
             "slow_update_content": f"guidance {number}",
-            "meta_skill_content": f"lesson {number}",
         }
 
     def of(self, stage: str) -> list[str]:
@@ -133,29 +131,10 @@ def useless(user: str) -> dict[str, Any]:
     return {"edits": [{"op": "append", "content": f"noise {len(user)}"}]}
 
 
-@pytest.mark.parametrize("on", [True, False])
-def test_rejected_edits_of_the_epoch_are_shown_to_later_steps(on: bool) -> None:
-    world = World(analyst_error=useless, analyst_success=useless)
-    _, watch, _ = run(world, **{**OFF, "step_buffer": on})
-    assert {record.action for record in watch.steps} == {"reject"}
-    shown = ["rejected edits" in user for user in world.of("analyst_error")]
-    assert shown == [False] * 3 + [on] * 3 + [False] * 3 + [on] * 3  # the second step of each of two epochs
-    assert any("noise" in user and "rejected edits" in user for user in world.of("merge_failure")) is on
-
-
-def test_lessons_of_an_epoch_are_shown_to_the_optimizer_and_never_to_the_agent() -> None:
-    world = World()
-    _, _, calls = run(world, **{**OFF, "meta_skill": True, "epochs": 4})
-    assert calls.counts["meta_skill"].done == 2  # not after the first epoch, not after the last
-    assert len([user for user in world.of("meta_skill") if "lesson" in user]) == 1
-    lessons = {stage for stage, _, user in world.requests if "What earlier epochs taught" in user}
-    assert {"analyst_success"} <= lessons and not any("lesson" in document for document, _ in world.rollouts)
-
-
 def test_guidance_has_to_pass_the_gate() -> None:
     def guided(text: str) -> tuple[Optimized, Watching, Calls]:
         world = World(analyst_error=useless, slow_update={"slow_update_content": text})
-        return run(world, **{**OFF, "slow_update": True})
+        return run(world, slow_update=True)
 
     found, watch, calls = guided("nothing of use")
     assert [record.action for record in watch.epochs] == ["reject"] and split(found.state.current).guidance is None
@@ -170,7 +149,7 @@ def test_guidance_has_to_pass_the_gate() -> None:
 def test_the_edits_of_steps_cannot_touch_the_guidance() -> None:
     edit = {"op": "replace", "target": "be brief", "content": "be long"}
     world = World(analyst_success={"edits": [edit]}, slow_update={"slow_update_content": "be brief"})
-    settings = {**OFF, "slow_update": True, "epochs": 3, "gate": {"rule": "none"}}
+    settings: dict[str, Any] = {"epochs": 3, "gate": {"rule": "none"}}
     found, watch, _ = run(world, "red green blue grey", **settings)
     assert split(found.state.current).guidance == "be brief"
     statuses = [[report["status"] for report in record.report] for record in watch.steps]
@@ -179,7 +158,7 @@ def test_the_edits_of_steps_cannot_touch_the_guidance() -> None:
 
 def test_a_document_that_says_the_same_is_no_candidate() -> None:
     stated = {"edits": [{"op": "append", "content": "-  mind the COLOUR"}], "selected_indices": [0]}
-    found, watch, _ = run(World(analyst_error=stated, merge_failure=stated), "- Mind the colour.\n", **OFF)
+    found, watch, _ = run(World(analyst_error=stated, merge_failure=stated), "- Mind the colour.\n", slow_update=False)
     assert {record.action for record in watch.steps} == {"skip_no_change"}
     assert found.state.best == "- Mind the colour.\n"
 
@@ -190,7 +169,7 @@ def test_killed_anywhere_with_all_features_on_a_run_goes_on_exactly(tmp_path: Pa
     expected, _, _ = run(whole, journal=tmp_path / "whole", **settings)
     total = len(whole.requests) + len(whole.rollouts)
     stages = {stage for stage, _, _ in whole.requests}
-    assert stages >= {"slow_update", "meta_skill", "ranking", "merge_failure"}
+    assert stages >= {"slow_update", "ranking", "merge_failure"}
     for limit in range(3, total, max(1, total // 6)):
         path, dying = tmp_path / str(limit), World(limit)
         with pytest.raises(Killed):
@@ -291,8 +270,7 @@ simple = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["", "
 values: st.SearchStrategy[Any] = (
     simple | st.lists(simple, max_size=3) | st.dictionaries(st.sampled_from(["op", "note", "edits"]), simple)
 )
-TEXT_KEYS = ("slow_update_content", "meta_skill_content")
-KEYS = ("edits", "patch", *TEXT_KEYS)
+KEYS = ("edits", "patch", "slow_update_content")
 answers = st.text(max_size=20) | st.dictionaries(st.sampled_from(KEYS), values, max_size=4).map(json.dumps)
 
 
@@ -300,9 +278,8 @@ answers = st.text(max_size=20) | st.dictionaries(st.sampled_from(KEYS), values, 
 def test_whatever_a_model_answers_is_read(answer: str) -> None:
     patch = read_patch(answer)
     json.dumps({} if patch is None else patch.to_dict())
-    for key in TEXT_KEYS:
-        text = read_text(answer, key)
-        assert text is None or text.strip()
+    text = read_text(answer, "slow_update_content")
+    assert text is None or text.strip()
 
 
 def test_a_tag_that_an_analyst_copies_is_the_agent_s_again() -> None:
