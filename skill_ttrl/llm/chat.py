@@ -629,7 +629,9 @@ class TokenizerMixin:
         found = encode_results(self.tokenizer, results)
         return (*missing_end(self.tokenizer, after, with_calls=True), *found)
 
-    def tool_calls(self, completion: Completion, tools: Sequence[str]) -> tuple[str, tuple[ToolCall, ...]]:
+    def tool_calls(
+        self, completion: Completion, tools: Sequence[str], prompt_ids: Sequence[int] = ()
+    ) -> tuple[str, tuple[ToolCall, ...]]:
         """(the text without its calls, the calls) of an answer, by the tokenizer's response template, else in the form of Hermes and Qwen.
 
         What cannot be parsed is a call with the error `not_json`.
@@ -637,10 +639,13 @@ class TokenizerMixin:
         if not getattr(self.tokenizer, "response_template", None):
             return read_calls(completion.text)
         try:
+            ended = completion.token_ids[-1:] and completion.token_ids[-1] in self.tokenizer.all_special_ids
             found = self.tokenizer.parse_response(
-                list(completion.token_ids), tools=[json.loads(each) for each in tools]
+                list(completion.token_ids[:-1] if ended else completion.token_ids),
+                prefix=list(prompt_ids),
+                tools=[json.loads(each) for each in tools],
             )
-            calls = [call["function"] for call in found.get("tool_calls") or ()]
+            calls = [call.get("function", call) for call in found.get("tool_calls") or ()]
             parsed = [_read_call(json.dumps({"name": call["name"], "arguments": call["arguments"]})) for call in calls]
             thought = found.get("thinking") or found.get("reasoning_content") or found.get("reasoning") or ""
             return with_thought(str(thought), str(found.get("content") or "")), tuple(parsed)

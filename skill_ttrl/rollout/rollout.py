@@ -385,7 +385,7 @@ class RolloutContext:
         calls = completion.calls or ()
         if self.agent.offered and completion.calls is None and completion.finish_reason != "error":
             plain = replace(completion, text=completion.model_text, inserted_spans=())
-            text, calls = cast(Any, self.backend).tool_calls(plain, self.agent.offered)
+            text, calls = cast(Any, self.backend).tool_calls(plain, self.agent.offered, generation.prompt_ids)
             completion = replace(plain, text=text) if calls else completion
         if calls:
             calls, read = self.agent.answer_calls(calls, episode.task, episode.notes)

@@ -328,7 +328,7 @@ def step_metrics(
         by_type=several_types(run.components.train_tasks),
     )
     metrics |= overlong_metrics(groups)
-    if config.vote.chosen[0] == SEQUENTIAL:
+    if state.votes.chosen[0] == SEQUENTIAL:
         drawn = sum(len(group.trajectories) for group in groups)
         metrics["votes_saved"] = 1.0 - drawn / (len(groups) * config.rollout.n_votes_per_prompt)
     if config.rl.max_staleness:

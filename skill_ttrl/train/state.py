@@ -466,7 +466,7 @@ class VoteManager:
         config, worker = components.config, components.worker
         self.config = config
         self.history = VoteHistory.from_state(state["votes"]) if "votes" in state else VoteHistory()
-        name, options = config.vote.chosen
+        self.chosen = name, options = config.vote.chosen
         self._requires = requires(name, options)
         rollout_fn = worker.rollout_fn
         self._plain = rollout_fn(config.rollout.n_votes_per_prompt)
@@ -477,7 +477,7 @@ class VoteManager:
     def compute_votes(self, groups: Sequence[Group]) -> list[VoteResult]:
         """Compute one vote per group. Does not update `history`; the caller does when it logs the step."""
         ballots = [ballot_of(group, self.history.base_answers.get(group.task.id)) for group in groups]
-        name, options = self.config.vote.chosen
+        name, options = self.chosen
         return batch_vote(name, ballots, options)
 
     def ask_base(self, run: Run, steps: Iterable[Sequence[Task]], done: int) -> None:

@@ -163,7 +163,9 @@ def test_a_template_that_cannot_write_what_was_said_ends_the_episode_not_the_run
 class Calls(HFBackend):
     """Takes whatever it writes for a call."""
 
-    def tool_calls(self, completion: Completion, tools: Sequence[str]) -> tuple[str, tuple[ToolCall, ...]]:
+    def tool_calls(
+        self, completion: Completion, tools: Sequence[str], prompt_ids: Sequence[int] = ()
+    ) -> tuple[str, tuple[ToolCall, ...]]:
         return completion.text, (ToolCall("calculator", '{"expression": "6*7"}'),)
 
 
@@ -179,3 +181,24 @@ def test_an_episode_with_calls_is_one_sequence_whose_log_probs_are_those_that_we
     fresh = scores.gather(1, batch.tokens_F[1:, None])[:, 0][batch.step_F[1:] >= 0]
     sampled = [each for step in found.steps if step.completion for each in step.completion.logprobs]
     assert fresh.tolist() == pytest.approx(sampled, abs=1e-4)  # of no other token: results are not learned
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "calls"),
+    [
+        ('I look.[CALL]{"name": "f", "arguments": {"x": 1}}[/CALL]', "I look.", [("f", '{"x": 1}', "")]),
+        ("[CALL]{f[/CALL]", "", [("", "[CALL]{f[/CALL]", "not_json")]),
+        ("plain", "plain", []),
+    ],
+)
+def test_a_tokenizer_with_a_response_template_reads_its_own_calls(
+    tiny_model: tuple[Any, Any], text: str, said: str, calls: list[Any]
+) -> None:
+    tokenizer = copy.deepcopy(tiny_model[1])
+    own = {"open": "[CALL]", "close": "[/CALL]", "content": "json", "repeats": True}
+    fields = {"content": {"content": "text"}, "tool_calls": own}
+    tokenizer.response_template = {"start_anchor": "<|im_start|>assistant\n", "fields": fields}
+    backend = Spoken(tokenizer, [text])
+    prompt = encode_chat(tokenizer, [Message("user", "hi")])
+    found = backend.tool_calls(backend._completion(text), (), prompt)
+    assert found == (said, tuple(ToolCall(name, written, error=error) for name, written, error in calls))
