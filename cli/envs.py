@@ -258,11 +258,11 @@ def _list(as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    rows = [
-        (info.short_name, info.id, f"{info.description}{f' ({info.install})' if info.install else ''}")
-        for info in found
-    ]
+    rows = [(info.short_name, info.id, info.description) for info in found]
     Console().print(text_table("Environments", ("short name", "id", "description"), rows))
+    for info in found:
+        if info.install:
+            typer.echo(f"{info.short_name} needs an extra: {info.install}")
     Console().print(
         f"Name one by {ENV_RULE}. Play in it: skillttrl envs play math. Write one of your own: skillttrl init my_env",
         markup=False,
