@@ -39,13 +39,13 @@ class Family:
     """Environments of another library: `PREFIX:NAME` is the environment `env_id` with NAME as its argument `argument`."""
 
     form: str
-    """How one is named, for people."""
+    """The form of its names, as shown to users."""
     env_id: str
     argument: str
     package: str
-    """What is imported."""
+    """The package that is imported."""
     extra: str
-    """Installs it."""
+    """The extra that installs the package."""
     needs_trust: bool = True
     """It imports what NAME says, or connects to it."""
 
@@ -75,7 +75,7 @@ class EnvInfo:
     """First line of the class's docstring."""
     module: str
     install: str = ""
-    """How to install what it lacks; empty where nothing is missing."""
+    """The command that installs a missing package; empty if none is missing."""
 
 
 def resolve_env(name: str) -> str:

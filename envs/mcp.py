@@ -1,8 +1,7 @@
 """Tools of MCP servers (Model Context Protocol), by the official SDK: the extra `mcp`.
 
-Every environment has its own session with a server: a process that is started here and spoken to through its pipes, or a session at an
-address (streamable HTTP). A new episode gets a new session, unless nothing was called in the last one. All sessions live in one event loop in
-a thread of its own. Names, descriptions, schemas and results are texts of others: bounded and escaped.
+Every environment has its own session with a server: with a process that is started here (stdio), or with an address (streamable HTTP). A new episode gets a new session, unless nothing was called in the last one. All sessions live in one event loop in
+a thread of its own. Names, descriptions, schemas and results are untrusted: they are bounded and escaped.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class McpClient:
         self._used = False
 
     def tools(self) -> list[Tool]:
-        """The server's tools, as it lists them when this process first asks."""
+        """The server's tools, which are listed once per process."""
         if self._server not in _LISTED:
             _LISTED[self._server] = self._call(_list, START_S)
         return [
@@ -72,7 +71,7 @@ class McpClient:
         ]
 
     def renew(self) -> None:
-        """Begin a session where there is none that nothing was called in; it is not waited for."""
+        """Begin a session, unless there is one in which nothing was called. Does not wait for it."""
         if self._session is None or self._used or self._session.ended.done():
             self.close()
             self._session, self._used = _Session(self._server), False
@@ -93,7 +92,7 @@ class McpClient:
             raise EnvError(f"The MCP server {_shown(self._server)} does not start: {_reason(error)}") from None
 
     def close(self) -> None:
-        """Have the session end, and the server's process with its children; this process waits for it only when it exits."""
+        """End the session, and the server's process with its children. Waits for that only when this process exits."""
         if self._session is not None:
             self._session.end()
         self._session = None
@@ -166,7 +165,7 @@ class _Session:
                 self.ended.set_result(None)
 
     def end(self, seconds: float = 0.0) -> None:
-        """Ask it to end, and wait for so long."""
+        """Signal it to end, and wait up to `seconds`."""
         _loop().call_soon_threadsafe(self._stop.set)
         if not self.client.done():
             self._task.cancel()

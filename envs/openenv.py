@@ -1,6 +1,6 @@
 """`openenv:URL`: an environment on a server of OpenEnv, through the package's own client.
 
-What the server sends is a stranger's text: it is bounded and escaped, and shown. Nothing of it is imported, run or connected to.
+Text from the server is untrusted: it is bounded and escaped, and it names no import, command or address.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _GENERIC = ("Action", "CallToolAction", "ListToolsAction")
 class OpenEnvEnv(TextEnv):
     """Environments on a server of OpenEnv.
 
-    The first observation ends with the schema of actions. An action is a JSON object of that schema; where the schema requires one field
-    only, its value alone will do. The server's refusal of an action is an observation, with reward 0. An observation that is one text is
-    shown as it is, any other as JSON.
+    The first observation ends with the schema of actions. An action is a JSON object of that schema; if the schema requires only one field,
+    its value is enough. An action that the server refuses gets reward 0, and the refusal is the observation. An observation with a single
+    text is shown as text, any other as JSON.
 
     Args:
         url: of the server, like `http://127.0.0.1:8000`.
-        reset: further arguments of the server's `reset`, beside the seed.
+        reset: further arguments of the server's `reset`, in addition to the seed.
         answer_timeout: seconds that a step or reset may take.
 
     Raises:
@@ -90,7 +90,7 @@ class OpenEnvEnv(TextEnv):
         return f"{_text(found.observation)}\n\nAnswer with an action, JSON of this schema: {form}", {"source": self.url}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Send an action; any text is accepted here, and what the server makes of it is its own."""
+        """Send an action. Any text is accepted; the server may refuse it."""
         check_action(ENV_ID, action)
         if self._over:
             raise gymnasium.error.ResetNeeded("Cannot call OpenEnvEnv.step before OpenEnvEnv.reset.")

@@ -48,8 +48,8 @@ _NO_FORMULA = ")"
 class ReasoningGymEnv(TextEnv):
     """Generated puzzles of reasoning-gym, scored by it.
 
-    The answer is what stands in `<answer>`, as the package reads it, else in a box. The reward and `score` are the package's; `won` is a
-    score of 1. `info["answer"]` votes, except for data sets whose tasks have several right answers.
+    The answer is the text in `<answer>` tags, as the package reads it, or else in a box. The reward and `score` are the package's; `won`
+    is a score of 1. `info["answer"]` votes, except for data sets whose tasks have several right answers.
 
     Args:
         names: data sets of the package, separated by commas.
@@ -125,8 +125,8 @@ class ReasoningGymEnv(TextEnv):
         if answer is None and (found := find_answer(action)) is not None and found.rule == "boxed":
             answer = found.answer
         score = score_answer(name, dataset, answer, entry)
-        voice = None if name in SEVERAL_ANSWERS else answer
-        return "", score, True, False, {"answer": voice, "won": score >= 1, "score": min(max(score, 0.0), 1.0)}
+        vote = None if name in SEVERAL_ANSWERS else answer
+        return "", score, True, False, {"answer": vote, "won": score >= 1, "score": min(max(score, 0.0), 1.0)}
 
     def _dataset(self, name: str, split: str) -> Any:
         return _dataset(name, self._seed + SPLIT_BLOCKS[split] * SEEDS_PER_SPLIT, self._size, self._settings[name])

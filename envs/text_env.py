@@ -153,16 +153,16 @@ def check_text_env(env: gymnasium.Env[Any, Any], task: Task | None = None) -> No
     for label, flag in (("terminated", terminated), ("truncated", truncated)):
         if type(flag).__name__ not in {"bool", "bool_"}:
             raise EnvError(f"{name}.step must return a bool as {label}, found {_kind(flag)}.")
-    for where, seen, told in ((f"{name}.reset", *result), (f"{name}.step", observation, info)):
+    for where, seen, about in ((f"{name}.reset", *result), (f"{name}.step", observation, info)):
         if not isinstance(seen, str):
             raise EnvError(f"{where} must return a str as observation, found {_kind(seen)}. This framework plays text.")
-        if not isinstance(told, Mapping):
-            raise EnvError(f"{where} must return a dict as info, found {_kind(told)}.")
+        if not isinstance(about, Mapping):
+            raise EnvError(f"{where} must return a dict as info, found {_kind(about)}.")
         try:
-            json.dumps(dict(told))
+            json.dumps(dict(about))
         except (TypeError, ValueError) as error:
             raise EnvError(f"{where} must return info that JSON can write: {error}.") from None
-        state = told.get("state", "-")
+        state = about.get("state", "-")
         if not isinstance(state, str) or not state:
             raise EnvError(
                 f'{where} must return a digest of its state as info["state"], a str, or none; found {state!r:.80}.'

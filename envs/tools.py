@@ -1,8 +1,8 @@
 """Tools around a text environment: what a model may call before it acts.
 
 A turn of calls is a step of the environment. `ToolEnv.step` takes a text, which is the environment's action, or a sequence of
-`ToolCall`s, which it runs and answers: observation = the results, reward 0, and the episode goes on. Whatever goes wrong in a call
-(no JSON, no such tool, an exception, no answer in time, a result without end) is a text that the model sees.
+`ToolCall`s, which it runs: the results are the observation, the reward is 0, and the episode continues. A failed call (no JSON, no such tool,
+an exception, a timeout, a result that is too long) becomes a text that the model sees.
 
 Tools come from the environment (`tools`, an attribute or property: functions and `Tool`s) and from `agent.tools`: `calculator`,
 functions of the user's own, and MCP servers (`envs.mcp`).
@@ -45,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool: what the model is told of it, and what a call does.
+    """A tool: the schema that the model sees, and the function that a call runs.
 
     Raises:
         ConfigError: its name is none that models can call.
@@ -54,7 +54,7 @@ class Tool:
     schema: Mapping[str, Any]
     """`{"type": "function", "function": {"name": ..., "description": ..., "parameters": JSON schema}}`."""
     call: Callable[[dict[str, Any]], str]
-    """Takes the arguments; what it raises is told to the model, but for an `EnvError`, which ends the episode."""
+    """Takes the arguments; what it raises becomes a text for the model, except for an `EnvError`, which ends the episode."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -1,7 +1,8 @@
 """`verifiers:NAME`: a taskset of the package verifiers, with its tasks, its environment and its rewards.
 
-An environment of verifiers is a coroutine that asks agents for turns. Here it runs in an event loop of its own thread; its one agent is a
-`_Seat`, whose turns are the steps of an episode. What needs verifiers' own harness (tools, containers, rewritten requests) is refused.
+An environment of verifiers is a coroutine that requests turns from agents. Here it runs in an event loop in a thread of its own; its one
+agent is a `_Seat`, whose turns are the steps of an episode. Tasks that need verifiers' own harness (tools, containers, rewritten requests)
+are refused.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class VerifiersEnv(TextEnv):
         return [Task(f"{self._name}/{place}", ENV_ID, {"index": place}, split=split) for place in places]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin a task: the one in `options`, or one for training drawn with `seed`; up to where the agent's first turn is asked for."""
+        """Begin a task: the one in `options`, or one for training drawn with `seed`; up to the agent's first turn."""
         super().reset(seed=seed)
         asked = reset_options(ENV_ID, options, ("index",))
         train = [task.options["index"] for task in self.tasks()] or range(len(self._tasks))
@@ -138,7 +139,7 @@ class VerifiersEnv(TextEnv):
 
 
 class _Episode:
-    """One episode of an environment of verifiers, which waits wherever its agent is to speak."""
+    """One episode of an environment of verifiers, which pauses when its agent must answer."""
 
     def __init__(self, env: Any) -> None:
         self._env, self._traces = env, list[Any]()
@@ -151,7 +152,7 @@ class _Episode:
         return await self._next()
 
     async def answer(self, text: str) -> Any:
-        """Give the agent's text; the next text for it, or the reward and the metrics."""
+        """Pass on the agent's text. Returns the next text for it, or the reward and the metrics."""
         reply, self._shown = self._reply, asyncio.get_running_loop().create_future()
         reply.set_result(text)
         return await self._next()
@@ -163,7 +164,7 @@ class _Episode:
         return await self._reply
 
     async def cancel(self) -> None:
-        """Give the episode up."""
+        """Cancel the episode."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
@@ -187,7 +188,7 @@ class _Episode:
 
 
 class _Seat:
-    """What an environment of verifiers takes for its agent (`verifiers.v1.Agent`): the policy answers."""
+    """The policy as an agent of verifiers (`verifiers.v1.Agent`)."""
 
     trainable = True
 
@@ -227,11 +228,11 @@ class _Seat:
             stops,
         )
         async with provision_runtime(vf.SubprocessConfig(), env=dict(task.runtime_env())) as runtime:
-            at_hand = {"trace": self.trace, "runtime": runtime}
-            await invoke(task.setup, at_hand)
+            objects = {"trace": self.trace, "runtime": runtime}
+            await invoke(task.setup, objects)
             yield self
             self.trace.stop("user_closed")
-            await invoke(task.finalize, at_hand)
+            await invoke(task.finalize, objects)
             await task.score(self.trace, runtime)
         self.trace.ok = True
         self._traces.append(self.trace)

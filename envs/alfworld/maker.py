@@ -671,10 +671,10 @@ def ensure_generated(progress: Progress | None = None, train: int | None = None)
     size = "" if train == COUNTS["train"] else f"-{train}"
     root = cache / f"generated-{GENERATOR}-alfworld-{read_ontology().version}{size}"
 
-    def make(beside: Path) -> None:
+    def make(folder: Path) -> None:
         number, total = itertools.count(1), sum(counts(train).values())
         for split, count in counts(train).items():
-            write_games(beside, split, count, progress=progress and (lambda *_: progress(next(number), total)))
+            write_games(folder, split, count, progress=progress and (lambda *_: progress(next(number), total)))
 
     try:
         return made_once(root, make)

@@ -219,7 +219,7 @@ class _Growing:
     """Tokens of messages by message, and of results: observations come again and again."""
 
     def remember(self, key: Any, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Keep tokens in mind, and return them."""
+        """Cache tokens, and return them."""
         if len(self.next_ids) >= REMEMBERED:
             self.next_ids.clear()
         self.next_ids[key] = tokens
@@ -265,18 +265,18 @@ def encode_results(tokenizer: Any, results: Sequence[Message]) -> tuple[int, ...
         return encode_next(tokenizer, *as_texts(results, ()))
     growing, found = _growing(tokenizer, with_calls=True), ""
     calls = tuple(ToolCall(each.call.name, "{}", each.call.id) for each in results if each.call is not None)
-    key = calls, tuple(each.content for each in results)  # what was asked of a tool is not written again
+    key = calls, tuple(each.content for each in results)  # not its arguments, which are in the answer already
     if key in growing.next_ids:
         return growing.next_ids[key]
     control, asked = growing.control, _calls_of(Message("assistant", "", calls), growing.control)
-    told = [
+    turns = [
         {"role": "tool", "content": mark_control(each.content, control)} | _calls_of(each, control) for each in results
     ]
     first = {"role": "user", "content": _FIRST}
     begun = render(tokenizer, [first], add_generation_prompt=True)
     for said in (_THOUGHT, _SAID):
         answered = [first, {"role": "assistant", "content": said} | asked]
-        base, longer = render(tokenizer, answered), render(tokenizer, [*answered, *told], add_generation_prompt=True)
+        base, longer = render(tokenizer, answered), render(tokenizer, [*answered, *turns], add_generation_prompt=True)
         if said in base and longer.startswith(begun + said):  # Qwen3's has an empty thought in the last answer only
             base = begun + base[base.rindex(said) :]
         ends = [each.end() for each in control.finditer(base)]
@@ -330,7 +330,9 @@ def missing_end(tokenizer: Any, completion: Completion, *, with_calls: bool = Fa
 
 
 def _growing(tokenizer: Any, *, with_calls: bool = False) -> _Growing:
-    """How a tokenizer's conversations grow. `with_calls`: by results of tools, which many a template appends that changes what a user's message follows."""
+    """Describe how a tokenizer's conversations grow. With `with_calls` they grow by results of tools: many templates only append these, but
+    rewrite earlier turns before a user's message.
+    """
     found, template = _GROWING.get(tokenizer), getattr(tokenizer, "chat_template", None)
     if not template:
         raise ConfigError(
