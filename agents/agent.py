@@ -472,8 +472,8 @@ SEARCH, READ = "search_skills", "read_skill"
 def _bank_tool(name: str, description: str, argument: str, what: str) -> str:
     properties = {argument: {"type": "string", "description": what}}
     parameters = {"type": "object", "properties": properties, "required": [argument]}
-    told = {"name": name, "description": description, "parameters": parameters}
-    return json.dumps({"type": "function", "function": told})
+    function = {"name": name, "description": description, "parameters": parameters}
+    return json.dumps({"type": "function", "function": function})
 
 
 BANK_TOOLS = (

@@ -1,7 +1,7 @@
 """Tools: learning when and how to call a calculator, with controls; the cost of tool turns; the start of MCP servers.
 
     python benchmarks/tools.py learn --seeds 1 2 3      # quickstart_tools and its controls, then the tables
-    python benchmarks/tools.py speed RUN                # tokens/s of tool rollouts beside plain chat, by the policy of a run
+    python benchmarks/tools.py speed RUN                # tokens/s of tool rollouts and of plain chat, by the policy of a run
     python benchmarks/tools.py start RUN                # seconds to the first step, with the calculator here and in an MCP server
 
 One cold start a seed; every variant begins from it. Finished runs are not repeated.
@@ -46,7 +46,7 @@ ROUNDS = 7
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Run the command on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("learn", "speed", "start"))
     parser.add_argument("run", nargs="?", type=Path, help="a finished run of the recipe, for its policy")
@@ -122,14 +122,14 @@ def shown(values: Sequence[float]) -> str:
 
 def looked_at(run: Path, settings: Path) -> list[dict[str, Any]]:
     """What a policy does with each test problem under the settings of a run: shares of its samples that are right, that call, and rightly."""
-    kept = settings / f"looked-at-{run.name}.json"
-    if not kept.exists():
+    cached = settings / f"looked-at-{run.name}.json"
+    if not cached.exists():
         config = load_config(settings / "config.yaml", [])
         tasks = load_tasks(config.eval_source, MATH_ENV_ID, split="test")
         worker, found = build_for_eval(config, {"test": tasks}, SilentProgress(), weights=weights_of(run))
         groups = worker.generate_rollouts(found["test"], SAMPLES, Sampling.of(config.rollout), seed=7)
-        kept.write_text(json.dumps([looked_at_group(group) for group in groups]))
-    return list(json.loads(kept.read_text()))
+        cached.write_text(json.dumps([looked_at_group(group) for group in groups]))
+    return list(json.loads(cached.read_text()))
 
 
 def looked_at_group(group: Group) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def looked_at_group(group: Group) -> dict[str, Any]:
     }
 
 
-class Told(TextEnv):
+class PlainChat(TextEnv):
     """The calculator as a plain conversation: what is called is read here, and the result is the next observation."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -160,11 +160,11 @@ class Told(TextEnv):
 def speed(run: Path, output: Path) -> None:
     """Sampled tokens a second, of episodes with a call and of the same episodes as plain chat."""
     config = load_config(RECIPE, ["runtime.threads=1"])
-    parts = build_policy(config, weights=weights_of(run), tools=ToolEnv(Told(), ["calculator"]).schemas)
+    parts = build_policy(config, weights=weights_of(run), tools=ToolEnv(PlainChat(), ["calculator"]).schemas)
     tasks = [Task(f"{a}", "tools", {"question": f"Compute {a}*47."}) for a in range(36, 68)]
     sides = {
-        "tools": (parts.agent, EnvPool(lambda: ToolEnv(Told(), ["calculator"]))),
-        "plain chat": (plain(parts.agent), EnvPool(Told)),
+        "tools": (parts.agent, EnvPool(lambda: ToolEnv(PlainChat(), ["calculator"]))),
+        "plain chat": (plain(parts.agent), EnvPool(PlainChat)),
     }
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for number in range(ROUNDS + 1):
