@@ -78,6 +78,8 @@ class PolicyRollouts:
     place: PlaceDocument
     show_reference: bool = True
     """Results hold the true answer, which analysts then read."""
+    temperature: float = 0.0
+    """Sampling temperature; 0: greedy."""
 
     def __call__(
         self, document: str, items: Sequence[Item], *, seed: int, on_result: OnResult = lambda place, result: None
@@ -95,7 +97,7 @@ class PolicyRollouts:
                 on_result(place, result)
             return failed
         how = worker.config.rollout
-        sampling = replace(Sampling.of(how), temperature=0.0)  # what a server is told stays the config's
+        sampling = replace(Sampling.of(how), temperature=self.temperature)
         places = {task.id: place for place, task in enumerate(tasks)}  # items differ
         results: dict[int, RolloutResult] = {}
 

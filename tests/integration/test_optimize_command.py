@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,7 @@ def test_a_policy_rolls_out_a_document_as_its_bank(opened: Opened) -> None:
     assert [result.id for result in ruled] == [item["id"] for item in every]
     assert sorted(place for place, _ in told) == [*range(40)] and all(ruled[place] == one for place, one in told)
     assert again == ruled[7:9], "greedy results depend on neither the seed nor the other items"
+    assert replace(roll_out, temperature=1.0)("", every, seed=1) != roll_out("", every, seed=1)
     assert ruled[0].extras["skills_in_prompt"] == [f"op-{NAMES[0]}"] and ruled[0].reference_text == first.ground_truth
 
 
