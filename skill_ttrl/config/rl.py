@@ -136,7 +136,8 @@ class RLConfig(Section):
     """Steps between evaluations on the held-out tasks (TTRL: 2); None: only before and after."""
     stop_rule: str | dict[str, Any] | None = None
     """Stops the phase early, at a checkpoint, by a criterion without labels: `collapse`, which gives back the weights of before RL and looks
-    only where `rl.reward` is `majority`, `entropy` (see `skill_ttrl.train.metrics`), or `module:function` of your own; with options: `{type: collapse, copied: 2}`. None: run all steps."""
+    only where `rl.reward` is `majority`, `entropy` (see `skill_ttrl.train.metrics`), or `module:function` of your own; with options:
+    `{type: collapse, copied: 2}`. None: run all steps."""
 
     @property
     def voted(self) -> bool:
@@ -151,7 +152,7 @@ class RLConfig(Section):
     @property
     def stop(self) -> tuple[str, dict[str, Any]]:
         """Name and options of `stop_rule`, which is not None."""
-        return name_and_options(self.stop_rule or "", "collapse")
+        return name_and_options({} if self.stop_rule is None else self.stop_rule, "collapse")
 
     @model_validator(mode="after")
     def _fits_together(self) -> RLConfig:

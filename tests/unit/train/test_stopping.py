@@ -123,6 +123,8 @@ def test_looking_back_at_a_run(tmp_path: Path) -> None:
 
 
 def test_a_run_is_stopped_by_its_own_rule_and_options_only(tmp_path: Path) -> None:
+    assert load_config({"rl": {"stop_rule": {"flips": 0.5}}}).rl.stop == ("collapse", {"flips": 0.5})
+    assert load_config({"rl": {"stop_rule": {}}}).rl.stop == ("collapse", {})
     config = load_config({"rl": {"stop_rule": {"type": "collapse", "flips": 0.5}, "steps": 20}})
     path = made_run(tmp_path / "run", config, [])
     assert look_back(path).stops["collapse"] == 6
