@@ -80,8 +80,7 @@ class Policy:
         self.packing_refused: str | None = None
         """Why items are padded although packing was asked for; None: they are not, or it was not."""
         if packing != "off":
-            own = self._decoder, self._vocabulary_size
-            self.packing_refused = self.forward_pass(lambda: refuse_trees(base, *own))
+            self.packing_refused = self.forward_pass(lambda: refuse_trees(base, self._decoder, self._vocabulary_size))
         self.packs = packing != "off" and self.packing_refused is None
         self.release_weights()
         if packing == "on" and self.packing_refused:

@@ -1,11 +1,11 @@
-"""Changes of a run's skill bank besides those of its winners: failures evolve skills, and changes may have to pass a gate.
+"""Changes of a run's skill bank besides those of its winners: skills evolved from failures, and the gate that tests changes.
 
 Every `evolve.every` steps the tracker judges success by type of task; see `skills.evolution`. Each look changes the bank by one update
 or not at all, and is a line of `evolve.jsonl`.
 
-With `skills.gate` changes are collected in a draft, and applied once a paired test accepts them. Both
-versions are rolled out on the gate's tasks by the policy as it is, with the same seeds. Tasks, seeds and the test follow from the run's
-seed and the step, so a repeated step decides the same. Each decision is a line of `gate.jsonl`.
+With `skills.gate` changes are collected in a draft, and applied once a paired test accepts them. The current policy rolls out both versions
+on the gate's tasks with the same seeds. Tasks, seeds and the test follow from the run's seed and the step, so a repeated step decides
+the same. Each decision is a line of `gate.jsonl`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def decide_changes(run: Run, gate: BankGate | None, evolver: Evolver | None, ste
             bank.reject_draft(step)
             if evolver is not None:
                 evolver.reject(changes)
-    return metrics | bank.figures()
+    return metrics | bank.metrics()
 
 
 def _record(
@@ -296,7 +296,7 @@ def evolve(
         "evolve_failures": float(len(selection.failures)),
         "skills_evolved": figures.get("skills_evolved", 0.0) + new + improved,
         "skills_evicted": figures.get("skills_evicted", 0.0) + evicted,
-        **bank.figures(),
+        **bank.metrics(),
     }
 
 

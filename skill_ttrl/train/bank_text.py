@@ -2,8 +2,8 @@
 
 The bank is written as a document, the rollouts of the step are reflected on, and what the edits changed becomes one update of the bank. So one
 bank has two optimizers: weights learn to use it, and edits change what it says. Success is what the learner is rewarded for, or what
-the environment says; true answers are shown only where they are the reward. With a gate
-(`skills.gate`) the update waits for its decision as every other one does.
+the environment says; true answers are shown only where they are the reward. With a gate (`skills.gate`) the update waits for its decision
+as every other one does.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
         "optimize/failures": float(failures),
         "optimize/edits": float(applied),
         "optimize/changes": float(len(changes)),
-        **bank.figures(),
+        **bank.metrics(),
     }
 
 

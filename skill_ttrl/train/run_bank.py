@@ -118,7 +118,7 @@ class RunBank:
             self._count_uses(groups, step)
         if self.config.stale_after_steps is not None:
             figures["skills_evicted"] = float(len(self.target.evict_stale(step)))
-        return figures | self.figures()
+        return figures | self.metrics()
 
     def apply(self, changes: Iterable[Change], **why: Any) -> BankUpdate:
         """Change the bank, or its draft, by one update; see `SkillBank.apply`."""
@@ -216,13 +216,13 @@ class RunBank:
             self.bank.apply(counted, reason="use", round=step)
         self.start_draft()
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Size and version of the bank, as metrics."""
         return {"bank_skills": float(len(self.bank)), "bank_version": float(self.bank.version)}
 
     def summary(self) -> dict[str, Any]:
         """Fields of the run's summary."""
-        return {name: int(value) for name, value in self.figures().items()}
+        return {name: int(value) for name, value in self.metrics().items()}
 
     def close(self) -> None:
         """Close the bank and its index."""

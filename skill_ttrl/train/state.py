@@ -497,7 +497,7 @@ class VoteManager:
         if done:
             raise RunFolderError(
                 f"{run.folder.path} was begun by an earlier version and lacks the answers before training, which vote.strategy="
-                f"{self.config.vote.chosen[0]} needs. Start again in another --output."
+                f"{self.chosen[0]} needs. Start again in another --output."
             )
         size, bank = self.config.rl.prompts_per_step, run.components.bank_view()
         run.progress.start(BASE, len(tasks), "prompt")

@@ -70,10 +70,6 @@ class Tally:
             scores=() if scores is None else tuple(float(scores[key]) for key in self.votes),
         )
 
-    def no_winner(self) -> VoteResult:
-        """The vote that nobody wins."""
-        return replace(self.result(dict.fromkeys(self.votes, 0.0)), scores=())
-
 
 def tally(answers: Sequence[str | None], keys: Sequence[str | None] | None = None) -> Tally:
     """Count the answers of one group; an answer without a unit belongs to the one unit that others state (`answers.without_units`).

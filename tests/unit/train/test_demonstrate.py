@@ -168,11 +168,8 @@ def test_an_answer_that_cannot_be_used_stops_or_stays_empty_as_configured(bad: s
 
 
 END = 0
-
 ACTIONS = st.lists(st.integers(1, 4), max_size=5).map(lambda ids: [*ids, END])
-
 AGENT = Agent(PromptFormatter("plain"), "episode")
-
 OFFERED = ("left", "right", "wait")
 
 
