@@ -63,7 +63,7 @@ class AgentConfig(Section):
     """Tools that the model may call in addition to the environment's: `calculator`, `module:function` of your own, `{mcp: [program, argument]}` or
     `{mcp: "http://..."}` (docs/tools.md)."""
     tool_timeout_s: float = Field(default=30.0, gt=0)
-    """Seconds that a call may take; then the model is told so."""
+    """Longest duration of one call, in seconds; the model gets an error for one that takes longer."""
     structured_actions: bool = False
     """Let the model write only one of the environment's `admissible_commands` (`hf`). Training uses the same restriction: probabilities,
     entropies and KL are over the allowed tokens."""

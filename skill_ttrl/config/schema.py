@@ -212,11 +212,11 @@ class SkillTTRLConfig(SeedSections, Section):
 
     @property
     def rolls_out(self) -> bool:
-        """True where a phase of training rolls out, so that workers can."""
+        """True if a phase of training samples rollouts, which workers can share."""
         return any(phase in self.phases for phase in ROLLING)
 
     def for_worker(self) -> SkillTTRLConfig:
-        """The same for a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null."""
+        """The config of a worker: as many threads as CPUs are reserved for it, where `runtime.threads` is null."""
         config = self.model_copy(deep=True)
         config.runtime.threads = config.runtime.threads or max(1, int(config.scale.cpus_per_worker))
         return config

@@ -22,7 +22,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 def name_and_options(given: str | Mapping[str, Any], default: str) -> tuple[str, dict[str, Any]]:
-    """A name alone, or `{type: NAME, ...}` with its options; without a type they are those of `default`."""
+    """Split a name, or `{type: NAME, ...}`, into name and options; without a type the name is `default`."""
     options = {"type": given} if isinstance(given, str) else dict(given)
     return str(options.pop("type", default)), options
 

@@ -88,7 +88,7 @@ class SkillsConfig(Section):
     retrieval_max_tokens: int = Field(default=256, ge=1)
     """Token budget per query."""
     as_tools: bool = False
-    """Offer the bank as the tools `search_skills(query)` and `read_skill(id)`, beside skills in prompts."""
+    """Offer the bank as the tools `search_skills(query)` and `read_skill(id)`, in addition to skills in prompts."""
     episode_notes: bool = False
     """Skills that a rollout writes can be retrieved by the same rollout in its later turns, before any merge. For `retrieval: embedding`."""
     update: Literal["merge", "none"] = "merge"

@@ -1,1 +1,1 @@
-"""The loops of training, reinforcement and imitation, and their parts: from a config to a run, its rules, its state and its measures."""
+"""Training loops of RL and imitation, and their parts: defaults and rules of a config, its tasks, a run's state, and metrics."""

@@ -142,9 +142,9 @@ def with_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
     if config.skills is not None:
         update["skills"] = with_own_embedder(config.skills)
     source = config.train_source
-    # A plan fetches nothing: of a hub's data set whoever reads the tasks says what to set.
+    # Nothing is downloaded here: for a hub data set, reading the tasks reports what to set.
     if source is not None and not source.path.startswith("hf:") and "system" not in config.agent.model_fields_set:
-        with suppress(DataError):  # whoever reads the tasks says what is wrong with them
+        with suppress(DataError):  # reading the tasks reports it
             if (system := system_message(source)) is not None:
                 update["agent"] = config.agent.model_copy(update={"system": system})
     config = config.model_copy(update=update)

@@ -218,7 +218,7 @@ def evaluate_samples(
     Raises:
         EnvError: every try failed in the environment.
     """
-    # All in one go; they are kept there.
+    # One call for all of them; the results are cached.
     canonicals([answer for row in rows for answer in (*row.answers, row.task.ground_truth)])
     main = [row for row in rows if row.draw == SAMPLE]
     errors = failures(main)

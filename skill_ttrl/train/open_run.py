@@ -51,8 +51,8 @@ def open_folder(
     try:
         if folder.checkpoints.is_dir():
             folder.belongs_to(config.model_copy(update={"rl": _as_long_as(folder, config.rl, config.vote)}))
-        # Nothing was trained yet, and what was wrong with the config may have been mended since. Episodes that were collected stay
-        # where they are of the same tasks, agent and settings; others are refused by their file.
+        # Nothing was trained yet, so the config may have changed. Collected episodes are used if tasks, agent and settings are the
+        # same; otherwise reading their file is an error.
         elif changed := config_differences(folder.config, config):
             pinned = pin_revisions(config)
             folder.take_config(pinned, source)
@@ -65,10 +65,10 @@ def open_folder(
 
 
 def _as_long_as(folder: RunFolder, rl: RLConfig, vote: VoteConfig) -> RLConfig:
-    """The section with the run's own steps, where more of them are asked now and the run can have them.
+    """The section with the run's own number of steps, where the new config has more and the run can be extended.
 
     Raises:
-        RunFolderError: they are more, and the steps that are done depend on how many there were to be.
+        RunFolderError: there are more, and the finished steps depend on how many were planned.
     """
     done, asked = folder.config.rl.steps, rl.steps
     if asked <= done or not folder.config.reinforces:

@@ -150,7 +150,7 @@ class PolicyLoader:
     def load(
         self, accelerator: Accelerator | None = None, *, device: str | None = None, empty: bool = False
     ) -> LoadedModel:
-        """The policy.
+        """Load the policy.
 
         Weights that learn stay in float32, whatever the precision of the forward; frozen ones under LoRA need not.
 

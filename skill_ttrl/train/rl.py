@@ -119,7 +119,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
         run.evaluate(NO_SKILLS, use_bank=False)
 
 
-# The rollouts of a step: sample → vote → reward, again with further tasks where `rl.dynamic_sampling` asks for it.
+# The rollouts of a step: sample → vote → reward, repeated with further tasks under `rl.dynamic_sampling`.
 
 
 @dataclass

@@ -1,12 +1,12 @@
-"""The rules: every reason why a run of a config, or a command that uses a part of one, cannot start.
+"""Every reason why a run of a config, or a command that uses a part of one, cannot start.
 
 `Rules.refusals` lists them from the config and this machine, `Rules.of_tasks` from the tasks. `train` and the commands of its phases, `evaluate` and
-the other commands that sample, `--dry-run` and `doctor` all ask here, before anything is played, paid for or written. To add a rule,
-yield an error, or the text of a `ConfigError`, in the method of its subject. What a section says of its own values alone is a validator of the
-config (`skill_ttrl.config.schema`). Left to the moment when a model is loaded is what only its tokenizer and its positions tell
+the other commands that sample, `--dry-run` and `doctor` all check them before anything is sampled, paid for or written. To add a rule,
+yield an error, or the text of a `ConfigError`, in the method of its subject. A rule on the values of one section alone is a validator of the
+config (`skill_ttrl.config.schema`). Rules that need the tokenizer or the number of positions are checked when a model is loaded
 (`policy.check_context`).
 
-What needs torch is imported where it is looked up: `doctor` reports on each name where torch is broken.
+Modules that need torch are imported inside the functions, so that `doctor` can report on every name where torch is broken.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _failing(look: Callable[..., object], *args: Any, **options: Any) -> Iterato
 
 
 def tool_refusal(agent: AgentConfig, offered: str) -> str:
-    """Why an agent cannot use the tools that it is `offered`; empty where it can."""
+    """Describe why an agent cannot use the tools that it is `offered`; empty where it can."""
     needs = {
         "agent.max_turns of at least 2": agent.max_turns < 2,
         "agent.context_mode=conversation": agent.context_mode != "conversation",
@@ -107,8 +107,8 @@ class Rules:
     config: SkillTTRLConfig
     """As given; `of_tasks` takes it with its defaults (`with_defaults`)."""
     use: Use = "train"
-    """What is done with the config. `train`: its phases run. `sample`: its policy is asked, by whatever command. `collect`: its scripted
-    agent plays. `distill`, `merge`: a bank is written from what was sampled."""
+    """Use of the config. `train`: its phases run. `sample`: a command samples from its policy. `collect`: its scripted agent
+    plays. `distill`, `merge`: a bank is written from what was sampled."""
     asks_ranks: bool = False
     """The command line says how many ranks; without any GPU they then share the CPU."""
     begun: bool = False
@@ -369,7 +369,7 @@ class Rules:
             yield f"vote.strategy={SEQUENTIAL} stops where answers agree, but rl.reward=env rewards no answers. Change one of them."
 
     def _of_skills(self) -> Found:
-        """The bank to begin with, its packages, and the language models that are asked. Nothing is sent."""
+        """The initial bank, its packages, and the language models that get requests. Nothing is sent."""
         config, skills, optimize, roles = self.config, self.config.skills, self.config.optimize, self.roles
         if self.use in ("train", "sample") and skills is not None:
             if not self.begun:
@@ -459,7 +459,7 @@ class Rules:
         if "collect" not in config.phases and not shares:
             yield f"scale.address={address} distributes the phases collect, {', '.join(ROLLING)}; phases is {config.phases}. Leave it out."
             return
-        # False where nobody is asked, None where a policy is.
+        # False: there is no phase collect. None: a policy collects.
         asks_agent = "collect" in config.phases and find_scripted_agent(
             config.collect.agent, resolve_env(config.env.id)
         )

@@ -133,7 +133,7 @@ class ConfigTasks:
         return train, name(config.eval_source, "test", config.env.eval_split) if config.data.held_out else train
 
     def selection(self) -> TaskSelection:
-        """What the collect phase of a run plays: tasks that the run trains on.
+        """Select the tasks that the collect phase of a run plays: tasks that the run trains on.
 
         Raises:
             ConfigError: they come from files.
@@ -190,11 +190,11 @@ class ConfigTasks:
 
     @classmethod
     def of_run(cls, run: Path) -> ConfigTasks:
-        """Those of a run."""
+        """The tasks of a run's config."""
         return cls(load_config(run / "config.yaml"))
 
     def leaks(self, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:
-        """Refuse held-out tasks that this run, or the run its weights come from, learns from; lines on what cannot be told.
+        """Refuse held-out tasks that this run, or the run its weights come from, learns from; return notes on what cannot be checked.
 
         Raises:
             DataError: there are some.

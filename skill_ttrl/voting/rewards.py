@@ -1,4 +1,4 @@
-"""What votes become: rewards, labels, and metrics in TTRL's names. The one door from answers to the learner.
+"""Rewards, labels and metrics (in TTRL's names) from votes. Answers reach the learner only through rewards.
 
 Label-free rewards are made without access to true answers: `build_reward` hands `references` to the `label` control and to
 nothing else, and the tasks inside the groups carry none (`Task.without_ground_truth`). A reward of your own is
@@ -42,7 +42,7 @@ CONTROLS = ("random", "format")
 MODEL_REWARD = "model:"
 """Begins the name of a reward that is a Hugging Face model."""
 VERIFY = "verify"
-"""The reward that asks the `check` of a task, which each must have."""
+"""Name of the reward by a task's `check`, which every task must have."""
 OVERLONG = "overlong"
 """Name of the length penalty (`rl.overlong_penalty`) among the rewards of a rollout."""
 
@@ -56,7 +56,7 @@ def majority_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
 @REWARDS.register("random")
 def random_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
     """Control: a fair coin for each try."""
-    import numpy as np  # `import skill_ttrl` does without
+    import numpy as np  # here, so that `import skill_ttrl` does not load it
 
     rng = np.random.default_rng(derive_seed(seed, "random-reward", group.task.id))
     return [float(heads) for heads in rng.random(len(group.trajectories)) < 0.5]
@@ -256,7 +256,7 @@ class RewardManager:
         return {"accuracy": mean(right), "scores": scores, "mean_score": mean(scores)}
 
 
-# Votes against true answers that no reward has seen, and without them.
+# Metrics of votes, with true answers that no reward has seen and without.
 
 
 Labelled = TypeVar("Labelled", Task, Group)
@@ -308,7 +308,7 @@ def trained_metrics(
 
 def vote_entropy(counts: Iterable[int]) -> float:
     """Shannon entropy (nats) of a distribution given as votes for each answer; 0 when all agree or nobody voted."""
-    import numpy as np  # `import skill_ttrl` does without
+    import numpy as np  # here, so that `import skill_ttrl` does not load it
 
     votes = np.asarray(list(counts), dtype=np.float64)
     votes = votes[votes > 0]
@@ -453,7 +453,7 @@ class _Course:
 
 @dataclass
 class VoteHistory:
-    """Winners by prompt over the steps of a run. What its figures say of a collapse is in `train.metrics.collapse_signs`."""
+    """Winners by prompt over the steps of a run. `train.metrics.collapse_signs` looks for a collapse in its metrics."""
 
     base_answers: dict[str, list[str | None]] = field(default_factory=dict)
     """Answers of the policy before training to each prompt, where the strategy needs them."""

@@ -1,7 +1,7 @@
 """GRPO and its kind: rollouts of a group against each other, from rewards to advantages (arXiv 2402.03300).
 
 Formulas first (`group_advantages` and what spreads it over steps and tokens), then the algorithms: GRPO and its variants, GDPO over
-several rewards, and RLOO with another baseline.
+several rewards, and RLOO with a leave-one-out baseline.
 """
 
 from __future__ import annotations
@@ -259,7 +259,8 @@ def group_advantages(
 ) -> Float[Tensor, " N"]:
     """Reward minus its group's mean, over what `scale` names.
 
-    Deviations are unbiased (n - 1). A group of one keeps its reward (mean 0, deviation 1), as in verl; in TRL it gets 0. A larger one whose rewards are all equal gets exactly 0.
+    Deviations are unbiased (n - 1). A group of one keeps its reward (mean 0, deviation 1), as in verl; in TRL it gets 0.
+    A larger one whose rewards are all equal gets exactly 0.
 
     With `episodes` a reward is that of one step, and each of a group's E episodes weighs the same, however many of its T_i
     steps are here: mean = 1/E sum_i 1/T_i sum_t r_it, variance = 1/(E - 1) sum_i 1/T_i sum_t (r_it - mean)^2. Where all
@@ -558,7 +559,7 @@ class GDPO(BuiltIn):
         return AdvantageEstimate(torch.stack(parts).sum(dim=0).float().tolist())
 
 
-# Another baseline than the group's mean.
+# A leave-one-out baseline in place of the group's mean.
 
 
 @ALGORITHMS.register("rloo")

@@ -25,7 +25,7 @@ from skill_ttrl.rl.algorithms.grpo import (
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 REWARDING = frozenset({"majority", "confidence"})
-"""Voting strategies that they follow: those that only reward."""
+"""Voting strategies that these algorithms can follow."""
 
 
 # TTPO: imitate the samples that agree with the vote, and learn from the others by a tenth of GRPO (arXiv 2608.27448).
