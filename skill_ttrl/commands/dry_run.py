@@ -100,7 +100,8 @@ def dry_run(
         hosts: Also ask the hosts that the config names whether they are there.
     """
     found, remote = DryRun(config.name), backend_facts(config).remote
-    refused = [*Rules(config, "sample" if measures and remote else "train", asks_ranks).refusals()]
+    begun = output is not None and (output / "checkpoints").is_dir()
+    refused = [*Rules(config, "sample" if measures and remote else "train", asks_ranks, begun).refusals()]
     for error in refused:
         found.refuse(error)
     if (whole := combined(refused)) is not None:
@@ -113,7 +114,7 @@ def dry_run(
         for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
                 found.refuse(EndpointError(f"{check.name}: {check.found}. {check.advice}".rstrip()))
-        if output is None or not (output / "checkpoints").is_dir():
+        if not begun:
             found.attempt(reused_baseline, config)
     if output is not None and (resume is None or not RunFolder.exists(output)):
         found.attempt(RunFolder.check_new, output)

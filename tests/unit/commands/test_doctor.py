@@ -271,3 +271,11 @@ def test_the_sizes_of_each_phase_are_stated() -> None:
     assert (found.train_tasks, found.evaluated_tasks, found.exit_code) == (256, 128, 0)
     assert found.phases[:2] == [PhaseSize("sft", 500, 64, 32_000), PhaseSize("rl", 20, 32, 20_480)]
     assert "of them trainable" in found.model
+
+
+def test_a_run_that_has_begun_does_not_need_the_bank_it_began_with(tiny_skills_yaml: Path, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    found = load_config(tiny_skills_yaml, ["phases=[rl]", "skills.bank=./none"])
+    new, begun = (dry_run(found, output=tmp_path / name, resume="auto") for name in ("new", "run"))
+    assert any("skills.bank" in text for text in new.obstacles)
+    assert not any("skills.bank" in text for text in begun.obstacles)
