@@ -143,8 +143,10 @@ def ask(
 
 
 def _whole_answer(trajectory: Trajectory) -> str:
-    """The last turn as it was written, and before it what was called and what came of it."""
+    """The last turn as it was written, after the earlier turns as `transcript` shows them; all of them if the last one calls tools."""
     *earlier, last = trajectory.steps
+    if last.calls:
+        return "\n".join(transcript(trajectory))
     said = last.action if last.completion is None else last.completion.text
     return "\n".join([*transcript(replace(trajectory, steps=tuple(earlier))), said])
 
