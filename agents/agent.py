@@ -106,7 +106,7 @@ class PromptFormatter:
         template: template of a question by name (see `Templates`), or a path to a Markdown file with `$question`.
         system: system message; None leaves it out.
         prompts: a set of templates; see `Templates`.
-        skill_bank: asked for skills by the methods that are given none. None: prompts have no skills.
+        skill_bank: bank that methods without `skills` search. None: prompts have no skills.
         task_type: kind of task that skills are looked up for; empty for any.
         max_skills: most skills in one prompt.
         skill_tokens: token budget of the skills in one prompt.
@@ -241,8 +241,8 @@ class PromptFormatter:
             if self._bank is None:
                 return text
             view = BankView(self._bank.snapshot(), self._bank.retriever)
-            asked = Query(question, self._task_type if task_type is None else task_type)
-            found = view.select_for_prompts([asked], self._max_skills)[0]
+            query = Query(question, self._task_type if task_type is None else task_type)
+            found = view.select_for_prompts([query], self._max_skills)[0]
             skills, bank_empty = self.fit(found), not len(self._bank)
         if bank_empty or (bank_empty is None and not skills):
             return self.templates.render("skills_empty", question=text)
@@ -310,7 +310,7 @@ class Agent:
     def answer_calls(
         self, calls: Sequence[ToolCall], task: Task, notes: tuple[Skill, ...] = ()
     ) -> tuple[tuple[ToolCall, ...], list[Skill]]:
-        """The calls, those of the bank's tools with their results, and the skills that were read."""
+        """Return the calls, with results for the bank's tools, and the skills that were read."""
         read: list[Skill] = []
         if self.skills is None or not self.skills.as_tools:
             return tuple(calls), read
@@ -331,7 +331,7 @@ class Agent:
             return replace(call, result="\n".join(lines) or self.formatter.render_retrieved(()))
         known = {skill.id: skill for skill in (*notes, *(() if self.bank is None else self.bank.snapshot))}
         if wanted not in known:
-            return replace(call, error="failed", result=f"Error: there is no skill {wanted[:80]!r}.")
+            return replace(call, error="failed", result=escape(f"Error: there is no skill {wanted[:80]!r}."))
         read.append(known[wanted])
         return replace(call, result=self.formatter.render_skill(known[wanted]))
 

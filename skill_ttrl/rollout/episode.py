@@ -543,7 +543,8 @@ class EnvPool:
         """
         with self._lock:
             self._envs = [each for each in self._envs if each is not env]
-        for each in (env, env.unwrapped):  # `ToolEnv` is a wrapper, and leaves its environment to the next
+        both = {id(each): each for each in (env, env.unwrapped)}  # `ToolEnv` wraps one that may have it too
+        for each in both.values():
             getattr(each, "abandon", lambda: None)()
 
     def replace(self, env: TextEnvironment) -> None:
