@@ -101,7 +101,7 @@ def play(
     Example: `skillttrl envs play alfworld --env-data generated --policy expert`
     """
     from skill_ttrl.agents.scripted import find_scripted_agent
-    from skill_ttrl.commands import play as stage
+    from skill_ttrl.commands import play as command
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.envs.lookup import find_task
     from skill_ttrl.types import to_json
@@ -109,7 +109,7 @@ def play(
     env_id, given = resolve_env(env), list(overrides or [])
     screen = Console(stderr=as_json)
     agent = Person(screen) if policy is None else find_scripted_agent(policy, env_id)
-    model = None if agent or policy is None else stage.find_policy(policy, env_id, given, use_bank=not no_skills)
+    model = None if agent or policy is None else command.find_policy(policy, env_id, given, use_bank=not no_skills)
     if model is None:
         refuse({"--no-skills": no_skills}, "needs a model; name one with --policy, or leave it out")
         kwargs = environment_arguments(given, env_data)
@@ -131,15 +131,15 @@ def play(
 
     drawn = secrets.randbelow(2**31) if seed is None else seed
     with RunView(Console(stderr=True), f"play {env}", transient=True) as view:
-        game = stage.open_env(env_id, kwargs, split, view, name=task)
+        game = command.open_env(env_id, kwargs, split, view, name=task)
     with contextlib.closing(game):
         chosen = find_task(game, env_id, name=task, split=split, seed=drawn)
         player = agent or model
         assert player is not None
-        played = stage.play(game, chosen, player, seed=drawn, watch=show, use_bank=not no_skills)
+        played = command.play(game, chosen, player, seed=drawn, watch=show, use_bank=not no_skills)
     if as_json:
         print(escape_json(to_json(played)))
-    stage.refuse_error(played)
+    command.refuse_error(played)
     ended = {"terminated": "ended", "truncated": "ended at a limit", "max_turns": "left"}[played.stop_reason]
     won = {None: "", True: ", won", False: ", not won"}[played.won]
     steps = len(played.steps)

@@ -1,4 +1,4 @@
-"""`skillttrl`: one function a command. Each loads a config, calls a stage and renders what comes back.
+"""`skillttrl`: one function per command. Each loads a config, calls `skill_ttrl.commands` and renders the result.
 
 Heavy packages are imported inside the functions, so that `--help` answers at once.
 """

@@ -83,7 +83,7 @@ def naming(what: str, where: str = "") -> Iterator[None]:
 
 
 def require_methods(made: object, name: str, *methods: str) -> None:
-    """Check that what `name` gave has these methods.
+    """Check that the object that `name` returned has these methods.
 
     Raises:
         ConfigError: it lacks one.

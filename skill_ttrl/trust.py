@@ -49,7 +49,7 @@ _OF_FAMILIES = {
     "verifiers": "import the Python package {} and what its settings name",
     "openenv": "talk to the server {}",
 }
-"""Effects of an `env.id` of another library, by what it begins with; empty: none."""
+"""Effect of an `env.id` from another library, by its prefix; empty: none."""
 ALLOW = "If you know who made it and want this, add --trust (in Python: with skill_ttrl.trusting(): ...)"
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 _refused: dict[str, Path] = {}
@@ -173,9 +173,9 @@ def sign(file: Path, text: str, stated: Mapping[str, Any]) -> None:
         line = f"{_UNSIGNED}cannot keep a key in {_key_file().parent}: {error.strerror or error}"
     earlier = [each for each in _signatures(file) if each != line]
     path = file.with_name(file.name + SUFFIX)
-    beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    beside.write_text("".join(f"{each}\n" for each in [*earlier[-7:], line]), encoding="utf-8")
-    beside.replace(path)
+    written = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    written.write_text("".join(f"{each}\n" for each in [*earlier[-7:], line]), encoding="utf-8")
+    written.replace(path)
 
 
 def check_trusted(

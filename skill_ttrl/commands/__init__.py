@@ -1,1 +1,1 @@
-"""What the command line calls: a module a command, whose `run(config)` is its Python form."""
+"""The commands in Python, one module each; the command line parses its options and calls them."""

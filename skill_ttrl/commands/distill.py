@@ -78,7 +78,7 @@ def distill_into(
         trajectories: the episodes; read once, one after another.
         config: `distill`, and of `skills` what types are called and above what texts say the same.
         progress: gets a notice of what was left out.
-        gate: test that the skills have to pass, else the bank stays as it is (`targets.play.open_gate`); None: they are added.
+        gate: test that the skills have to pass, else the bank stays as it is (`commands.play.open_gate`); None: they are added.
 
     Raises:
         DataError: an episode is of a task that is not for training.

@@ -4,8 +4,8 @@ vLLM pins torch, transformers and numpy below what the learner alone would take.
 together and are complete lists in `skill_ttrl/locks` (made by docs/generate_locks.py, which the tests resolve again). No package
 is imported to look at it: its metadata says enough.
 
-`check_machine` looks at the installation and the devices. Of a config `diagnose` adds what `--dry-run` finds (`doctor.dry_run`) and
-the hosts that it names (`doctor.hosts`).
+`check_machine` looks at the installation and the devices. For a config, `diagnose` adds the findings of `--dry-run` (`commands.dry_run`)
+and of the hosts that it names (`host_checks`).
 """
 
 from __future__ import annotations

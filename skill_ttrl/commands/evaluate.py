@@ -1,6 +1,6 @@
 """`skillttrl evaluate`: measure a run, a checkpoint or a plain model, on its own problems, on any file, or on a split of an environment.
 
-On a split of an environment right is what the environment calls so (`Trajectory.success`). A scripted agent is
+On a split of an environment, success is what the environment reports (`Trajectory.success`). A scripted agent is
 measured by `commands.collect.run`, which loads nothing of what a model takes.
 """
 

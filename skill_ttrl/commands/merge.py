@@ -146,7 +146,7 @@ def run(
         bank: the bank's folder; made where it is not there.
         dry_run: plan only; nothing is written. A language model is asked all the same.
         config: its section `skills` is how to merge; also language models (`endpoints`), and where prompts are (`agent.prompts`).
-        gate: test that the change has to pass, else nothing is merged (`targets.play.open_gate`). Counts of uses alone are not tested.
+        gate: test that the change has to pass, else nothing is merged (`commands.play.open_gate`). Counts of uses alone are not tested.
 
     Raises:
         DataError: the source cannot be read; names the line.
@@ -157,11 +157,7 @@ def run(
     config = config or SkillTTRLConfig()
     Rules(config, "merge").check()
     skills, notes = config.skills or SkillsConfig(), list[str]()
-    merge = partial(
-        merge_groups,
-        skills=skills,
-        merger=make_merger(skills.merger, models=models_of(config)),
-    )
+    merge = partial(merge_groups, skills=skills, merger=make_merger(skills.merger, models=models_of(config)))
     with annotate_error(DataError, "Nothing was merged."):
         samples = read_samples(Path(source), notes)
     splits = config.training_splits

@@ -111,9 +111,8 @@ class Prepared:
             RunFolder.check_new(path)
             return False
         folder = RunFolder.open(path, lock=False)
-        if (
-            is_optimization(path) and (path / JOURNAL).is_file()
-        ):  # else nothing was finished: another config may start here
+        # Without a journal nothing was finished, and another config may start here.
+        if is_optimization(path) and (path / JOURNAL).is_file():
             holds = f"{path} holds an optimization"
             there = read_identity(path / IDENTITY, holds)["made_with"]
             folder.belongs_to(self.config)

@@ -86,7 +86,7 @@ class EvalTarget:
     """Settings that were chosen for the model (`with_fitting`); empty: none were."""
 
     def check(self, *, use_bank: bool = True) -> None:
-        """Ask the rules on what samples, before anything is sampled, paid for or written; `use_bank`: with its skill bank.
+        """Check the rules for sampling it, before anything is sampled, paid for or written; `use_bank`: with its skill bank.
 
         Raises:
             SkillTTRLError: it cannot be sampled.

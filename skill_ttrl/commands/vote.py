@@ -176,8 +176,8 @@ def replay(
         every = [ballot for visit in ballots for ballot in visit]
         lacks = [need for need in requires(name, options) if any(getattr(each, need) is None for each in every)]
         if lacks:
-            told = "; ".join(f"{need}: {INPUT_SOURCES.get(need, need)}" for need in lacks)
-            found.append(Replayed(name, options, requires=told))
+            needed = "; ".join(f"{need}: {INPUT_SOURCES.get(need, need)}" for need in lacks)
+            found.append(Replayed(name, options, requires=needed))
             continue
         votes[name] = [
             _judged(row, step, vote)

@@ -1,6 +1,6 @@
 """How episodes ended: success, score and ways around the task, counted together, by type of task, and as they come.
 
-Success is what the environment calls so (`Trajectory.success`). An environment in which an episode can be partly right also says how
+Success is what the environment reports (`Trajectory.success`). An environment in which an episode can be partly right also says how
 far it came: `score` in its `info`, from 0 to 1 of a perfect one (WebShop). Then the mean score is reported too.
 
 A line of `samples.jsonl` is one `TaskSamples`: a problem and its rollouts under one way of sampling. Every result of an evaluation or a
@@ -128,9 +128,9 @@ def interval_of_rollouts(rollouts: Sequence[Sequence[float]]) -> Interval:
 
 
 def winning(group: Group) -> list[bool]:
-    """For each try whether it won: the best reward of its group, and more than nothing.
+    """True for each rollout that won: it has the best reward of its group, and more than 0.
 
-    A try that was rewarded with the environment's own return has not won where the environment says so (`won` in `info`): of
+    A rollout that was rewarded with the environment's own return has not won where the environment says so (`won` in `info`): of
     purchases that are all wrong in part, the best is nothing to learn a skill from. Other rewards never see what it says.
     """
     best = max((trajectory.reward or 0.0 for trajectory in group.trajectories), default=0.0)

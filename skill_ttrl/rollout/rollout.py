@@ -172,7 +172,7 @@ async def _play(
     """Play each task in its environment; gives `run` with what came of it."""
     backend, settings = run.backend, run.settings
     threads = EnvThreads(THREADS)
-    # A call of a tool may take long: Ctrl-C ends what waits for a thread, not what waits here.
+    # A tool call may take long, and Ctrl-C interrupts only calls in threads.
     in_threads = settings.schedule == "async" or settings.rollout_timeout_s is not None or bool(run.agent.offered)
     call = threads.call if in_threads else call_inline
     episodes = [ActiveRollout(task, env, envs, call, settings.rollout_timeout_s) for task, env in placed]
@@ -362,7 +362,7 @@ class RolloutContext:
     def _continued(self, episode: ActiveRollout) -> tuple[int, ...] | None:
         """The tokens of an episode so far, what is seen now, and the beginning of the next answer.
 
-        None where the agent has tools and its conversation is not whole or the chat template does not only append: this turn's prompt is
+        None if an agent with tools has a shortened conversation, or a chat template that does more than append: the prompt of this turn is
         then rendered anew, as a sequence of its own.
         """
         last = episode.steps[-1]

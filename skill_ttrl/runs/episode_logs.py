@@ -134,17 +134,17 @@ def read_identity(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a line of a run's file belongs."""
+    """Phase and step of a line in a run's file."""
 
     phase: str = ""
     step: int | None = None
 
 
 def read_rollouts(path: Path, notes: list[str]) -> Iterator[tuple[str, Place, Trajectory]]:
-    """Each rollout in a run's `trajectories.jsonl`, with its line's name in messages, and where it belongs.
+    """Yield (name of the line for messages, place, rollout) for each line of a run's `trajectories.jsonl`.
 
     Raises:
-        DataError: a line is none.
+        DataError: a line is not a rollout.
     """
     for where, line in whole_lines(path, notes):
         try:

@@ -487,7 +487,7 @@ _TRACKERS = {"tensorboard": ("TensorBoardTracker", "logging_dir"), "wandb": ("Wa
 
 
 class RunTracker:
-    """An open tracker: call it with figures and their step (it is a `metrics.Tracker`), then `close` it."""
+    """An open tracker: call it with figures and their step (it is a `Tracker`), then `close` it."""
 
     def __init__(self, kind: str, inner: Any) -> None:
         self.kind = kind

@@ -217,7 +217,7 @@ def unfinished(folder: Path) -> Iterator[Path]:
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """The folder, which `make` fills where it is not there yet: whole or not at all, by one process while others that want it wait.
+    """Return a folder, filled by `make` if it does not exist yet: whole or not at all, by one process while the others wait.
 
     Raises:
         OSError: it cannot be made.
@@ -227,10 +227,10 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
         with waiting_for(folder.parent / LOCK_FILE):
             if not folder.is_dir():
                 remove_unfinished(folder.parent)
-                with unfinished(folder.parent) as beside:
-                    make(beside)
-                    beside.chmod(0o755)  # as any folder: what is made for a while is its user's alone
-                    beside.rename(folder)
+                with unfinished(folder.parent) as made:
+                    make(made)
+                    made.chmod(0o755)  # as any folder: an unfinished one is readable by its user alone
+                    made.rename(folder)
     return folder
 
 

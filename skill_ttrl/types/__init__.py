@@ -73,7 +73,7 @@ class Task:
 
 
 def _where_any() -> Any:
-    """Leaves a field out of files where it is empty, as in runs without tools."""
+    """Metadata that leaves an empty field out of files, as in runs without tools."""
     from pydantic import Field
 
     return Field(exclude_if=lambda value: not value)
@@ -84,17 +84,17 @@ ToolError = Literal["", "not_json", "no_tool", "bad_arguments", "failed", "timeo
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool that a model wrote, and what came of it."""
+    """A tool call that a model wrote, with its result."""
 
     name: str
     arguments: str
     """The JSON object as the model wrote it; with the error `not_json` the whole call as it was written."""
     id: str = ""
-    """By which a remote model knows its result again; empty where the order says it."""
+    """Pairs the call with its result in requests to a remote model; empty where their order does."""
     result: str | None = None
     """Text that the model sees; None before the call is run."""
     error: ToolError = ""
-    """What went wrong; empty: nothing. `too_long`: the result is cut."""
+    """Reason of a failure; empty if there is none. `too_long`: the result is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ class VoteResult:
         return iter((self.answer, self.majority_ratio, list(self.matches)))
 
 
-# Thoughts: what stands between a model's thinking marks, parsed in one place. Answers, actions and skills are read from the rest.
+# Thoughts: the text between a model's thinking marks, parsed in one place. Answers, actions and skills are read from the rest.
 
 
 THINK, THINK_END = "<think>", "</think>"

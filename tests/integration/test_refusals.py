@@ -40,23 +40,14 @@ make.log_probs = False
 class NoTokens:
     pass
 """
-
 STEP = ["phases=[rl]"]
-
 SKILLS = "skills={embedder: hash, index: memory}"
-
 SERVER = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=['http://127.0.0.1:1']"]
-
 ROOMY = [*STEP, SKILLS, "model.builtin.max_positions=4096"]
-
 RAY = ["scale.address=auto"]
-
 CPUS = ["runtime.nproc=2", "runtime.device=cpu"]
-
 AHEAD = [*STEP, "rl.max_staleness=1"]
-
 EVERYTHING = ["phases=[collect, distill, sft, rl]", "evolve={}"]
-
 WEBSHOP = ["phases=[sft, rl]", "env.id=webshop", "data.train=null", "data.eval=null"]
 
 SENSELESS: list[tuple[list[str], int, str]] = [
@@ -262,17 +253,11 @@ def test_demonstrations_without_an_answer_are_refused_before_training(tiny_yaml:
 
 
 REMOTE = ["rollout.backend=openai", "endpoints.model=m"]
-
 EXPERT = ["collect", "--env", "alfworld", "--mock", "--policy", "expert"]
-
 POLICY = ["collect", "--env", "math", "--policy", "openai:m"]
-
 MEASURED = ["evaluate", "openai:m"]
-
 DISTILLED = ["distill", "--trajectories", "../episodes.jsonl"]
-
 MERGED = ["merge", "../episodes.jsonl", "--bank", "bank"]
-
 OPTIMIZED = ["optimize", "--policy", "openai:m", "--dry-run"]
 
 OTHERS: list[tuple[list[str], list[str], list[str], int, str]] = [
@@ -323,7 +308,7 @@ def test_other_commands_refuse_what_train_refuses(
     assert trained.code == code and named in trained.err + trained.out, trained
 
 
-OWN_ENV = """
+BAD_VALUES = """
 import torch
 
 from skill_ttrl.config import Section
@@ -355,7 +340,6 @@ class OneNumber(Nan):
         return -(inputs.log_probs * inputs.advantages).mean(), {}
 
 
-
 class NanAdvantages(Nan):
     def advantages(self, samples):
         return [float("nan") if place == 1 else 1.0 for place, _ in enumerate(samples.trajectories)]
@@ -367,7 +351,7 @@ class TooFew(Nan):
 
 """
 
-ENV = '''
+BAD_ENV = '''
 import sys
 import gymnasium
 from skill_ttrl.envs import TextEnv
@@ -404,8 +388,8 @@ gymnasium.register("Bad-v0", Bad)
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "own_bad_values.py").write_text(OWN_ENV)
-    (tmp_path / "own_bad_env.py").write_text(ENV)
+    (tmp_path / "own_bad_values.py").write_text(BAD_VALUES)
+    (tmp_path / "own_bad_env.py").write_text(BAD_ENV)
     monkeypatch.syspath_prepend(str(tmp_path))
     return "own_bad_values"
 

@@ -216,7 +216,7 @@ def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:
 
 
 def _folded(value: Any) -> Any:
-    """A model's text to look at, or all of them in a value: of its thought the length alone, then its content."""
+    """Replace the thought in a model's text, or in each text inside a list or dict, by its length."""
     if isinstance(value, list):
         return [_folded(each) for each in value]
     if isinstance(value, dict):

@@ -274,14 +274,14 @@ def short(value: Any) -> Any:
 
 
 def turn_parts(step: Step) -> tuple[str, str, list[tuple[str, str]]]:
-    """(thought, content, calls of tools, each with its result) of a turn; a call that is not JSON as it was written."""
+    """(thought, content, tool calls with their results) of a turn; a call that is not JSON is shown as it was written."""
     written = (f"{each.name}({each.arguments})" if each.name else each.arguments for each in step.calls)
     calls = list(zip(written, (each.result or "" for each in step.calls), strict=True))
     return *split_thought(step.model_text if step.completion or not calls else ""), calls
 
 
 def transcript(trajectory: Trajectory) -> Iterator[str]:
-    """The turns of an episode as lines to read: of a thought its length alone, then what was said, what was called, and the results."""
+    """Yield the turns of an episode as lines to read: the length of the thought, the text, then each call and its result."""
     for step in trajectory.steps:
         thought, said, calls = turn_parts(step)
         if thought:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.commands import collect as stage
+from skill_ttrl.commands import collect as command
 from skill_ttrl.commands.collect import Collected
 from skill_ttrl.errors import RunFolderError, WorkerError
 from skill_ttrl.rollout.outcome import EpisodeResult
@@ -25,7 +25,7 @@ def run(env: str, **words: Any) -> Collected:
     chosen = {
         name: words.pop(name) for name in ("split", "kwargs", "types", "episodes", "rollouts_per_task") if name in words
     }
-    return stage.run(TaskSelection(env, **chosen), **words)
+    return command.run(TaskSelection(env, **chosen), **words)
 
 
 def outcome(task: str, success: bool | None = True, *, kind: str = "left", error: str | None = None) -> EpisodeResult:
