@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise, product
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from skill_ttrl.registry import Registry
 from skill_ttrl.skills.ops import RETRIEVE_END
 from skill_ttrl.types import Skill, Task, ToolCall, ToolError, derive_seed
 
+T = TypeVar("T")
 Slip = Callable[[int], int]
 """Applied to every value of a worked solution, in order: the identity, or now and then a wrong value."""
 
@@ -44,7 +45,7 @@ class Told(NamedTuple):
 
 
 Turn = tuple[str, str] | tuple[str, str, tuple[ToolCall, ...]]
-"""What was said to the model, its response, and the calls of tools in it if any."""
+"""A prompt, the response, and the tool calls in it, if any."""
 
 
 class Demonstration(NamedTuple):
@@ -114,7 +115,7 @@ class Family:
                 task_type=self.task_type,
                 ground_truth=str(self.solve(a, b, _no_slip)[1]),
             )
-            for a, b in self._pairs(split)
+            for a, b in in_split(self.name, self.pairs, split)
         ]
 
     def demonstrations(
@@ -129,7 +130,7 @@ class Family:
             limit: only the first so many.
         """
         slip = _slips(np.random.default_rng(seed), noise) if noise > 0 else _no_slip
-        return [self._demonstrate(a, b, slip) for a, b in self._pairs(split)[:limit]]
+        return [self._demonstrate(a, b, slip) for a, b in in_split(self.name, self.pairs, split)[:limit]]
 
     def _demonstrate(self, a: int, b: int, slip: Slip) -> Demonstration:
         values, answer = self.solve(a, b, slip)
@@ -137,10 +138,16 @@ class Family:
             self.question.format(a=a, b=b), ";".join([*map(str, values), f"<answer>{answer}</answer>"])
         )
 
-    def _pairs(self, split: str) -> list[tuple[int, int]]:
-        if split not in self.pairs:
-            raise DataError(f"Family {self.name!r} has no split {split!r}.{did_you_mean(split, self.pairs)}")
-        return self.pairs[split]
+
+def in_split(family: str, splits: Mapping[str, T], split: str) -> T:
+    """The entry of a family's split.
+
+    Raises:
+        DataError: there is no such split.
+    """
+    if split not in splits:
+        raise DataError(f"Family {family!r} has no split {split!r}.{did_you_mean(split, splits)}")
+    return splits[split]
 
 
 def _no_slip(value: int) -> int:
@@ -229,10 +236,10 @@ for _family in (
 ):
     FAMILIES.register(_family.name)(_family)
 
-# Calculations: products that a small model cannot find in its head, and numbers in words, with which a calculator can do nothing.
+# Calculations: products that a small model cannot compute without a tool, and numbers in words, which a calculator cannot read.
 #
-# Demonstrations call the calculator for a share of either kind, with slips in the tool's name, its JSON and its expression. After an error they
-# guess. So who calls for products, and rightly, agrees with others who do; who calls for words does not.
+# A share of the demonstrations of either kind calls the calculator, with slips in the tool's name, the JSON and the expression. After an
+# error the answer is a guess. So samples that call correctly agree for products, and samples that call disagree for words.
 
 CALLED = 0.35
 """Share of the demonstrations that call the calculator."""
@@ -258,22 +265,21 @@ class Calculation(NamedTuple):
     task_type: str
     question: str
     expression: str
-    """As a call has it."""
+    """Argument of a call."""
     answer: int
 
 
 @dataclass(frozen=True)
 class Calculations:
-    """The family."""
+    """Two-digit products that take a calculator, and numbers in words that it cannot read."""
 
     name: str = "calculations"
-    description: str = "Two-digit products that take a calculator, and numbers in words that it cannot read."
     sizes: tuple[tuple[str, int], ...] = (("demos", 600), ("train", 128), ("test", 64))
     """Problems of each kind in each split."""
 
     @cached_property
     def calculations(self) -> dict[str, list[Calculation]]:
-        """The problems of each split; of the products the demonstrations have five times as many, as words are seen five times."""
+        """The problems of each split. The demonstrations have five times as many products, and each number in words five times."""
         products = [
             Calculation(f"product-{a}-{b}", "product", f"Compute {a}*{b}.", f"{a}*{b}", a * b)
             for a, b in product(range(32, 100), repeat=2)
@@ -302,15 +308,15 @@ class Calculations:
                 task_type=each.task_type,
                 ground_truth=str(each.answer),
             )
-            for each in self._of(split)
+            for each in in_split(self.name, self.calculations, split)
         ]
 
     def demonstrations(
         self, seed: int = 0, noise: float = DEFAULT_NOISE, split: str = "demos", limit: int | None = None
     ) -> list[Demonstration]:
-        """A turn each: an answer, a call, or the answer after one. `noise` is the chance that an answer is off, and that a call has a slip."""
-        rng = np.random.default_rng(seed)
-        return [turn for each in self._of(split)[:limit] for turn in self._demonstrate(each, noise, rng)]
+        """One for each turn: an answer, a call, or the answer after one. `noise` is the probability that an answer or a call has a slip."""
+        rng, problems = np.random.default_rng(seed), in_split(self.name, self.calculations, split)[:limit]
+        return [turn for each in problems for turn in self._demonstrate(each, noise, rng)]
 
     def _demonstrate(self, problem: Calculation, noise: float, rng: np.random.Generator) -> list[Demonstration]:
         slips = rng.random() < noise
@@ -340,11 +346,6 @@ class Calculations:
             Demonstration(problem.question, said),
             Demonstration(result, f"<answer>{answer}</answer>", before=before),
         ]
-
-    def _of(self, split: str) -> list[Calculation]:
-        if split not in self.calculations:
-            raise DataError(f"Family {self.name!r} has no split {split!r}.{did_you_mean(split, self.calculations)}")
-        return self.calculations[split]
 
 
 FAMILIES.register("calculations")(Calculations())
@@ -444,8 +445,9 @@ CURRICULUM = (
 
 @dataclass(frozen=True)
 class Operators:
-    """Digits under operators whose rules stand in the skill bank. Each split has 40 names of its own; half of them, those of `test` and `series-test`,
-    are in no demonstration.
+    """Digits under operators whose rules stand in the skill bank.
+
+    Each split has 40 names of its own. Those of `test` and `series-test` are in no demonstration.
     """
 
     name: str = "operators"
@@ -467,9 +469,8 @@ class Operators:
 
     def problems(self, split: str, env_id: str) -> list[Task]:
         """Every name of the split with every digit; the answer of a series is that of its second problem."""
-        if split not in SPLITS:
-            raise DataError(f"Family {self.name!r} has no split {split!r}.{did_you_mean(split, SPLITS)}")
-        return [self._problem(name, x, split, env_id) for name in self.names[split] for x in range(MODULUS)]
+        names = in_split(self.name, self.names, split)
+        return [self._problem(name, x, split, env_id) for name in names for x in range(MODULUS)]
 
     def _problem(self, name: str, x: int, split: str, env_id: str) -> Task:
         rule, identifier = self.rule(name), f"{name}-{x}"
@@ -812,12 +813,11 @@ class Formats:
         Raises:
             DataError: there is no such split.
         """
-        if split not in SIZES:
-            raise DataError(f"Family {NAME!r} has no split {split!r}.{did_you_mean(split, SIZES)}")
+        size = in_split(NAME, SIZES, split)
         before = list(SIZES).index(split)
         start = len(CONVENTIONS) * sum(list(SIZES.values())[:before])
         found = []
-        for number in range(len(CONVENTIONS) * SIZES[split]):
+        for number in range(len(CONVENTIONS) * size):
             convention, subject = CONVENTIONS[number % len(CONVENTIONS)], self.subjects[start + number]
             rng = np.random.default_rng(derive_seed(0, NAME, convention.name, subject))
             item_id = f"{NAME}-{convention.name}-{subject.lower()}"

@@ -122,7 +122,7 @@ def text_lists(records: Records, name: str) -> list[list[str]]:
     """The values of a column of lists of texts, none of them empty.
 
     Raises:
-        DataError: one is none; names the record.
+        DataError: one is empty or holds something else; names the record.
     """
     found: list[list[str]] = column(records, name, list)
     for texts, place in zip(found, records.places, strict=True):

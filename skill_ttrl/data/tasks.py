@@ -91,8 +91,8 @@ def load_demonstrations(source: Source, *, seed: int = 0, noise: float | None = 
     """(prompt, response) pairs to learn from, in the source's order.
 
     A file or data set has the columns `prompt` (see `Source.prompt_field`) and `response`, or a column `messages`
-    with a conversation: a user's and an assistant's message in turn, each of the latter a demonstration with what was before it. One with
-    `tool_calls` in OpenAI's form is followed by a `tool` message for each of them.
+    with a conversation: a user's and an assistant's message in turn. Each assistant message is a demonstration, with the messages before it.
+    One with `tool_calls` (OpenAI's form) is followed by a `tool` message for each call, in the same order.
 
     Args:
         source: where they come from; a family gives its split "demos" unless `source.split` names another.
@@ -281,31 +281,32 @@ def _from_messages(messages: Any, place: str) -> list[Demonstration]:
     roles, said = _conversation(messages, "messages", place)
     shape = "".join(str(role)[:1] if role in ("user", "assistant", "tool") else "?" for role in roles)
     calls = [_calls(each, place) if role == "assistant" else [] for each, role in zip(messages, roles, strict=True)]
-    results = [len(told) for told in re.findall("a(t*)", shape)]
-    if not re.fullmatch("(?:u(?:at+)*a)+", shape) or results != [
+    answered = [len(results) for results in re.findall("a(t*)", shape)]
+    if not re.fullmatch("(?:u(?:at+)*a)+", shape) or answered != [
         len(calls[at]) for at, role in enumerate(shape) if role == "a"
     ]:
         raise DataError(
             f"{place}: 'messages' must alternate between user and assistant messages, with a tool message for each of 'tool_calls' of the "
             f"latter; found roles {roles}. Set one system message for all with agent.system."
         )
-    found, before, asked = list[Demonstration](), list[Turn](), ""
+    found, before, prompt = list[Demonstration](), list[Turn](), ""
     for at, role in enumerate(shape):
         if role == "u":
-            asked = said[at]
+            prompt = said[at]
         elif role == "a":
-            turn = asked, said[at] + "".join(map(call_text, calls[at]))
+            turn = prompt, said[at] + "".join(map(call_text, calls[at]))
             found.append(Demonstration(*turn, before=tuple(before)))
-            told = said[at + 1 : at + 1 + len(calls[at])]
-            done = tuple(replace(call, result=result) for call, result in zip(calls[at], told, strict=True))
-            before.append((*turn, done) if done else turn)
-            asked = "\n".join(told)
+            results = said[at + 1 : at + 1 + len(calls[at])]
+            called = tuple(replace(call, result=result) for call, result in zip(calls[at], results, strict=True))
+            before.append((*turn, called) if called else turn)
+            prompt = "\n".join(results)
     return found
 
 
 def _calls(message: Mapping[str, Any], place: str) -> list[ToolCall]:
     """The calls of tools in a message, in OpenAI's form, with arguments as chat templates write them."""
-    found = [read_call(each, number) for number, each in enumerate(message.get("tool_calls") or ())]
+    given = message.get("tool_calls") or []
+    found = [read_call(each, number) for number, each in enumerate(given if isinstance(given, list) else [given])]
     if any(call.error or not call.name for call in found):
         raise DataError(
             f"{place}: each of 'tool_calls' must have a function with a name and arguments that are a JSON object."
