@@ -8,7 +8,7 @@ reference accepts more.
     units.py        cleaned text → an exact fraction; the same without its unit, and the unit
     grammar.py      cleaned text → a tree
     keys.py         a tree → the key of its class; symbolic.py says what a value is, in the process of worker.py
-    equivalence.py  all of it in order: which answers are the same, remembered and persisted; it starts the worker
+    equivalence.py  all of it in order: which answers are the same, remembered and persisted; `Pool` runs the worker
     grade.py        an answer against a reference, with what is accepted there and is no equivalence; or against conditions, without one
 """
 

@@ -2,8 +2,9 @@
 
 The key is decided from an answer's text: by words, fractions, or a tree that is left for SymPy to judge (`decide`).
 
-The process that judges is started once, killed where it takes too long, and restarted when it dies (`Pool`). Its results are also written down where a run keeps a cache (`persist_cache`): a run that is resumed reads them back, so
-an answer left undecided on a loaded machine stays undecided, and no reward depends on the machine's load.
+The process that judges (`Pool`) is started once, killed where it takes too long, and restarted when it dies. Its results are also written
+down where a run keeps a cache (`persist_cache`): a run that is resumed reads them back, so an answer left undecided on a loaded machine stays
+undecided, and no reward depends on the machine's load.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ START_LIMIT = 120.0
 
 
 class Pool:
-    """One worker (`answers.worker`), started when it is first needed, for one thread at a time (`equivalence`). A forked process starts its own."""
+    """One worker (`answers.worker`), started when it is first needed, for one thread at a time. A forked process starts its own."""
 
     def __init__(self, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
         self.time_limit, self.memory_limit = time_limit, memory_limit

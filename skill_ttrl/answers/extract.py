@@ -1,7 +1,7 @@
 """Find the final answer in what a model wrote. Total: any string gives an answer or None, never an error.
 
-Boxes and formulas, several of which may be one list, are found in time linear in the text's length. So is what does not change an
-answer's meaning, which `clean` removes for mathematics and `plain` for the comparison of texts.
+Boxes and formulas, several of which may be one list, are found in time linear in the text's length. `clean` (for mathematics) and `plain`
+(for the comparison of texts) remove what does not change an answer's meaning, also in linear time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The process in which SymPy runs: `python -m skill_ttrl.answers.worker BYTES`. Trees in, keys out, one JSON object a line.
 
-It imports SymPy once and forks a child that does the work, and another when that one ends: `equivalence.Pool` kills a child at its time limit, and
-the next one is ready in milliseconds. A child's memory is limited by the system. POSIX only, as is the rest of the package.
+It imports SymPy once and forks a child that does the work, and another when that one ends: `equivalence.Pool` kills a child at its time
+limit, and the next one is ready in milliseconds. A child's memory is limited by the system. POSIX only, as is the rest of the package.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class OfflineMerger:
 
     Args:
         skills: the section; None: count.
-        models: whom a language model's merger asks.
+        models: endpoints of a language model's merger.
     """
 
     def __init__(self, skills: SkillsConfig | None, models: LLMEndpoints) -> None:

@@ -1,4 +1,4 @@
-"""The document as text: edits with a status each, the protected block, what is read from answers.
+"""The document as text: edits with a status each, the protected block, reading of answers.
 
 **Edits** are SkillOpt's Update with `skillrl` 1.0.0's results. A target is found as it is written, at its first occurrence; edits are
 applied in turn. One that cannot be applied leaves the document as it is and says why. Statuses: `applied_append`, `applied_insert_after`,

@@ -78,7 +78,7 @@ class OwnOptimizer:
 
 
 def asks_endpoint(config: OptimizeConfig, endpoints: EndpointsConfig) -> bool:
-    """True if the remote model of the role `optimizer` is used, where no other model is given."""
+    """True if the optimizer's model is the endpoint of the role `optimizer`, unless the caller provides another."""
     return config.optimizer == "openai" or "optimizer" in endpoints.roles
 
 

@@ -1,4 +1,4 @@
-"""What an optimizer model is shown: rollouts, the comparison of two epochs' documents on the same items, and proposed edits.
+"""Texts in an optimizer's prompts: rollouts, the comparison of two epochs' documents on the same items, and proposed edits.
 
 Rollouts and edits are shown as text of others: escaped, between tags, of bounded length.
 """

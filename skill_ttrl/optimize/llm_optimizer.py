@@ -1,8 +1,8 @@
 """The optimizer that uses a language model: analysts reflect, a hierarchical merge aggregates, a ranking selects.
 
-Beyond these stages it writes guidance. Each method is one
-stage of SkillOpt (arXiv 2605.23904); requests of one level go out together. An answer that cannot be used leaves its part out,
-or falls back to a rule that the step's record names: nothing is replaced silently.
+At the end of an epoch it writes the guidance (`slow_update`). Each method is one stage of SkillOpt (arXiv 2605.23904); requests of one level
+go out together. An answer that cannot be used leaves its part out, or falls back to a rule that the step's record names: nothing is replaced
+silently.
 """
 
 from __future__ import annotations

@@ -277,9 +277,7 @@ class HFBackend(TokenizerMixin):
             return Decoding(self.model, prompts, self.pad_id, most_rows=rows, most_new_tokens=longest)
         kept_rows = KeptRows()
         if self._keepers:
-            weights = tuple(
-                part._version for part in self.model.parameters()
-            )  # raised by what is done to them in place
+            weights = tuple(part._version for part in self.model.parameters())  # each change in place raises it
             if self._kept_rows is None or weights != self._weights:
                 self._kept_rows, self._weights = kept_rows, weights
             kept_rows = self._kept_rows

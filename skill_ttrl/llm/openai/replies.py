@@ -196,8 +196,8 @@ class Choice:
     finish_reason: str
     """In the server's word: "stop", "length", …"""
     outcome: Outcome
-    """"length": cut off; "refusal": the model declined; "filtered": a filter of the server's cut it; "tool_call": a tool was
-    called."""
+    """"length": cut off; "refusal": the model declined; "filtered": a filter of the server's cut it; "tool_call": the model
+    called a tool."""
     logprobs: tuple[float, ...] | None = None
     """Of each token, in nats; None where the server gives none."""
     refusal: str | None = None
