@@ -70,7 +70,7 @@ class Bench:
     """Success with a bank, by its texts."""
 
     def test(self, before: Snapshot, after: Snapshot) -> GateOutcome:
-        """The gate's test of a change; `targets.play.open_gate` gives the same on games that a run holds out.
+        """The gate's test of a change; `commands.play.open_gate` gives the same on games that a run holds out.
 
         `before` is a copy of the known types' bank, whose scores are drawn once.
         """

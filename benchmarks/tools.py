@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+from stopping import skillttrl
 
 from skill_ttrl.config import load_config
 from skill_ttrl.data.tasks import MATH_ENV_ID, load_tasks
@@ -56,16 +58,10 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     if options.what == "learn":
         learn(options.seeds, options.output)
+    elif options.what == "speed":
+        speed(options.run)
     else:
-        (speed if options.what == "speed" else start)(options.run, options.output)
-
-
-def skillttrl(*arguments: object, settings: Sequence[str]) -> None:
-    """One command, as a user would give it."""
-    words = [*map(str, arguments), *(word for setting in settings for word in ("--set", setting))]
-    print("$ skillttrl", " ".join(words), file=sys.stderr, flush=True)
-    words += ["--set", "runtime.threads=1"]  # the machine is shared
-    subprocess.run([sys.executable, "-m", "skill_ttrl.cli.main", *words], check=True, stdout=subprocess.DEVNULL)
+        start(options.run, options.output)
 
 
 def weights_of(run: Path) -> Path:
@@ -74,26 +70,18 @@ def weights_of(run: Path) -> Path:
 
 
 def learn(seeds: Sequence[int], output: Path) -> None:
-    """Run what is missing, look at each policy, and print the tables."""
+    """Run what is missing, sample from each policy, and print the tables."""
     rows, calls = [], []
     for seed in seeds:
         cold = output / f"cold-{seed}"
         if not (cold / "summary.json").exists():
-            skillttrl("sft", RECIPE, "--seed", seed, "-o", cold, settings=[])
+            skillttrl("sft", RECIPE, seed, cold, [])
         for name, settings in VARIANTS.items():
             folder = output / f"{name.replace(' ', '-')}-{seed}"
             if not (folder / "summary.json").exists():
-                skillttrl(
-                    "train",
-                    RECIPE,
-                    "--seed",
-                    seed,
-                    "-o",
-                    folder,
-                    settings=[*settings, f"model.path={weights_of(cold)}"],
-                )
+                skillttrl("train", RECIPE, seed, folder, [*settings, f"model.path={weights_of(cold)}"])
             run = read_summary(folder)
-            before, after = looked_at(cold, folder), looked_at(folder, folder)
+            before, after = measured(cold, folder), measured(folder, folder)
             change, low, high = paired_difference([each["right"] for each in before], [each["right"] for each in after])
             rows.append(
                 f"| {name} | {seed} | {fmean(each['right'] for each in before):.3f} | {fmean(each['right'] for each in after):.3f} | "
@@ -120,19 +108,19 @@ def shown(values: Sequence[float]) -> str:
     return f"{fmean(values):.3f} [{low:.3f}, {high:.3f}]"
 
 
-def looked_at(run: Path, settings: Path) -> list[dict[str, Any]]:
-    """What a policy does with each test problem under the settings of a run: shares of its samples that are right, that call, and rightly."""
-    cached = settings / f"looked-at-{run.name}.json"
-    if not cached.exists():
+def measured(run: Path, settings: Path) -> list[dict[str, Any]]:
+    """For each test problem, under the settings of a run: the shares of a policy's samples that are right, that call, and call without error."""
+    file = settings / f"looked-at-{run.name}.json"
+    if not file.exists():
         config = load_config(settings / "config.yaml", [])
         tasks = load_tasks(config.eval_source, MATH_ENV_ID, split="test")
         worker, found = build_for_eval(config, {"test": tasks}, SilentProgress(), weights=weights_of(run))
         groups = worker.generate_rollouts(found["test"], SAMPLES, Sampling.of(config.rollout), seed=7)
-        cached.write_text(json.dumps([looked_at_group(group) for group in groups]))
-    return list(json.loads(cached.read_text()))
+        file.write_text(json.dumps([shares_of(group) for group in groups]))
+    return list(json.loads(file.read_text()))
 
 
-def looked_at_group(group: Group) -> dict[str, Any]:
+def shares_of(group: Group) -> dict[str, Any]:
     """The shares of one problem."""
     calls = [[call for step in each.steps for call in step.calls] for each in group.trajectories]
     return {
@@ -144,7 +132,7 @@ def looked_at_group(group: Group) -> dict[str, Any]:
 
 
 class PlainChat(TextEnv):
-    """The calculator as a plain conversation: what is called is read here, and the result is the next observation."""
+    """The calculator as a plain conversation: the environment reads the call, and its result is the next observation."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
@@ -157,7 +145,7 @@ class PlainChat(TextEnv):
         return calculator(factors[0]) if factors else "?", 0.0, self._turns == 2, False, {}
 
 
-def speed(run: Path, output: Path) -> None:
+def speed(run: Path) -> None:
     """Sampled tokens a second, of episodes with a call and of the same episodes as plain chat."""
     config = load_config(RECIPE, ["runtime.threads=1"])
     parts = build_policy(config, weights=weights_of(run), tools=ToolEnv(PlainChat(), ["calculator"]).schemas)
@@ -191,8 +179,6 @@ def speed(run: Path, output: Path) -> None:
 
 def plain(agent: Any) -> Any:
     """The agent without tools; their names stand in a system message, so that it still writes calls."""
-    from dataclasses import replace
-
     formatter = type(agent.formatter)("plain", "calculator\n")
     return replace(agent, tools=(), formatter=formatter, memory="episode")
 
@@ -217,7 +203,7 @@ def start(run: Path, output: Path) -> None:
             folder = output / f"start-{name}-{time.time_ns()}-{number}"
             began = time.perf_counter()
             settings = [*small, f"agent.tools={tools}", f"model.path={weights_of(run)}"]
-            skillttrl("train", RECIPE, "-o", folder, settings=settings)
+            skillttrl("train", RECIPE, 0, folder, settings)
             times.append(time.perf_counter() - began)
         print(f"| {name} | {median(times):.1f} s | {min(times):.1f} to {max(times):.1f} |")
 
