@@ -38,6 +38,7 @@ from skill_ttrl.errors import ConfigError, EnvError, ModelError, SkillTTRLError
 from skill_ttrl.llm.backend import BackendContext
 from skill_ttrl.llm.backends import BACKENDS, COMMAND, REMOTE, backend_facts, is_remote, untrainable
 from skill_ttrl.llm.openai.client import make_client
+from skill_ttrl.optimize.engines import asks_endpoint
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.launch import launched, local_world_size, strategy, world_size
 from skill_ttrl.rollout.episode import EnvPool, failure, reset_options
@@ -400,7 +401,7 @@ class Rules:
             "merger": (merges or self.use == "merge") and (skills or SkillsConfig()).merger == OPENAI,
             "teacher": (trains and (rationales or evolves)) or (distills and config.distill.teacher == OPENAI),
             "embeddings": samples and skills is not None and skills.embeds and skills.embedder == OPENAI,
-            "optimizer": trains and config.optimize is not None and config.optimize.optimizer == OPENAI,
+            "optimizer": trains and config.optimize is not None and asks_endpoint(config.optimize, config.endpoints),
         }
         return {role for role, used in uses.items() if used}
 

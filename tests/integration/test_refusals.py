@@ -117,6 +117,7 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*ROOMY, "skills.gate={rule: not_worse, min_effect: 0}"], 2, "min_effect above 0"),
     ([*STEP, "optimize={every: 1}"], 2, "optimize.every edits the run's skill bank"),
     ([*ROOMY, "optimize={every: 1, optimizer: openai}"], 2, "endpoints.roles.optimizer"),
+    ([*ROOMY, "optimize={every: 1, optimizer: a:b}", "endpoints.roles.optimizer={}"], 2, "roles.optimizer.model"),
     ([*ROOMY, "evolve={}", "data.eval=null"], 2, "evolve learns from success"),
     (["phases=[dagger]", "collect.agent=builtin"], 2, "phase dagger asks an expert"),
     (["phases=[dagger]", "collect.agent=walkthrough"], 2, "nor with dagger"),

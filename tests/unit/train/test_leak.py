@@ -30,7 +30,6 @@ from skill_ttrl.types import Step, Task, Trajectory, to_json
 from tests.doors import DOORS
 
 QUESTION = "Compute 12 + 34."
-
 DISGUISED = {
     "trailing space": "Compute 12 + 34. ", "case": "COMPUTE 12 + 34.",
     "full-width digits": "Compute \uff11\uff12 + \uff13\uff14.",
