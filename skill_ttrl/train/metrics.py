@@ -362,14 +362,14 @@ def collapse_signs(
     if len(shares) == 3 and not silent and mean(shares) < agreement:
         found["The first votes were weak"] = (
             f": their winners had less than {agreement:.0%} of the answers. A majority that is mostly wrong teaches errors; try a "
-            "stronger base, more votes or easier tasks. Its threshold is the option agreement of rl.stop_rule=collapse."
+            "stronger base, more votes or easier tasks. The option agreement of rl.stop_rule=collapse sets the threshold."
         )
     copies = figures(rows, "copied_winners")[-2:]
     if len(copies) == 2 and mean(copies) >= copied:
         found["The winners copy the question"] = (
             f": {mean(copies):.0%} of those in the latest 2 steps are words or numbers of it. If answers never stand in their questions, the "
-            "policy is learning to repeat: set env.kwargs.copies=false (math), or show it more examples. If they do, ignore this, and with "
-            "rl.stop_rule=collapse set its option copied: 2."
+            "policy is learning to repeat: set env.kwargs.copies=false (math), or show it more examples. If they do, ignore this; if the "
+            "run uses rl.stop_rule=collapse, set rl.stop_rule={type: collapse, copied: 2}."
         )
     changes = figures(rows, "flip_rate")[-5:]
     if len(changes) > 1 and mean(changes) > flips:

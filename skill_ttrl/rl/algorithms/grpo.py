@@ -401,17 +401,13 @@ class LevelOptions(Section):
     is. `step`: each step does, so that long ones weigh more (verl-agent, SkillRL)."""
 
 
-def level_of(options: object) -> GroupLevel | None:
-    """The level that an algorithm's options set; None where it has no such option."""
-    return options.level if isinstance(options, LevelOptions) else None
-
-
 class GroupRelative(BuiltIn):
     """An algorithm whose advantages come from rewards and groups alone; subclasses have `estimate`."""
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each step where steps of an episode differ, else one for each trajectory, as the level says."""
-        return AdvantageEstimate(relative_advantages(samples, self.estimate, level_of(self.options) or "episode"))
+        level = self.options.level if isinstance(self.options, LevelOptions) else "episode"
+        return AdvantageEstimate(relative_advantages(samples, self.estimate, level))
 
     def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Estimate advantages (N,) from rewards (N,) of these groups (N,), or of the steps of these episodes (N,)."""
