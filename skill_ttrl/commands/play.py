@@ -279,6 +279,7 @@ def play(
         ledger.phase("play"),
         annotate_budget_error("Raise it, or play a shorter game."),
         load_policy(player, use_bank) as parts,
+        ExitStack() as stack,
     ):
         settings = RolloutSettings(
             Sampling.of(config.rollout, 0.0),
@@ -287,7 +288,9 @@ def play(
             max_prompt_tokens=config.data.max_prompt_tokens,
             constrain=config.agent.structured_actions,
         )
-        envs = EnvPool(lambda: with_tools(watched, config.agent))
+        tool_env = with_tools(watched, config.agent)
+        stack.callback(getattr(tool_env, "abandon", lambda: None))  # ends MCP servers; `env` stays open
+        envs = EnvPool(lambda: tool_env)
         agent = replace(parts.agent, tools=envs.schemas)
         (group,) = wait_for(rollout([task], 1, envs=envs, agent=agent, backend=parts.backend, settings=settings))
     return group.trajectories[0]
