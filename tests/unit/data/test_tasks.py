@@ -116,8 +116,9 @@ def test_turns_that_call_tools_are_demonstrations_too(tmp_path: Path, tiny_model
         with pytest.raises(DataError, match="a tool message for each"):
             load_demonstrations(source(tmp_path, [{"messages": wrong}]))
     functions[0]["arguments"] = "{"
-    with pytest.raises(DataError, match="a JSON object"):
-        load_demonstrations(source(tmp_path, [{"messages": chat}]))
+    for bad in (calls, 5):
+        with pytest.raises(DataError, match="a JSON object"):
+            load_demonstrations(source(tmp_path, [{"messages": [chat[0], {**chat[1], "tool_calls": bad}]}]))
 
 
 def test_demonstrations_of_a_file(tmp_path: Path) -> None:
