@@ -641,12 +641,10 @@ class TokenizerMixin:
         if not getattr(self.tokenizer, "response_template", None):
             return read_calls(completion.text)
         try:
-            ended = completion.token_ids[-1:] and completion.token_ids[-1] in self.tokenizer.all_special_ids
-            found = self.tokenizer.parse_response(
-                list(completion.token_ids[:-1] if ended else completion.token_ids),
-                prefix=list(prompt_ids),
-                tools=[json.loads(each) for each in tools],
-            )
+            ids = list(completion.token_ids)
+            ids = ids[:-1] if ids and ids[-1] in self.tokenizer.all_special_ids else ids
+            schemas = [json.loads(each) for each in tools]
+            found = self.tokenizer.parse_response(ids, prefix=list(prompt_ids), tools=schemas)
             calls = [call.get("function", call) for call in found.get("tool_calls") or ()]
             parsed = [_read_call(json.dumps({"name": call["name"], "arguments": call["arguments"]})) for call in calls]
             thought = found.get("thinking") or found.get("reasoning_content") or found.get("reasoning") or ""

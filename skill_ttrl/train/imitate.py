@@ -277,6 +277,7 @@ def round_metrics(episodes: Sequence[Trajectory], parts: TrainingComponents, *, 
         config.skills,
         limited=config.rollout.rollout_timeout_s is not None,
         by_type=by_type,
+        tools=bool(agent.offered),
     )
     metrics["failed_rollouts"] = fmean(each.error is not None for each in episodes)
     advised = list[tuple[str, str | None]]()

@@ -115,7 +115,13 @@ def several_types(tasks: Iterable[Task]) -> bool:
 
 
 def episode_metrics(
-    groups: Sequence[Group], agent: AgentConfig, skills: SkillsConfig | None, *, limited: bool, by_type: bool
+    groups: Sequence[Group],
+    agent: AgentConfig,
+    skills: SkillsConfig | None,
+    *,
+    limited: bool,
+    by_type: bool,
+    tools: bool = False,
 ) -> dict[str, float]:
     """Metrics of a step's episodes, of all that were played.
 
@@ -123,7 +129,7 @@ def episode_metrics(
     `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
     the environment reports it. Either is left out if the environment does not report it. `invalid_actions` and `repaired_actions`: shares of the
     steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
-    that did not fail), `tools/calls` and `tools/errors` (mean of a rollout) where there are tools, `timeout_fraction` (share of rollouts) where
+    that did not fail), `tools/calls` and `tools/errors` (mean of a rollout) where the policy has `tools`, `timeout_fraction` (share of rollouts) where
     their time is `limited`, and as `prompt_truncated/<what>` the share of steps whose prompt had no room for all of it.
     """
     rollouts = trajectories_of(groups)
@@ -144,7 +150,7 @@ def episode_metrics(
     if agent.max_turns > 1:
         metrics["episode_steps"] = mean([float(len(each.steps)) for each in rollouts if each.error is None])
         calls = [call for step in steps for call in step.calls]
-        if calls or agent.tools:
+        if calls or tools:
             metrics["tools/calls"] = len(calls) / len(rollouts)
             metrics["tools/errors"] = sum(bool(call.error) for call in calls) / len(rollouts)
         if limited:

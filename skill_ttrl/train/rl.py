@@ -326,6 +326,7 @@ def step_metrics(
         config.skills,
         limited=config.rollout.rollout_timeout_s is not None,
         by_type=several_types(run.components.train_tasks),
+        tools=bool(run.components.worker.agent.offered),
     )
     metrics |= overlong_metrics(groups)
     if state.votes.chosen[0] == SEQUENTIAL:
