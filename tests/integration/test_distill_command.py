@@ -178,8 +178,7 @@ def test_the_command_shows_what_was_found(played: Path, tmp_path: Path) -> None:
     refused(skillttrl(*distill, "-o", tmp_path / "bank"), SkillBankError.exit_code, "--append")
     found = skillttrl(*distill, "-o", tmp_path / "b", "--json").json
     assert found["teacher"] == "heuristic" and found["version"] == 1
-    wrong = skillttrl(*distill, "-o", tmp_path / "c", "--set", "distill.max_generel=1")
-    refused(wrong, ConfigError.exit_code, "max_general")
+    refused(skillttrl(*distill, "-o", tmp_path / "c", "--set", "distill.max_generel=1"), 2, "max_general")
     assert not (tmp_path / "c").exists()
 
 
@@ -338,3 +337,11 @@ def test_hostile_skills_are_flagged_and_entries_beyond_the_number_asked_for_are_
     assert sorted(skill.text for skill in skills) == ["Fine.", entry["text"]]
     assert next(skill for skill in skills if skill.text != "Fine.").flags == ("control-tokens", "injection")
     assert any("the 2 requested" in note for note in found.notes) and any("episode 99" in note for note in found.notes)
+
+
+def test_the_command_says_what_it_cost(episodes: Path, tmp_path: Path) -> None:
+    with serving() as server:
+        given = (f"base_url={server.url}", "model=m", "price_out=1")
+        sets = [word for each in given for word in ("--set", f"endpoints.roles.teacher.{each}")]
+        done = skillttrl("distill", "--trajectories", episodes, "-o", tmp_path / "b", "--teacher", "openai", *sets)
+    assert done.code == 0 and "cost" in done.out and "4 new skills" in done.out, done
