@@ -17,7 +17,8 @@ def careful(ballot: Ballot, *, lead: int = 2) -> VoteResult:
     """
     tally = ballot.tally()
     first, second = [*tally.votes.values(), 0, 0][:2]
-    return tally.result() if first - second >= lead else tally.no_winner()
+    nobody = dict.fromkeys(tally.votes, 0)  # a score of 0 wins nothing
+    return tally.result() if first - second >= lead else tally.result(nobody)
 
 
 if __name__ == "__main__":
