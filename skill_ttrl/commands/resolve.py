@@ -356,7 +356,16 @@ def _is_small(model: ModelConfig) -> bool:
 
 
 def in_env(found: EvalTarget, env_id: str, kwargs: Mapping[str, Any], overrides: Sequence[str] = ()) -> EvalTarget:
-    """The policy as it plays in an environment, whose defaults count where the policy's config is silent."""
+    """The policy as it plays in an environment, whose defaults count where the policy's config is silent.
+
+    Raises:
+        ConfigError: an override names other tasks than the environment's own, which are played.
+    """
+    for each in overrides:
+        if each.startswith(("data.train", "data.eval")):
+            raise ConfigError(
+                f"--set {each} has no effect with --env {env_id}, whose own tasks are played. Leave one of them out."
+            )
     settings = found.config.model_copy(deep=True)
     settings.env.id, settings.env.kwargs = env_id, dict(kwargs)
     return replace(found, config=with_env_defaults(settings, playing=overrides))

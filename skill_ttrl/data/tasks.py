@@ -296,7 +296,13 @@ def _from_messages(messages: Any, place: str) -> list[Demonstration]:
         elif role == "a":
             turn = prompt, said[at] + "".join(map(call_text, calls[at]))
             found.append(Demonstration(*turn, before=tuple(before)))
-            results = said[at + 1 : at + 1 + len(calls[at])]
+            of_ids = [messages[later].get("tool_call_id") for later in range(at + 1, at + 1 + len(calls[at]))]
+            ids = [str(given or call.id) for given, call in zip(of_ids, calls[at], strict=True)]
+            if {call.id for call in calls[at]} != set(ids):
+                raise DataError(
+                    f"{place}: the 'tool_call_id' of each tool message must be the id of another of the 'tool_calls' before it."
+                )
+            results = [said[at + 1 + ids.index(call.id)] for call in calls[at]]
             called = tuple(replace(call, result=result) for call, result in zip(calls[at], results, strict=True))
             before.append((*turn, called) if called else turn)
             prompt = "\n".join(results)

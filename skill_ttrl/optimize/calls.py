@@ -102,8 +102,7 @@ RollOutFn = Callable[..., list[RolloutResult]]
 each is finished.
 
 A rollout that fails in the environment is a result that says so; what is raised ends the run: BudgetError, and EndpointError or EnvError where
-nothing works. A function whose results depend on which items go together has `batched = True`: a batch that was interrupted is then repeated
-whole. Any other one derives an item's seed from `seed` and its id alone.
+nothing works. An item's result depends on `seed` and the item alone, so that a batch that was interrupted is resumed with those that are missing.
 """
 
 
@@ -240,9 +239,8 @@ class Calls:
         missing = [place for place, key in enumerate(keys) if self.journal.get(key) is None]
         count.asked += len(items)
         if missing:
-            redone = [*range(len(items))] if getattr(self.roll_out_fn, "batched", False) else missing
             with asked_in(stage):
-                self._roll_out_missing(document, {keys[place]: items[place] for place in redone}, seed)
+                self._roll_out_missing(document, {keys[place]: items[place] for place in missing}, seed)
         results = [RolloutResult.from_dict(self.journal.get(key)) for key in keys]
         count.failed += sum(result.extras.get("stop_reason") in FAILED for result in results)
         count.ungraded += sum(result.ungraded for result in results)
@@ -258,9 +256,7 @@ class Calls:
         keys = [*missing]
 
         def keep(place: int, result: RolloutResult) -> None:
-            if (
-                self.journal.get(keys[place]) is None
-            ):  # one that was finished before the batch is repeated stays as it was
+            if self.journal.get(keys[place]) is None:
                 self.journal.put(keys[place], result.to_dict(), durable=False)
 
         results = self.roll_out_fn(document, [*missing.values()], seed=seed, on_result=keep)

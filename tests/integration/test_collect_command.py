@@ -237,6 +237,8 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
     refused(collect(), 3, "no agent 'expert'")
     refused(collect("--policy", "random", "--types", "up,left"), 3, "no tasks of type 'up'", "left, right")
     refused(collect("--policy", "random", "--set", "rl.steps=3"), 2, "has no effect")
+    remote = ("--policy", "openai:m", "--set", "data.train.path=mine.jsonl")
+    refused(collect(*remote), 2, "whose own tasks are played")
     refused(collect("--policy", "random", output=tmp_path), 4, "name an ordinary file")
     refused(collect("--policy", "random", "--limit", 3, env="math"), 3, "All 3 episodes failed", "admissible_commands")
     refused(collect("--policy", "tests.doors:Wordless"), 3, "episodes failed", "action must be a str, found int")
