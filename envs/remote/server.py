@@ -78,17 +78,17 @@ class StepRequest(Request):
 Body = TypeVar("Body", bound=Request)
 
 
-def error_answer(status: int, error: BaseException | str, kind: str = "Refused") -> Answer:
+def error_answer(status: int, error: BaseException | str, kind: str = "Refused", **more: str | None) -> Answer:
     """The answer that states an error; errors of foreign code are named with their type."""
-    return status, json.dumps({"error": {"type": kind, "message": str(error)}})
+    return status, json.dumps({"error": {"type": kind, "message": str(error), **more}})
 
 
 class Refused(Exception):
     """Raised for a request that is not carried out; has an HTTP status and the reason."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, kind: str = "Refused", **more: str | None) -> None:
         super().__init__(message)
-        self.answer = error_answer(status, message)
+        self.answer = error_answer(status, message, kind, **more)
 
 
 class Session:
@@ -218,8 +218,20 @@ class Sessions:
                     self.end(session_id)
 
 
-class EnvServer(ThreadingHTTPServer):
-    """Serves an environment, with one thread per connection.
+class JsonServer(ThreadingHTTPServer):
+    """An HTTP server with one thread per connection."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the error; a client that leaves in the middle of an answer is none."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+class EnvServer(JsonServer):
+    """Serves an environment.
 
     Args:
         name: see `resolve_env`.
@@ -233,9 +245,6 @@ class EnvServer(ThreadingHTTPServer):
     Raises:
         EnvError: there is no such environment or it cannot be made, the port is taken, or there is no such host here.
     """
-
-    daemon_threads = True
-    request_queue_size = 128
 
     def __init__(
         self,
@@ -272,11 +281,6 @@ class EnvServer(ThreadingHTTPServer):
         """End all sessions too."""
         self.sessions.close()
         super().server_close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the error; a client that leaves in the middle of an answer is none."""
-        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
 
     def check_client(self, target: str, authorization: str, host: str) -> None:
         """Let a client in: one with the token, or without one from this machine.
@@ -351,10 +355,9 @@ class EnvServer(ThreadingHTTPServer):
             return self._tasks.setdefault(split, (200, text))
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Handler of one connection, whose bodies must say their length."""
+class JsonHandler(BaseHTTPRequestHandler):
+    """Handler of one connection, whose bodies are JSON and must say their length."""
 
-    server: EnvServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "skillttrl", ""
     disable_nagle_algorithm = True
@@ -364,7 +367,15 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: requests are the clients' private data."""
 
-    def _read_body(self) -> bytes:
+    def answer(self) -> Answer:
+        """Answer one request; `read_body` has its body.
+
+        Raises:
+            Refused: it is not carried out.
+        """
+        raise NotImplementedError
+
+    def read_body(self) -> bytes:
         """Read the body of a request.
 
         Raises:
@@ -379,16 +390,16 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(411, "A request needs a Content-Length.")
         if len(length) > 9 or int(length) > MAX_BODY_BYTES:
             raise Refused(413, f"A request has at most {MAX_BODY_BYTES:,} bytes.")
-        return self.rfile.read(int(length))
+        body, self._unread = self.rfile.read(int(length)), False
+        return body
 
     def do_GET(self) -> None:
-        get, body = self.headers.get, None
+        """Write the answer to one request."""
+        self._unread, self.more_headers = True, dict[str, str]()
         try:
-            self.server.check_client(self.path, get("Authorization", ""), get("Host", ""))
-            body = self._read_body()
-            status, text = self.server.answer(self.command, self.path, body)
+            status, text = self.answer()
         except Refused as error:
-            self.close_connection |= body is None  # it was not read
+            self.close_connection |= self._unread
             status, text = error.answer
         except (ConnectionError, TimeoutError):
             raise
@@ -399,12 +410,21 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Content-Type": "application/json", "Content-Length": str(len(content))}
         headers |= {"X-Content-Type-Options": "nosniff"} | ({"Connection": "close"} if self.close_connection else {})
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in (headers | self.more_headers).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
     do_POST = do_DELETE = do_GET
+
+
+class _Handler(JsonHandler):
+    server: EnvServer
+
+    def answer(self) -> Answer:
+        get = self.headers.get
+        self.server.check_client(self.path, get("Authorization", ""), get("Host", ""))
+        return self.server.answer(self.command, self.path, self.read_body())
 
 
 def _describe(name: str, kwargs: Mapping[str, Any]) -> Description:

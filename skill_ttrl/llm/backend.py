@@ -8,17 +8,19 @@ so that episodes of different lengths can share one engine. To add a backend, wr
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from skill_ttrl.config import RolloutConfig, SkillTTRLConfig
 from skill_ttrl.errors import EndpointError
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.signals import signals_held
 from skill_ttrl.types import Completion, Message
 
@@ -194,6 +196,28 @@ def refuse_error(generations: Sequence[Generation]) -> None:
         for completion in generation.completions:
             if completion.finish_reason == "error":
                 raise EndpointError(completion.error or "The backend returned no answer.")
+
+
+ROUNDING = 1e-3
+"""How far above 0 rounding may put a log-prob (nats)."""
+
+
+def checked(completion: Completion) -> Completion:
+    """A backend's completion as it may be used: one whose log-probs are none has failed (`finish_reason` "error").
+
+    Halves of characters (lone surrogates) in its text are replaced one by one, so that spans of it stay right.
+    """
+    logprobs = completion.logprobs
+    if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= ROUNDING):
+        place = next(i for i, each in enumerate(logprobs) if not (math.isfinite(each) and each <= ROUNDING))
+        problem = (
+            f"The backend gave token {place} the log-prob {logprobs[place]:g}: a log-prob is finite and at most 0."
+        )
+        return replace(completion, finish_reason="error", error=problem)
+    text = replace_surrogates(completion.text)
+    error = None if completion.error is None else replace_surrogates(completion.error)
+    same = text == completion.text and error == completion.error
+    return completion if same else replace(completion, text=text, error=error)
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

@@ -119,11 +119,12 @@ def call_text(call: ToolCall) -> str:
 def read_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
     """(the text without its calls, the calls) of what a model wrote in the form of Hermes and Qwen: `<tool_call>{json}</tool_call>`."""
     thought, said = split_thought(text)
-    calls = tuple(map(_read_call, _CALL.findall(said)))
+    calls = tuple(map(read_call, _CALL.findall(said)))
     return (with_thought(thought, _CALL.sub("", said).strip()), calls) if calls else (text, ())
 
 
-def _read_call(written: str) -> ToolCall:
+def read_call(written: str) -> ToolCall:
+    """The call that `{"name": ..., "arguments": {...}}` spells; what cannot be parsed is one with the error `not_json`."""
     try:
         found = json.loads(written)
         name, arguments = found["name"], found.get("arguments", {})
@@ -646,7 +647,7 @@ class TokenizerMixin:
             schemas = [json.loads(each) for each in tools]
             found = self.tokenizer.parse_response(ids, prefix=list(prompt_ids), tools=schemas)
             calls = [call.get("function", call) for call in found.get("tool_calls") or ()]
-            parsed = [_read_call(json.dumps({"name": call["name"], "arguments": call["arguments"]})) for call in calls]
+            parsed = [read_call(json.dumps({"name": call["name"], "arguments": call["arguments"]})) for call in calls]
             thought = found.get("thinking") or found.get("reasoning_content") or found.get("reasoning") or ""
             return with_thought(str(thought), str(found.get("content") or "")), tuple(parsed)
         except Exception:  # a program of the tokenizer's authors on a text of a model's

@@ -8,7 +8,6 @@ that stand at the same prompt at the start of a group share one request with `n`
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import warnings
 from collections import defaultdict
@@ -20,7 +19,7 @@ from typing import Any, Literal, cast
 from skill_ttrl.agents.agent import Agent, RetrievalQuery, results_of
 from skill_ttrl.agents.scripted import ScriptedAgent
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, EnvError, ModelError
-from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
+from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, checked
 from skill_ttrl.llm.hand_over import BatchingBackend, HandOver
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.registry import naming
@@ -35,7 +34,6 @@ from skill_ttrl.rollout.episode import (
     call_inline,
     operations,
 )
-from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.merge import note
 from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS
 from skill_ttrl.types import Completion, Group, Message, Task, Trajectory, derive_seed
@@ -289,9 +287,6 @@ async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 PromptCache = dict[tuple[Message, ...], tuple[Request, int]]
 """The request and the tokens of conversations that have been looked at."""
 
-ROUNDING = 1e-3
-"""How far above 0 rounding may put a log-prob (nats)."""
-
 
 @dataclass
 class RolloutContext:
@@ -397,24 +392,6 @@ class RolloutContext:
         await episode.act(generation.prompt_ids, completion, self.settings.max_turns, projection)
         if self.agent.skills is not None and self.agent.skills.episode_notes and episode.error is None:
             episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
-
-
-def checked(completion: Completion) -> Completion:
-    """A backend's completion as it may be used: one whose log-probs are none has failed (`finish_reason` "error").
-
-    Halves of characters (lone surrogates) in its text are replaced one by one, so that spans of it stay right.
-    """
-    logprobs = completion.logprobs
-    if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= ROUNDING):
-        place = next(i for i, each in enumerate(logprobs) if not (math.isfinite(each) and each <= ROUNDING))
-        problem = (
-            f"The backend gave token {place} the log-prob {logprobs[place]:g}: a log-prob is finite and at most 0."
-        )
-        return replace(completion, finish_reason="error", error=problem)
-    text = replace_surrogates(completion.text)
-    error = None if completion.error is None else replace_surrogates(completion.error)
-    same = text == completion.text and error == completion.error
-    return completion if same else replace(completion, text=text, error=error)
 
 
 def attach_prompt_skills(episodes: Sequence[ActiveRollout], agent: Agent, backend: Backend) -> None:
