@@ -100,7 +100,8 @@ def apply_override(data: dict[str, Any], text: str) -> None:
     for key in keys[:-1]:
         child = node.get(key)
         if not isinstance(child, dict):
-            child = node[key] = {}
+            # A name with options of its own, as in vote.strategy=sequential and vote.strategy.first=8.
+            child = node[key] = {"type": child} if isinstance(child, str) else {}
         node = child
     node[keys[-1]] = value
 

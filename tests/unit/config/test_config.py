@@ -71,6 +71,8 @@ def test_overrides_reach_into_sections_a_file_has_and_leave_the_caller_s_mapping
     assert config.model.lora is not None
     assert (config.model.lora.alpha, config.model.lora.r) == (4.0, 16)
     assert given_mapping == {"rl": {"steps": 5, "kl_coef": 0.0}, "model": {"lora": None}}
+    named = load_config({}, ["vote.strategy=anchored", "vote.strategy.weight=0.5"])
+    assert named.vote.strategy == {"type": "anchored", "weight": 0.5}
 
 
 @pytest.mark.parametrize(
