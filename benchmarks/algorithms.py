@@ -27,13 +27,13 @@ from algorithms_arms import COIN, COLD, RECIPES, SEEDS, VOTE_SFT, arms_of
 from algorithms_tables import BASE, Cell, lead_of, write_results
 
 from skill_ttrl.commands.launch import Launch, Options, launch, launch_rl
-from skill_ttrl.commands.reports.compare import HEADLINES, read_evaluations
+from skill_ttrl.commands.reports.compare import HEADLINES
 from skill_ttrl.commands.train import run
 from skill_ttrl.errors import ConfigError, SkillTTRLError, did_you_mean
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.train.defaults import load_checked
-from skill_ttrl.train.results import Evaluation
+from skill_ttrl.train.results import Evaluation, read_evaluations
 from skill_ttrl.train.rules import Rules
 
 CELLS = "cells.jsonl"

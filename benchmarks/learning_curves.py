@@ -20,12 +20,11 @@ from statistics import fmean
 
 from curve_plot import Curve, Panel, draw
 
-from skill_ttrl.commands.reports.compare import read_evaluations
 from skill_ttrl.errors import DataError, SkillTTRLError
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.storage.files import write_atomic
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.train.results import Evaluation
+from skill_ttrl.train.results import Evaluation, read_evaluations
 from skill_ttrl.types import from_json
 
 FIGURES = {

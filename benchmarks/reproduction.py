@@ -34,14 +34,13 @@ from reproduction_figures import (
     write_published,
 )
 
-from skill_ttrl.commands.reports.compare import read_evaluations
 from skill_ttrl.config import SkillTTRLConfig, load_config, settings_digest
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, SkillTTRLError
 from skill_ttrl.runs.folder import read_run_json
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.storage.files import write_atomic
 from skill_ttrl.train.defaults import with_defaults
-from skill_ttrl.train.results import Evaluation
+from skill_ttrl.train.results import Evaluation, read_evaluations
 from skill_ttrl.types import from_json
 
 PUBLISHED = Path(__file__).parent / "published"

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from skill_ttrl.commands.reports.compare import read_evaluations
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.statistics import paired_difference
-from skill_ttrl.train.results import Evaluation
+from skill_ttrl.train.results import Evaluation, read_evaluations
 
 SPLITS = {"alfworld": "valid_unseen", "webshop": "test"}
 RECIPES = {"alfworld": "quickstart_skills_alfworld", "webshop": "quickstart_webshop"}

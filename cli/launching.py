@@ -80,19 +80,19 @@ def run_or_check(
             raise typer.Exit(checked.exit_code)
         return
     folder = found.folder(config.name)
+    if launched() or (config.runtime.nproc or 1) > 1:  # before other ranks are started or waited for
+        from skill_ttrl.train.rules import Rules
+
+        Rules(config, asks_ranks=found.asks_ranks, output=None if seeds else folder, resume=resume).check()
     if (config.runtime.nproc or 1) > 1 and not launched():
         from skill_ttrl.rl.parallel.launch import launch, this_command
         from skill_ttrl.runs.checkpoint import what_is_saved
-        from skill_ttrl.train.rules import Rules
 
-        Rules(config, asks_ranks=found.asks_ranks, begun=(folder / "checkpoints").is_dir()).check()
         ranks = config.runtime.nproc or 1
         raise typer.Exit(launch(this_command(), ranks, notice=notice, saved=lambda: what_is_saved(folder)))
     from skill_ttrl.commands.reports.inspect import seeds_inspection
-    from skill_ttrl.commands.train import check_runnable, run, run_seeds
+    from skill_ttrl.commands.train import run, run_seeds
 
-    if launched():  # before the other ranks are waited for
-        check_runnable(config, None if seeds else folder, resume)
     screen = Console(stderr=as_json)
     with driving_ranks():
         if seeds is not None:

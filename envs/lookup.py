@@ -114,7 +114,7 @@ def make_env(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     Raises:
         EnvError: see `resolve_env`; or it cannot be made with these arguments.
     """
-    env_id, kwargs = _placed(resolve_env(name), kwargs)
+    env_id, kwargs = placed(name, kwargs)
     with _making(env_id, kwargs):  # its module has been imported: Gymnasium is to import none
         return gymnasium.make(env_id.rpartition(":")[2], disable_env_checker=True, **kwargs)
 
@@ -133,7 +133,7 @@ def prepare_env(name: str, kwargs: Mapping[str, Any], progress: Callable[[int, i
     Raises:
         EnvError: see `make_env`.
     """
-    name, kwargs = _placed(resolve_env(name), kwargs)
+    name, kwargs = placed(name, kwargs)
     prepare = getattr(_creator(name), "prepare", None)
     if callable(prepare):
         with _making(name, kwargs):
@@ -179,7 +179,7 @@ def split_argument(name: str, split: str) -> dict[str, str]:
     Raises:
         EnvError: see `resolve_env`.
     """
-    return {"split": split} if "split" in inspect.signature(_creator(name)).parameters else {}
+    return {"split": split} if "split" in _parameters(name) else {}
 
 
 def refuse_split(kwargs: Mapping[str, Any]) -> None:
@@ -251,7 +251,6 @@ def _resolve_in_module(name: str) -> str:
 @contextmanager
 def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Whatever an environment's own code raises is one error, which names the environment; ours pass."""
-    check_arguments(name, kwargs)
     try:
         yield
     except SkillTTRLError:
@@ -261,30 +260,27 @@ def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
         raise EnvError(f"Cannot make {name} with {kwargs or 'no arguments'}: {type(error).__name__}: {said}") from error
 
 
-def check_arguments(name: str, kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments that an environment does not have, before it does what takes long.
+def placed(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the id and the arguments that an environment is made with: those of the remote one where `kwargs` has a `url`.
 
     Raises:
-        EnvError: there is one.
+        EnvError: there is no such environment, or it has no such argument.
     """
-    parameters = inspect.signature(_creator(_placed(resolve_env(name), kwargs)[0])).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return
-    for given in kwargs:
-        if given not in parameters and given not in _OF_GYMNASIUM:
-            raise EnvError(f"{name} has no argument {given[:80]!r}.{did_you_mean(given[:80], parameters)}")
+    env_id, remote = resolve_env(name), SHORT_NAMES["remote"]
+    family, made_with = _family(env_id), dict(kwargs)
+    if not (env_id == remote or REMOTE_URL not in kwargs or REMOTE_URL in _parameters(env_id)):
+        env_id, made_with = remote, {"env": env_id, **kwargs}
+    elif family is not None:
+        env_id, made_with = family.env_id, {**kwargs, family.argument: env_id.partition(":")[2]}
+    known = _parameters(env_id)
+    for given in kwargs if all(each.kind is not each.VAR_KEYWORD for each in known.values()) else ():
+        if given not in known and given not in _OF_GYMNASIUM:
+            raise EnvError(f"{name} has no argument {given[:80]!r}.{did_you_mean(given[:80], known)}")
+    return env_id, made_with
 
 
-def _placed(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the id and the arguments that an environment is made with: those of the remote one where `kwargs` has a `url`."""
-    remote = SHORT_NAMES["remote"]
-    own = env_id == remote or REMOTE_URL not in kwargs or REMOTE_URL in inspect.signature(_creator(env_id)).parameters
-    if not own:
-        return remote, {"env": env_id, **kwargs}
-    family = _family(env_id)
-    if family is None:
-        return env_id, dict(kwargs)
-    return family.env_id, {**kwargs, family.argument: env_id.partition(":")[2]}
+def _parameters(env_id: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_creator(env_id)).parameters
 
 
 def _family(name: str) -> Family | None:

@@ -135,10 +135,10 @@ def check_text_env(env: gymnasium.Env[Any, Any], task: Task | None = None) -> No
     name = type(env.unwrapped).__name__
     seed = task.seed if task is not None and task.seed is not None else 0
     options = dict(task.options) if task is not None else None
-    result = _call(lambda: env.reset(seed=seed, options=options), f"{name}.reset(seed={seed}, options={options})")
+    result = _call(f"{name}.reset(seed={seed}, options={options})", env.reset, seed=seed, options=options)
     if not isinstance(result, tuple) or len(result) != 2:
         raise EnvError(f"{name}.reset must return (observation, info), found {_kind(result)}.")
-    outcome: Any = _call(lambda: env.step(_PROBE), f"{name}.step({_PROBE!r})")
+    outcome: Any = _call(f"{name}.step({_PROBE!r})", env.step, _PROBE)
     if not isinstance(outcome, tuple) or len(outcome) != 5:
         raise EnvError(
             f"{name}.step must return (observation, reward, terminated, truncated, info), found {_kind(outcome)}."
@@ -187,10 +187,10 @@ def close_env(env: gymnasium.Env[Any, Any]) -> None:
         warnings.warn(f"{name} could not be closed: {type(error).__name__}: {error}.", stacklevel=2)
 
 
-def _call(function: Callable[[], T], what: str) -> T:
+def _call(what: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Errors of the user's own code become one typed error that names the call; ours pass."""
     try:
-        return function()
+        return function(*args, **kwargs)
     except SkillTTRLError:
         raise
     except FAILURES as error:

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -189,19 +189,11 @@ def check_trusted(
     Raises:
         TrustError: there are such settings; it lists what they would do.
     """
-    keys = list(chosen)
-    asked = {
-        key: does
-        for key, does in powers(stated).items()
-        if not any(key == each or key.startswith(f"{each}.") for each in keys)
-    }
-    # Whatever could be a module's name, wherever it stands: `powers` may not know a setting that imports.
-    names = {
-        name
-        for key, value in _leaves(stated)
-        if not any(key == each or key.startswith(f"{each}.") for each in keys)
-        for name in _BEFORE_COLON.findall(str(value))
-    }
+    keys, names = list(chosen), set[str]()
+    asked = dict(_not_in(keys, powers(stated).items()))
+    for _, value in _not_in(keys, _leaves(stated)):
+        # Whatever could be a module's name, wherever it stands: `powers` may not know a setting that imports.
+        names.update(_BEFORE_COLON.findall(str(value)))
     if _trusting.get() or is_signed(file, text):
         for name in names:
             _refused.pop(name, None)
@@ -215,6 +207,13 @@ def check_trusted(
         f"{file} was not written by you on this machine, or was changed since{reason}. If used, it would:{lines}\n{ALLOW}; a setting can be "
         "replaced with --set. See docs/security.md."
     )
+
+
+def _not_in(keys: Sequence[str], settings: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Settings that are none of these keys, and in none of these sections."""
+    for key, value in settings:
+        if not any(key == each or key.startswith(f"{each}.") for each in keys):
+            yield key, value
 
 
 def is_signed(file: Path, text: str) -> bool:

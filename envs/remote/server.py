@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 import gymnasium
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from skill_ttrl.envs.lookup import check_arguments, env_defaults, make_env, split_argument
+from skill_ttrl.envs.lookup import env_defaults, make_env, split_argument
 from skill_ttrl.envs.remote.env import PROTOCOL, Description, Text
 from skill_ttrl.envs.text_env import close_env
 from skill_ttrl.errors import EnvError
@@ -428,7 +428,6 @@ class _Handler(JsonHandler):
 
 
 def _describe(name: str, kwargs: Mapping[str, Any]) -> Description:
-    check_arguments(name, kwargs)
     env = make_env(name, **kwargs)
     try:
         own = env.unwrapped

@@ -67,7 +67,8 @@ def gather(config: SkillTTRLConfig, bank: RunBank | None, ledger: Ledger, progre
         assert files is not None  # a rule
         assert bank is not None  # the config's own check
         if "collect" not in config.phases:
-            ConfigTasks(config).refuse_episodes(files)
+            tasks = ConfigTasks(config)
+            tasks.episode_leaks(tasks.evaluated() if config.data.held_out else [])
         began = time.perf_counter()
         with ledger.phase("distill"):
             episodes = read_with_progress(files, progress, progress)

@@ -30,7 +30,7 @@ from skill_ttrl.storage.files import remove_unfinished, unfinished, wrap_os_erro
 from skill_ttrl.train.bank_changes import TestChange, outcome_record, verdict
 from skill_ttrl.train.rules import Rules
 from skill_ttrl.train.run_bank import models_of
-from skill_ttrl.train.tasks import ForeignSplits, refuse_leak
+from skill_ttrl.train.tasks import of_training
 from skill_ttrl.types import Skill, Trajectory
 
 
@@ -90,11 +90,9 @@ def distill_into(
     name = config.distill.teacher
     teacher = make_teacher(name, models=models_of(config))
     skills = config.skills or SkillsConfig()
-    collector, foreign = CaseCollector(skills.type_names, config.seed), ForeignSplits(config.training_splits)
-    for trajectory in trajectories:
-        foreign.take(trajectory)
+    collector = CaseCollector(skills.type_names, config.seed)
+    for trajectory in of_training(trajectories, config.training_splits, "The distilled bank"):
         collector.add(trajectory)
-    refuse_leak(foreign.found("The distilled bank"))
     cases, notes = collector.cases(), collector.notes()
     result = teacher.distill(cases, config.distill)
     if not isinstance(result, TeacherResult):

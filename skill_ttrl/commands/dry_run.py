@@ -9,22 +9,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from skill_ttrl.commands.doctor import host_checks
-from skill_ttrl.commands.train import reused_baseline
 from skill_ttrl.config import ModelConfig, SkillTTRLConfig, Source
-from skill_ttrl.data.episodes import names_of, read_episodes
-from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.errors import ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.load import count_parameters, load_model_config
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.train.build import make_envs
 from skill_ttrl.train.defaults import with_defaults
-from skill_ttrl.train.encode import refuse_unanswered
 from skill_ttrl.train.open_run import Resume
 from skill_ttrl.train.rules import Rules, combined
-from skill_ttrl.train.tasks import ConfigTasks, foreign_splits, refuse_leak, seen_prompts, seen_tasks
-from skill_ttrl.types import Task, derive_seed
+from skill_ttrl.train.tasks import ConfigTasks, seen_prompts
+from skill_ttrl.types import Task
 
 T = TypeVar("T")
 
@@ -100,8 +95,8 @@ def dry_run(
         hosts: Also ask the hosts that the config names whether they are there.
     """
     found, remote = DryRun(config.name), backend_facts(config).remote
-    begun = output is not None and (output / "checkpoints").is_dir()
-    refused = [*Rules(config, "sample" if measures and remote else "train", asks_ranks, begun).refusals()]
+    rules = Rules(config, "sample" if measures and remote else "train", asks_ranks, output, resume)
+    refused = [*rules.refusals()]
     for error in refused:
         found.refuse(error)
     if (whole := combined(refused)) is not None:
@@ -114,10 +109,6 @@ def dry_run(
         for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
                 found.refuse(EndpointError(f"{check.name}: {check.found}. {check.advice}".rstrip()))
-        if not begun:
-            found.attempt(reused_baseline, config)
-    if output is not None and (resume is None or not RunFolder.exists(output)):
-        found.attempt(RunFolder.check_new, output)
     found.phases = [_Tasks(config, found).phase(name) for name in (*config.phases, "evaluate")]
     return found
 
@@ -213,19 +204,11 @@ class _Tasks:
     def _imitated(self, evaluated: list[Task]) -> list[str]:
         """Lines the run would report on demonstrations of tasks that it is measured on."""
         config, data, files = self.config, self.config.demonstration_source, self.config.demonstrations.trajectories
-        tasks = ConfigTasks(config)
-        if "distill" in config.phases and "collect" not in config.phases and files:
-            tasks.refuse_episodes(files)
-        if not config.imitates or (data is not None and data.path.startswith("hf:")):
-            return []
-        if data is not None:
-            shown = load_demonstrations(data, seed=derive_seed(config.seed, "demonstrations"))
-            refuse_unanswered(config.env, data, shown)
-            seen, what = seen_prompts(each.prompt for each in shown), f"sft.data ({data.path})"
-        elif "collect" in config.phases or files is None:  # its episodes are of training tasks; or a rule refuses it
-            return []
-        else:
-            what = f"demonstrations.trajectories ({names_of(files)})"
-            refuse_leak(foreign_splits(read_episodes(files), config.training_splits, what))
-            seen = seen_tasks(episode.task for episode in read_episodes(files))
-        return tasks.demonstration_leaks(evaluated, seen, what, transductive=not config.data.held_out)
+        tasks, notes, imitated = ConfigTasks(config), list[str](), config.imitates and data is None
+        # Those that are collected are of training tasks.
+        if files and "collect" not in config.phases and (imitated or "distill" in config.phases):
+            notes += tasks.episode_leaks(evaluated if imitated or config.data.held_out else [])
+        if config.imitates and data is not None and not data.path.startswith("hf:"):
+            seen = seen_prompts(each.prompt for each in tasks.demonstrations(data))
+            notes += tasks.keep_apart(evaluated, seen, f"sft.data ({data.name})")
+        return notes

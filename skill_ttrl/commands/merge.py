@@ -6,7 +6,7 @@ an update that does not fit, or a language model that gives no usable answer, le
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from skill_ttrl.storage.jsonl import first_keys
 from skill_ttrl.train.bank_changes import TestChange, outcome_record, verdict
 from skill_ttrl.train.rules import Rules
 from skill_ttrl.train.run_bank import models_of
-from skill_ttrl.train.tasks import foreign_splits, refuse_leak
+from skill_ttrl.train.tasks import of_training
 from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 
@@ -164,7 +164,7 @@ def run(
     if Path(source).is_dir():  # the run's own config states what the run trains on
         splits = splits | load_config(Path(source) / "config.yaml").training_splits
     rollouts = (each for _, rows in samples for group, *_ in rows for each in group.trajectories)
-    refuse_leak(foreign_splits(rollouts, splits, str(source)))
+    deque(of_training(rollouts, splits, str(source)), maxlen=0)
     path, new = Path(bank), not is_bank(Path(bank))
     check_new(path)
     with (

@@ -92,7 +92,7 @@ class EvalTarget:
             SkillTTRLError: it cannot be sampled.
         """
         config = self.config if use_bank else self.config.model_copy(update={"skills": None})
-        Rules(config, "sample", begun=self.run is not None).check()
+        Rules(config, "sample", output=self.run).check()
 
     def bank(self) -> RunBank | None:
         """The skill bank, open for reading: a run's as it was at the checkpoint, unless `skills.bank` is not what the run began with."""

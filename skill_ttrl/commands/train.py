@@ -6,17 +6,16 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.commands.data_phases import gather, with_collected
-from skill_ttrl.commands.reports.compare import SEEDS, Seeds, is_seeds, named_seeds, read_evaluations, read_seeds
+from skill_ttrl.commands.reports.compare import SEEDS, Seeds, is_seeds, named_seeds, read_seeds
 from skill_ttrl.commands.reports.summarize import summarise, write_report_html
 from skill_ttrl.config import Phase, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, ModelError, RankError, RunFolderError, TrainingError, annotate_error
+from skill_ttrl.errors import ConfigError, ModelError, RankError, RunFolderError, TrainingError
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
@@ -36,8 +35,15 @@ from skill_ttrl.train.build import build, make_rewards, open_tasks
 from skill_ttrl.train.defaults import with_defaults
 from skill_ttrl.train.encode import KEPT, Encoded, encode_demonstrations
 from skill_ttrl.train.imitate import cold_start, imitate_expert, imitate_majority
-from skill_ttrl.train.open_run import Resume, discard_bank, open_folder, open_run_bank, restore_checkpoint
-from skill_ttrl.train.results import Evaluation
+from skill_ttrl.train.open_run import (
+    Resume,
+    discard_bank,
+    open_folder,
+    open_run_bank,
+    restore_checkpoint,
+    reused_baseline,
+)
+from skill_ttrl.train.results import read_evaluations
 from skill_ttrl.train.rl import reinforce
 from skill_ttrl.train.rollout_workers import on_cluster
 from skill_ttrl.train.rules import Rules, uncorrected_staleness
@@ -46,12 +52,6 @@ from skill_ttrl.train.run_bank import RunBank, models_of
 
 IMITATING: tuple[Phase, ...] = ("sft", "dagger")
 """Phases that imitate demonstrations."""
-VOTING: tuple[Phase, ...] = ("rl", "vote_sft")
-"""Phases that learn from votes; the evaluation `before` comes before the first of them."""
-OF_VOTING = tuple(
-    "rl. vote. vote_sft. evolve model.lora rollout.n_votes_ rollout.n_samples_ rollout.temperature rollout.top_".split()
-)
-"""Beginnings of the settings that do not change the evaluation `before`."""
 DEMONSTRATIONS = "demonstrations"
 """Names the time that reading and tokenising them takes, before the cold start's first step."""
 
@@ -95,7 +95,12 @@ def run(
         Interrupted: after a signal.
     """
     progress = progress or SilentProgress()
-    check_runnable(config, Path(output), resume)
+    if (config.runtime.nproc or 1) > 1 and not launched():  # in Python nothing starts the others
+        raise ConfigError(
+            f"runtime.nproc is {config.runtime.nproc}, but this process runs alone. Start the run with skillttrl train or torchrun, or "
+            "set runtime.nproc=1."
+        )
+    Rules(config, output=Path(output), resume=resume).check()
     config = with_defaults(config)
     with ExitStack() as stack:
         folder, config = open_folder(config, output, resume, source, progress)
@@ -142,58 +147,6 @@ def _explaining_memory(run: Path) -> Iterator[None]:
         name, advice = OUT_OF_MEMORY[phase]
         first_line = str(error).strip().partition("\n")[0].rstrip(".")
         raise ModelError(f"Out of memory{where} ({name}): {first_line}. {advice} {what_is_saved(run)}") from error
-
-
-def check_runnable(config: SkillTTRLConfig, output: Path | None = None, resume: Resume | None = None) -> None:
-    """Refuse what no run can do, by the config alone and by its folder.
-
-    Args:
-        config: The config as given.
-        output: The folder of the run; None: it is not looked at. A run with checkpoints has its bank and baseline already.
-        resume: see `run`.
-
-    Raises:
-        SkillTTRLError: see `train.rules`, `reused_baseline` and `RunFolder.check_new`.
-    """
-    if (config.runtime.nproc or 1) > 1 and not launched():  # in Python nothing starts the others
-        raise ConfigError(
-            f"runtime.nproc is {config.runtime.nproc}, but this process runs alone. Start the run with skillttrl train or torchrun, or "
-            "set runtime.nproc=1."
-        )
-    begun = output is not None and (output / "checkpoints").is_dir()
-    Rules(config, begun=begun).check()
-    if not begun:
-        reused_baseline(with_defaults(config))
-    if output is not None and (resume is None or not RunFolder.exists(output)):
-        RunFolder.check_new(output)
-
-
-def reused_baseline(config: SkillTTRLConfig) -> Evaluation | None:
-    """The evaluation `before` of the run that `run.baseline` names, which is that of this run too; None: this run measures its own.
-
-    Raises:
-        RunFolderError: there is no such run, or it has no such evaluation.
-        ConfigError: a setting differs that the evaluation depends on.
-    """
-    if config.run.baseline is None:
-        return None
-    with annotate_error(RunFolderError, f"run.baseline={config.run.baseline} has to name a run, or be null."):
-        there = RunFolder.open(config.run.baseline, lock=False)
-    found = {each.label: each for each in read_evaluations(there.path)}.get(BEFORE)
-    if found is None:
-        raise RunFolderError(f"run.baseline={there.path}: this run has no evaluation {BEFORE!r} yet.")
-    untrained = [[*takewhile(lambda phase: phase not in VOTING, each.phases)] for each in (there.config, config)]
-    differences = [
-        text
-        for text in config_differences(there.config, config)
-        if not text.startswith(OF_VOTING) and not (text.startswith("phases ") and untrained[0] == untrained[1])
-    ]
-    if differences or len(untrained[1]) == len(config.phases):
-        why = "; ".join(differences) or "this run has no phase that learns from votes"
-        raise ConfigError(
-            f"run.baseline={there.path}: its evaluation {BEFORE!r} is not that of this run: {why}. Use the same settings, or remove run.baseline."
-        )
-    return replace(found, reused_from=found.reused_from or str(there.path))
 
 
 def _prepare(

@@ -93,7 +93,7 @@ class Templates:
         for name, text in (overrides or {}).items():
             if name not in known:
                 raise ConfigError(f"Unknown prompt {name!r}.{did_you_mean(name, known)}")
-            self._read[name] = _checked(text, "its override", places_of(name), frozenset(PARTS[name].split()))
+            self._read[name] = _template(name, text, "its override")
 
     def names(self) -> list[str]:
         """Names of all templates that can be used."""
@@ -134,11 +134,7 @@ class Templates:
             text = source.read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"Cannot read the prompt template {source}: {error}.") from None
-        if of_a_turn:
-            return _checked(text, str(source), PLACES_OF_A_TURN, REQUIRED_IN_A_TURN)
-        if name not in PARTS:
-            return _checked(text, str(source), QUESTION, QUESTION)
-        return _checked(text, str(source), places_of(name), frozenset(PARTS[name].split()))
+        return _template(name, text, str(source), of_a_turn)
 
 
 @cache
@@ -150,7 +146,10 @@ def places_of(name: str) -> frozenset[str]:
     return frozenset(Template(text).get_identifiers()) | ({"tier"} if name == "skill" else set())
 
 
-def _checked(text: str, source: str, allowed: frozenset[str], required: frozenset[str]) -> Template:
+def _template(name: str, text: str, source: str, of_a_turn: bool = False) -> Template:
+    allowed, required = (PLACES_OF_A_TURN, REQUIRED_IN_A_TURN) if of_a_turn else (QUESTION, QUESTION)
+    if name in PARTS and not of_a_turn:
+        allowed, required = places_of(name), frozenset(PARTS[name].split())
     template = Template(text)
     places = set(template.get_identifiers()) if template.is_valid() else {"an invalid $"}
     if not required <= places <= allowed:

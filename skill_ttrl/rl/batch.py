@@ -183,6 +183,11 @@ class EncodedDemonstration(NamedTuple):
     labels: Sequence[int] | None = None
     """For each response token what is learnt in its place: an expert's token, where another was executed (DAgger). None: itself."""
 
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and response together."""
+        return len(self.prompt_ids) + len(self.response_ids)
+
 
 class _Item(NamedTuple):
     prompt_ids: Sequence[int]

@@ -182,7 +182,7 @@ def _split_by_length(rows: Int[Tensor, " B"], lengths_N: Int[Tensor, " N"]) -> l
 
 # Attention over a prefix tree, as an attention implementation of transformers.
 #
-# `install` gives a model the implementation `NAME`. Where a forward pass is given `prefix_tree`, its single row of packed nodes
+# `install_trees` gives a model the implementation `NAME`. Where a forward pass is given `prefix_tree`, its single row of packed nodes
 # is gathered into rows of queries and keys, torch's scaled dot-product attention runs on these, and the results go back to the
 # nodes. Every other forward pass is that of `sdpa`.
 
@@ -194,13 +194,6 @@ UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias", "cache")
 
 class UnsupportedAttention(ValueError):
     """The model's attention is not plain causal attention."""
-
-
-def install(model: Any) -> None:
-    """Let a transformers model compute prefix trees; without one its forward pass stays that of `sdpa`."""
-    AttentionInterface.register(NAME, tree_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
 
 
 def tree_attention(
@@ -303,8 +296,8 @@ def run_tree(decoder: nn.Module, tree: PrefixTree, **inputs: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def refuse_trees(model: Any, decoder: nn.Module, vocabulary: int) -> str | None:
-    """Install the attention over trees in a transformers model, or say why it cannot serve.
+def install_trees(model: Any, decoder: nn.Module, vocabulary: int) -> str | None:
+    """Let a transformers model compute prefix trees, or say why it cannot; without a tree its forward pass stays that of `sdpa`.
 
     Args:
         model: A causal language model without adapters around it, in evaluation mode; left as it was where it is refused.
@@ -323,7 +316,9 @@ def refuse_trees(model: Any, decoder: nn.Module, vocabulary: int) -> str | None:
     if (window := getattr(config, "sliding_window", None)) is not None:
         return f"it has a sliding window of {window} tokens"
     try:
-        install(model)
+        AttentionInterface.register(NAME, tree_attention)
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+        model.set_attn_implementation(NAME)
         error = _relative_error(decoder, vocabulary)
     except Exception as problem:  # a model of any code may refuse in any way; the reason is handed on
         model.set_attn_implementation(before)

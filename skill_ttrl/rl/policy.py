@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 import torch
@@ -21,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.micro_batch import LimitedTokens, Limits, MicroBatch, ModelWork, refuse_trees, run_tree
+from skill_ttrl.rl.micro_batch import LimitedTokens, Limits, MicroBatch, ModelWork, install_trees, run_tree
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.shard import Sharding
@@ -80,7 +81,7 @@ class Policy:
         self.packing_refused: str | None = None
         """Why items are padded although packing was asked for; None: they are not, or it was not."""
         if packing != "off":
-            self.packing_refused = self.forward_pass(lambda: refuse_trees(base, self._decoder, self._vocabulary_size))
+            self.packing_refused = self.forward_pass(lambda: install_trees(base, self._decoder, self._vocabulary_size))
         self.packs = packing != "off" and self.packing_refused is None
         self.release_weights()
         if packing == "on" and self.packing_refused:
@@ -205,6 +206,9 @@ class Policy:
     def _vocabulary_size(self) -> int:
         return int(self.model.get_input_embeddings().weight.shape[0])
 
+    def _logits(self, tokens: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T V"]:
+        return self._head.logits(self._decoder(input_ids=tokens, use_cache=False).last_hidden_state)
+
     @torch.no_grad()
     def _verify_logits(self) -> None:
         """Compare head(decoder(x)) with the model's own logits on eight tokens."""
@@ -212,10 +216,7 @@ class Policy:
         probe: Int[Tensor, "1 T"] = torch.arange(8, device=self.device)[None] % self._vocabulary_size
         logits = self.model(input_ids=probe, use_cache=False).logits
         theirs = logits.float()
-        decoder = self._decoder
-        ours = self.forward_pass(
-            lambda: self._head.logits(decoder(input_ids=probe, use_cache=False).last_hidden_state)
-        ).float()
+        ours = self.forward_pass(partial(self._logits, probe)).float()
         tolerance = 1e-4 if logits.dtype == torch.float32 else 1e-3
         error = float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
         if not error <= tolerance:

@@ -146,7 +146,7 @@ def batch_selector(data: Sequence[EncodedDemonstration], config: SFTConfig, seed
         return lambda step: [data[place] for place in places_of_step(len(data), config, step, seed)]
     if not data:
         raise ValueError("There is nothing to imitate.")
-    lengths = [len(example.prompt_ids) + len(example.response_ids) for example in data]
+    lengths = [example.length for example in data]
     starts = [0]  # the first step of each epoch: epochs differ by a few batches
     epoch_batches = lru_cache(maxsize=2)(partial(batches_of_epoch, lengths, config, seed))
 

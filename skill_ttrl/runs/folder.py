@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import importlib.util
 import json
 import math
 import os
@@ -24,11 +23,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import ROLES, SkillTTRLConfig, load_config
-from skill_ttrl.errors import MissingDependencyError, RunFolderError
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage.files import (
     LOCK_FILE,
     Locked,
@@ -117,8 +117,7 @@ class RunFolder(Locked):
         """
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"Cannot make the run folder {path}: a file has that name. Choose another --output.")
-        entries = path.iterdir() if path.exists() else ()
-        if foreign := sorted(entry.name for entry in entries if not _left_by_creation(entry.name)):
+        if foreign := sorted(filterfalse(_left_by_creation, os.listdir(path) if path.exists() else ())):
             raise RunFolderError(_occupied(path, foreign))
 
     @classmethod
@@ -190,8 +189,7 @@ class RunFolder(Locked):
             RunFolderError: the disk is full or the folder cannot be written; the file is as it was.
         """
         data = "".join(f"{line}\n" for line in lines).encode()
-        self._require_lock()
-        append_whole(self.path / name, data, durable=False)
+        append_whole(self._own / name, data, durable=False)
 
     def sizes(self) -> dict[str, int]:
         """Length in bytes of every append file, 0 where there is none: what a checkpoint keeps for `truncate_to`."""
@@ -215,11 +213,11 @@ class RunFolder(Locked):
 
     def truncate_to(self, offsets: Mapping[str, int]) -> None:
         """Cut the append files back to these lengths in bytes; a file that is not named is emptied."""
-        self._require_lock()
+        folder = self._own
         for name, size in self.sizes().items():
             if size > offsets.get(name, 0):
-                with wrap_os_errors("write", self.path / name):
-                    os.truncate(self.path / name, offsets.get(name, 0))
+                with wrap_os_errors("write", folder / name):
+                    os.truncate(folder / name, offsets.get(name, 0))
 
     def write_text(self, name: str, text: str) -> Path:
         """Replace a whole file atomically: readers see the old text or the new one, never a part.
@@ -227,8 +225,7 @@ class RunFolder(Locked):
         Raises:
             RunFolderError: the disk is full or the folder cannot be written; the old file is as it was.
         """
-        self._require_lock()
-        path = self.path / name
+        path = self._own / name
         with wrap_os_errors("write", path):
             write_atomic(path, text.encode())
         return path
@@ -239,17 +236,19 @@ class RunFolder(Locked):
 
     def discard_unstarted(self, *further: str) -> None:
         """Remove the folder where it holds no more than its creation wrote, and `further` files; one in which anything was done stays."""
-        self._require_lock()
-        entries = list(self.path.iterdir())
+        entries = list(self._own.iterdir())
         if all(_left_by_creation(entry.name) or entry.name in ("run.json", *further) for entry in entries):
             for entry in entries:
                 entry.unlink()
             self.close()
             self.path.rmdir()
 
-    def _require_lock(self) -> None:
+    @property
+    def _own(self) -> Path:
+        """The path, to be written in."""
         if self._lock is None:
             raise RunFolderError(f"{self.path} is open for reading only. Open it with lock=True to write.")
+        return self.path
 
 
 def _left_by_creation(name: str) -> bool:
@@ -516,13 +515,9 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
 
     Returns:
         The tracker, or None for "none".
-
-    Raises:
-        MissingDependencyError: its package is not installed.
     """
     if kind == "none":
         return None
-    check_tracker(kind)
     place = (folder.path / "tracker").resolve()
     place.mkdir(exist_ok=True)
     for name, value in {
@@ -547,13 +542,3 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
         }
     )
     return RunTracker(kind, inner)
-
-
-def check_tracker(kind: str) -> None:
-    """Refuse a tracker that cannot be had here, without importing it; see `open_tracker`.
-
-    Raises:
-        MissingDependencyError: its package is not installed.
-    """
-    if kind != "none" and importlib.util.find_spec(kind) is None:
-        raise MissingDependencyError.for_extra(f"The tracker {kind!r}", "trackers")

@@ -21,8 +21,8 @@ from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.parallel.launch import strategy
 from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.train.policy import PolicyLoader, build_policy, check_context
-from skill_ttrl.train.rules import Rules, check_graded, check_training_tasks, combined, tool_refusal
+from skill_ttrl.train.policy import PolicyLoader, build_policy
+from skill_ttrl.train.rules import Rules, check_graded, combined, too_few, tool_refusal
 from skill_ttrl.train.run import GateTasks, Meter, RolloutWorker, TrainingComponents
 from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import FOLDER_DIGEST, ConfigTasks, fit_prompts
@@ -121,14 +121,13 @@ def build(
         parts = replace(parts, backend=RanksBackend(driver, parts.backend))
     with ExitStack() as stack:
         stack.callback(parts.backend.close)
-        check_context(parts)
         train = fit_prompts(tasks.train, config.data, parts.backend, parts.agent, progress)
         evaluated = train
         if held_out:
             evaluated = fit_prompts(tasks.evaluated, config.data, parts.backend, parts.agent, progress)
         train, gate = ConfigTasks(config, progress).hold_out(train, evaluated)
-        if config.votes:
-            check_training_tasks(config.rl, train)  # without those that do not fit
+        if config.votes and (few := too_few(config.rl, train)):  # without those that do not fit
+            raise ConfigError(few)
         stack.pop_all()
     if bank is not None and (unshown := bank.unshown([*train, *evaluated])):
         progress.notice(unshown, warning=True)
@@ -168,7 +167,6 @@ def build_for_eval(
         progress.notice(unformatted, warning=True)
     with ExitStack() as stack:
         stack.callback(parts.backend.close)
-        check_context(parts)
         fitting = {
             name: fit_prompts(tasks, config.data, parts.backend, parts.agent, progress)
             for name, tasks in problems.items()

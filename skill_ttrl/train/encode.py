@@ -14,6 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,11 +22,10 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from skill_ttrl.agents.action_parser import possible, project
 from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
-from skill_ttrl.config import BUILTIN, DemonstrationsConfig, EnvConfig, Source
+from skill_ttrl.config import BUILTIN, DemonstrationsConfig
 from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
-from skill_ttrl.data.tasks import MATH_ENV_ID, load_demonstrations
-from skill_ttrl.envs import resolve_env
+from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.errors import DataError, EndpointError, RunFolderError, annotate_error
 from skill_ttrl.llm.chat import (
     answer_end,
@@ -41,13 +41,12 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rl.batch import EncodedDemonstration
 from skill_ttrl.rollout.episode import ADVICE
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import OPENAI, LLMQuerier, shortened
 from skill_ttrl.skills.types import goal_of
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.train.run import Meter, TrainingComponents
 from skill_ttrl.train.run_bank import models_of
-from skill_ttrl.train.tasks import ConfigTasks, Seen, foreign_splits, refuse_leak, seen_prompts, seen_tasks
+from skill_ttrl.train.tasks import ConfigTasks, of_training, seen_prompts, seen_tasks
 from skill_ttrl.types import Message, Skill, Step, Trajectory, content, derive_seed
 
 PHASE = "thoughts"
@@ -291,14 +290,11 @@ def encode_demonstrations(
         else:
             encoded = encode_episodes(parts, meter, folder, progress, warnings)
         return encoded, encoded
-    seed = derive_seed(parts.config.seed, "demonstrations")
-    demonstrations = load_demonstrations(source, seed=seed)
-    if not demonstrations:
-        raise DataError(f"{source.name} holds no demonstrations.")
-    refuse_unanswered(parts.config.env, source, demonstrations)
-    prompts = seen_prompts(shown.prompt for shown in demonstrations)
+    tasks = ConfigTasks(parts.config)
+    demonstrations = tasks.demonstrations(source)
     if not resumed:
-        warnings += _leaks(parts, meter, prompts, f"sft.data ({source.name})")
+        prompts = seen_prompts(shown.prompt for shown in demonstrations)
+        warnings += tasks.keep_apart(meter.eval_tasks, prompts, f"sft.data ({source.name})")
     if len(demonstrations) >= MANY:
         progress.notice(f"Tokenizing {len(demonstrations):,} demonstrations ...")
     tokenizer, agent = parts.policy.tokenizer, agent_of(parts)
@@ -312,13 +308,8 @@ def encode_demonstrations(
             warning=True,
         )
         return noisy, noisy
+    seed = derive_seed(parts.config.seed, "demonstrations")
     return encode_written(tokenizer, agent, load_demonstrations(source, seed=seed, noise=0.0)), noisy
-
-
-def _leaks(parts: TrainingComponents, meter: Meter, seen: Seen, what: str) -> list[str]:
-    """Lines on evaluation tasks among demonstrations (`ConfigTasks.demonstration_leaks`)."""
-    tasks = ConfigTasks(parts.config)
-    return tasks.demonstration_leaks(meter.eval_tasks, seen, what, transductive=meter.transductive)
 
 
 def encode_episodes(
@@ -333,11 +324,11 @@ def encode_episodes(
     config, whole = parts.config.demonstrations, parts.config
     files = whole.demonstrations.trajectories
     assert files is not None  # a rule
-    episodes, agent = list(read_episodes(files, progress)), agent_of(parts)
-    tagged = whole.agent.action_parser != "none"
     what = f"demonstrations.trajectories ({names_of(files)})"
-    refuse_leak(foreign_splits(episodes, whole.training_splits, what))
-    warnings += _leaks(parts, meter, seen_tasks(episode.task for episode in episodes), what)
+    episodes = list(of_training(read_episodes(files, progress), whole.training_splits, what))
+    agent, tagged = agent_of(parts), whole.agent.action_parser != "none"
+    seen = seen_tasks(episode.task for episode in episodes)
+    warnings += ConfigTasks(whole).keep_apart(meter.eval_tasks, seen, what)
     if agent.memory == MEMORY:
         grown, shown, imitated, left_out = demonstrate_episodes(episodes, agent, config, whole.seed, tagged=tagged)
         encoded, chats = encode_shown(parts.policy.tokenizer, grown), [each.as_chat() for each in grown]
@@ -402,7 +393,8 @@ def _encode_chats(
 
 def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstration], what: str) -> None:
     """Raise `DataError` where an example is longer than the model's positions; `what` names the longest."""
-    prompt, response = max(((len(one.prompt_ids), len(one.response_ids)) for one in encoded), key=sum)
+    longest = max(encoded, key=attrgetter("length"))
+    prompt, response = len(longest.prompt_ids), len(longest.response_ids)
     positions = getattr(parts.policy.model.config, "max_position_embeddings", None)
     if positions is not None and prompt + response > positions:
         builtin = parts.config.model.path == BUILTIN
@@ -503,18 +495,6 @@ class Coverage:
     """Steps that were left out because what was done was not among the possible actions."""
     not_written: int = 0
     """Steps that were left out because the form of actions cannot write what was done there, or before in their episode."""
-
-
-def refuse_unanswered(env: EnvConfig, source: Source, demonstrations: Sequence[Demonstration]) -> None:
-    """Raise `DataError` where no demonstration of a math problem has an answer that a vote can read."""
-    if source.path.startswith("synthetic:") or resolve_env(env.id) != MATH_ENV_ID:
-        return  # a family knows what it teaches: some parts of `operators` teach words alone
-    parser = OutputParser(last_number=bool(env.kwargs.get("last_number")))
-    if not any(parser.parse(shown.response).answer for shown in demonstrations):
-        raise DataError(
-            f"0 of {len(demonstrations):,} demonstrations in {source.path} contain an answer; write \\boxed{{63}} or <answer>63</answer>, or "
-            "set env.kwargs.last_number=true if their last number is the answer."
-        )
 
 
 ChosenStep = tuple[Trajectory, int, str]

@@ -169,17 +169,13 @@ def mixed(
     count = len(buffer) if demonstrations else 0
     budget, each, shown = config.steps * config.batch_size, float(len(buffer)), 1.0
     if config.batch_tokens is not None:
-        budget, each = config.steps * config.batch_tokens, float(sum(map(_length, buffer)))
-        shown = fmean(map(_length, demonstrations)) if demonstrations else 0.0
+        budget, each = config.steps * config.batch_tokens, float(sum(example.length for example in buffer))
+        shown = fmean(example.length for example in demonstrations) if demonstrations else 0.0
     passes = max(1, math.ceil(budget / (each + count * shown)))
     rng, drawn = np.random.default_rng(seed), list[int]()
     while len(drawn) < passes * count:
         drawn += rng.permutation(len(demonstrations))[: passes * count - len(drawn)].tolist()
     return [*buffer] * passes + [demonstrations[place] for place in drawn]
-
-
-def _length(example: EncodedDemonstration) -> int:
-    return len(example.prompt_ids) + len(example.response_ids)
 
 
 def encode(run: Run, trajectories: Sequence[Trajectory]) -> list[EncodedDemonstration]:

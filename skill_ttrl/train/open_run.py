@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from skill_ttrl.config import RLConfig, SkillsConfig, SkillTTRLConfig, VoteConfig
+from skill_ttrl.config import Phase, RLConfig, SkillsConfig, SkillTTRLConfig, VoteConfig
 from skill_ttrl.data.families import bank_family
-from skill_ttrl.errors import RunFolderError, SkillBankError
+from skill_ttrl.errors import ConfigError, RunFolderError, SkillBankError, annotate_error
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.checkpoint import newest, restore_to_checkpoint
 from skill_ttrl.runs.folder import RunFolder, config_differences, summarize_names
@@ -25,13 +26,20 @@ from skill_ttrl.skills.files import SkillFile, holds_skills, read_file
 from skill_ttrl.skills.log import BANK_FILE, LOG_FILE, BankSettings, is_bank
 from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.storage.files import write_folder
-from skill_ttrl.train.run import ResumePoint
+from skill_ttrl.train.results import Evaluation, read_evaluations
+from skill_ttrl.train.run import BEFORE, ResumePoint
 from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import pin_revisions
 from skill_ttrl.types import Skill
 from skill_ttrl.voting import requires
 
 Resume = Literal["auto"]
+VOTING: tuple[Phase, ...] = ("rl", "vote_sft")
+"""Phases that learn from votes; the evaluation `before` comes before the first of them."""
+OF_VOTING = tuple(
+    "rl. vote. vote_sft. evolve model.lora rollout.n_votes_ rollout.n_samples_ rollout.temperature rollout.top_".split()
+)
+"""Beginnings of the settings that do not change the evaluation `before`."""
 
 
 def open_folder(
@@ -45,8 +53,6 @@ def open_folder(
     if not RunFolder.exists(output):
         pinned = pin_revisions(config)
         return RunFolder.create(output, pinned, source=source), pinned
-    if resume is None:
-        RunFolder.check_new(Path(output))
     folder = RunFolder.open(output)
     try:
         if folder.checkpoints.is_dir():
@@ -87,6 +93,36 @@ def _as_long_as(folder: RunFolder, rl: RLConfig, vote: VoteConfig) -> RLConfig:
             f"{planned} vote.strategy={vote.chosen[0]} asked the initial policy about the prompts of {done} steps only. {way}"
         )
     return rl.model_copy(update={"steps": done})
+
+
+def reused_baseline(config: SkillTTRLConfig) -> Evaluation | None:
+    """The evaluation `before` of the run that `run.baseline` names, which is that of this run too; None: this run measures its own.
+
+    Raises:
+        RunFolderError: there is no such run, or it has no such evaluation.
+        ConfigError: a setting differs that the evaluation depends on.
+    """
+    if config.run.baseline is None:
+        return None
+    with annotate_error(RunFolderError, f"run.baseline={config.run.baseline} has to name a run, or be null."):
+        there = RunFolder.open(config.run.baseline, lock=False)
+    found = {each.label: each for each in read_evaluations(there.path)}.get(BEFORE)
+    if found is None:
+        raise RunFolderError(f"run.baseline={there.path}: this run has no evaluation {BEFORE!r} yet.")
+    untrained = [
+        [*itertools.takewhile(lambda phase: phase not in VOTING, each.phases)] for each in (there.config, config)
+    ]
+    differences = [
+        text
+        for text in config_differences(there.config, config)
+        if not text.startswith(OF_VOTING) and not (text.startswith("phases ") and untrained[0] == untrained[1])
+    ]
+    if differences or len(untrained[1]) == len(config.phases):
+        why = "; ".join(differences) or "this run has no phase that learns from votes"
+        raise ConfigError(
+            f"run.baseline={there.path}: its evaluation {BEFORE!r} is not that of this run: {why}. Use the same settings, or remove run.baseline."
+        )
+    return replace(found, reused_from=found.reused_from or str(there.path))
 
 
 def restore_checkpoint(folder: RunFolder, config: SkillTTRLConfig, progress: Progress) -> ResumePoint:

@@ -16,18 +16,15 @@ from skill_ttrl.agents.action_parser import ActionList, projection
 from skill_ttrl.agents.agent import Agent, AgentInput, PromptFormatter, task_skills
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
-from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.config import BUILTIN, AgentConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
 from skill_ttrl.data.tasks import tokenizer_corpus
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.prompts.templates import Templates, read_document
-from skill_ttrl.skills.retrieval import TIERS
 from skill_ttrl.train.open_run import starting_skills
-from skill_ttrl.train.rules import Rules
-from skill_ttrl.train.run import check_document
-from skill_ttrl.types import Message, Skill, derive_seed
+from skill_ttrl.train.rules import Rules, combined
+from skill_ttrl.types import Skill, derive_seed
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -83,20 +80,9 @@ def build_policy(
     )
     backend = make_backend(context)
     try:
-        if config.agent.whole_episodes:
-            # What a function of the user's makes is known only here, and whether a chat template only appends.
-            encode_next = getattr(backend, "encode_next", None)
-            if encode_next is None or encode_next(Message("user", "next")) is None:
-                raise ConfigError(
-                    "agent.context_mode=episode needs a backend with encode_next (skill_ttrl.llm.backend.Backend); "
-                    f"rollout.backend={config.rollout.backend} has none. Add it, or set agent.context_mode=conversation."
-                )
         agent = make_agent(config, backend, tools)
-        if agent.offered and not (backend_facts(config).remote or hasattr(backend, "tool_calls")):
-            raise ConfigError(
-                "agent.tools needs a backend that reads calls (tool_calls of skill_ttrl.llm.chat.TokenizerMixin); "
-                f"rollout.backend={config.rollout.backend} has none. Add it, or leave the tools out."
-            )
+        if error := combined([*Rules(config).of_policy(backend, agent)]):
+            raise error
         return PolicyBundle(context, backend, agent)
     except BaseException:
         backend.close()
@@ -128,11 +114,9 @@ def make_agent(config: SkillTTRLConfig, backend: Backend, tools: tuple[str, ...]
     if skills is not None:
         formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_max_tokens, count=backend.count_text)
     form = find_observations(config.agent.observations)
-    made = Agent(
+    return Agent(
         formatter, agent.context_mode, window, skills, project=project, listing=listing, form=form, tools=tools
     )
-    check_document(made, backend, config.data.max_prompt_tokens)
-    return made
 
 
 _PLACE = re.compile(r"\$\w+")
@@ -196,31 +180,6 @@ class PolicyLoader:
         elif config.demonstrations.trajectories is not None:
             found.update(_of_episodes(config.demonstrations.trajectories, agent))
         return found
-
-
-def check_context(made: PolicyBundle) -> None:
-    """Raise `ConfigError` where prompt, answer and skills together have more tokens than the model has positions."""
-    config = made.context.settings
-    parts = config.context_parts
-    if config.skills is not None:
-        parts["the templates around skills"] = _around_skills(config.skills, made)
-    Rules(config).check_length(parts, made.backend.max_model_len)
-
-
-def _around_skills(skills: SkillsConfig, made: PolicyBundle) -> int:
-    """Tokens of the templates that skills are put into; the budgets are of the skills alone."""
-    backend, agent = made.backend, made.agent
-    every = tuple(Skill("skill", "skill", "skill", tier=tier) for tier in TIERS)
-    shown = every[1:2] if agent.window is None else every  # each tier has a heading of its own there
-    render = agent.formatter.render_skill if agent.window is None else agent.window.skill
-    with_skills, without = (
-        backend.count(agent.prompt(AgentInput("question", skills=few)).messages) for few in (shown, ())
-    )
-    alone = sum(backend.count_text(render(each)) for each in shown)
-    prompt = with_skills - without - alone + skills.prompt_top_k  # a line break for each
-    found = backend.count_text(agent.formatter.render_skill(every[1]))
-    told = backend.count_text(agent.formatter.render_retrieved([every[1]]))
-    return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieval_top_k - 1)
 
 
 def _of_episodes(files: Files, agent: AgentConfig) -> Iterator[str]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from pydantic import ValidationError
+
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.statistics import PAIRED_TEST, Interval, Verdict
+from skill_ttrl.storage.jsonl import whole_lines
+from skill_ttrl.types import first_problem, from_json
 
 EVALUATION = "evaluation.json"
 """The file of an evaluation, in the folder of its samples."""
@@ -133,3 +139,22 @@ def control_warning(evaluations: Mapping[str, Evaluation]) -> str | None:
         if found
         else None
     )
+
+
+def read_evaluations(path: Path) -> list[Evaluation]:
+    """The evaluations of a run, of its `evaluations.jsonl`, or of the `evaluation.json` of `skillttrl evaluate`, oldest first.
+
+    Raises:
+        RunFolderError: the file, or a line of it, is damaged.
+    """
+    file = path / "evaluations.jsonl" if path.is_dir() else path
+    found, where = list[Evaluation](), str(file)
+    try:
+        if file.name == EVALUATION:
+            return [*from_json(tuple[Evaluation, ...], file.read_bytes())]
+        for place, line in whole_lines(file, []) if file.is_file() else ():
+            where = place
+            found.append(from_json(Evaluation, line))
+    except ValidationError as error:
+        raise RunFolderError(f"{where} is not an evaluation: {first_problem(error)}.") from None
+    return found

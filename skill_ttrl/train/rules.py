@@ -1,23 +1,25 @@
 """Every reason why a run of a config, or a command that uses a part of one, cannot start.
 
-`Rules.refusals` lists them from the config and this machine, `Rules.of_tasks` from the tasks. `train` and the commands of its phases, `evaluate` and
+`Rules.refusals` lists them from the config, this machine and the run's folder, `Rules.of_tasks` from the tasks, `Rules.of_policy` from what
+samples. `train` and the commands of its phases, `evaluate` and
 the other commands that sample, `--dry-run` and `doctor` all check them before anything is sampled, paid for or written. To add a rule,
 yield an error, or the text of a `ConfigError`, in the method of its subject. A rule on the values of one section alone is a validator of the
-config (`skill_ttrl.config.schema`). Rules that need the tokenizer or the number of positions are checked when a model is loaded
-(`policy.check_context`).
+config (`skill_ttrl.config.schema`).
 
 Modules that need torch are imported inside the functions, so that `doctor` can report on every name where torch is broken.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
-from skill_ttrl.agents.agent import PromptFormatter
+from skill_ttrl.agents.agent import Agent, AgentInput, PromptFormatter
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.scripted import check_adviser, find_scripted_agent, make_scripted_agent
 from skill_ttrl.answers import conditions
@@ -32,29 +34,30 @@ from skill_ttrl.config import (
     SkillTTRLConfig,
 )
 from skill_ttrl.data.tasks import CHECK, find_family
-from skill_ttrl.envs.lookup import check_arguments, resolve_env
+from skill_ttrl.envs.lookup import placed, resolve_env
 from skill_ttrl.envs.text_env import names_states
-from skill_ttrl.errors import ConfigError, EnvError, ModelError, SkillTTRLError
-from skill_ttrl.llm.backend import BackendContext
+from skill_ttrl.errors import ConfigError, EnvError, MissingDependencyError, ModelError, SkillTTRLError
+from skill_ttrl.llm.backend import Backend, BackendContext
 from skill_ttrl.llm.backends import BACKENDS, COMMAND, REMOTE, backend_facts, is_remote, untrainable
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.optimize.engines import asks_endpoint
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.launch import launched, local_world_size, strategy, world_size
 from skill_ttrl.rollout.episode import EnvPool, failure, reset_options
-from skill_ttrl.runs.folder import check_tracker
+from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.embedders import EMBEDDERS
 from skill_ttrl.skills.mergers import make_merger
 from skill_ttrl.skills.querying import OPENAI
-from skill_ttrl.skills.retrieval import check_packages
+from skill_ttrl.skills.retrieval import TIERS, check_packages
 from skill_ttrl.skills.teachers import make_teacher
 from skill_ttrl.train.defaults import with_algorithm_defaults, with_defaults, with_env_defaults
 from skill_ttrl.train.metrics import find_rule
-from skill_ttrl.train.open_run import starting_file
+from skill_ttrl.train.open_run import Resume, reused_baseline, starting_file
+from skill_ttrl.train.run import check_document
 from skill_ttrl.train.run_bank import models_of
 from skill_ttrl.train.tasks import ConfigTasks, run_of, split_tasks
-from skill_ttrl.types import Task
+from skill_ttrl.types import Message, Skill, Task
 from skill_ttrl.voting import check_strategy
 from skill_ttrl.voting.rewards import MODEL_REWARD, VERIFY, build_reward
 from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
@@ -112,8 +115,15 @@ class Rules:
     plays. `distill`, `merge`: a bank is written from what was sampled."""
     asks_ranks: bool = False
     """The command line says how many ranks; without any GPU they then share the CPU."""
-    begun: bool = False
-    """The run has checkpoints, and its bank with them."""
+    output: Path | None = None
+    """The folder of the run; None: it is not looked at."""
+    resume: Resume | None = None
+    """"auto": the folder may hold a run, which is continued."""
+
+    @property
+    def begun(self) -> bool:
+        """True if the run has checkpoints, and with them its bank and its baseline."""
+        return self.output is not None and (self.output / "checkpoints").is_dir()
 
     def check(self) -> None:
         """Refuse what cannot start.
@@ -129,9 +139,9 @@ class Rules:
         config, rules = self.config, self
         if config.requires:
             yield ConfigError(f"The config {config.name!r} cannot run: it requires {config.requires}.")
-        names = {str(error): error for error in self._unknown_names()}
-        yield from names.values()
-        if names:  # what else is wrong may be their fault
+        unknown = [*self._unknown_names()]
+        yield from dict(zip(map(str, unknown), unknown, strict=True)).values()
+        if unknown:  # what else is wrong may be their fault
             return
         if self.use in ("train", "sample"):
             try:
@@ -143,8 +153,8 @@ class Rules:
                 return
         parts = {
             "train": (
-                *(rules._of_prompts, rules._of_phases, rules._of_model),
-                *(rules._of_votes, rules._of_skills, rules._of_processes),
+                *(rules._of_prompts, rules._of_phases, rules._of_model, rules._of_algorithm),
+                *(rules._of_votes, rules._of_skills, rules._of_processes, rules._of_output),
             ),
             "sample": (rules._of_prompts, rules._of_model, rules._of_skills, rules._of_shared_policy),
         }
@@ -159,7 +169,7 @@ class Rules:
         else:
             try:
                 found = resolve_env(config.env.id)
-                check_arguments(config.env.id, config.env.kwargs)
+                placed(config.env.id, config.env.kwargs)
                 if self.use != "collect":
                     config = with_env_defaults(config)
                 env_id = found  # the environment may have brought the template
@@ -209,7 +219,6 @@ class Rules:
         shown = config.demonstration_source if config.imitates else None
         named = (config.train_source, config.eval_source, shown)
         yield from (partial(find_family, each) for each in named if each is not None)
-        yield partial(check_tracker, config.run.report_to)
         yield from self._of_bank()
         if not config.reinforces:
             return
@@ -217,26 +226,11 @@ class Rules:
         for name in (rl.reward, *rl.extra_rewards):
             if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model
                 yield partial(build_reward, name, {})
-        from skill_ttrl.rl.checks import check_algorithm, check_correction
+        from skill_ttrl.rl.algorithms import build_algorithm
         from skill_ttrl.rl.losses import build_loss
 
-        facts = backend_facts(config)
         yield partial(build_loss, rl.loss)
-        yield partial(
-            check_correction,
-            rl,
-            backend=rollout.backend,
-            sampler_is_learner=facts.is_learner,
-            gives_log_probs=facts.log_probs,
-            truncates_sampling=rollout.top_p < 1 or rollout.top_k > 0,
-        )
-        yield partial(
-            check_algorithm,
-            rl,
-            vote_strategy=config.vote.chosen[0],
-            action_parser=agent.action_parser,
-            multi_turn=agent.max_turns > 1,
-        )
+        yield partial(build_algorithm, rl.algorithm)
         if rl.stop_rule is not None:
             yield partial(find_rule, *rl.stop)
 
@@ -327,7 +321,7 @@ class Rules:
                 return
             engine = config.vllm.max_model_len if facts.engine else None
             known = [each for each in (getattr(text, "max_position_embeddings", None), engine) if each is not None]
-            yield from _failing(self.check_length, config.context_parts, min(known, default=None))
+            yield from self._of_length(config.context_parts, min(known, default=None))
         if facts.engine:
             from skill_ttrl.llm.vllm.checks import check_fits
 
@@ -338,17 +332,96 @@ class Rules:
                 lambda: check_fits(BackendContext(config, nothing, trains=trains and config.reinforces))
             )
 
-    def check_length(self, parts: Mapping[str, int], positions: int | None) -> None:
-        """Raise `ConfigError` where `parts` have more tokens together than there are positions; the message says what to set."""
+    def _of_length(self, parts: Mapping[str, int], positions: int | None) -> Found:
+        """Parts of prompts and answers that have more tokens together than the model has positions."""
         needed = sum(parts.values())
         if positions is None or needed <= positions:
             return
         sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items() if tokens)
         bound = " by vllm.max_model_len" if positions == self.config.vllm.max_model_len else ""
         builtin = f", or set model.builtin.max_positions={needed}" if self.config.model.path == BUILTIN else ""
-        raise ConfigError(
-            f"{sums} = {needed} tokens, but the model has {positions} positions{bound}. Lower one{builtin}."
+        yield f"{sums} = {needed} tokens, but the model has {positions} positions{bound}. Lower one{builtin}."
+
+    def _of_algorithm(self) -> Found:
+        """Inputs that the algorithm does not get, parts of the reward that it would ignore or misread, and settings without effect."""
+        config, rl, rollout = self.config, self.config.rl, self.config.rollout
+        if not config.reinforces:
+            return
+        from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
+        from skill_ttrl.rl.learner import corrects
+
+        named, kind, facts = (
+            f"rl.algorithm={rl.algorithm['type']}",
+            ALGORITHMS.get(rl.algorithm["type"]),
+            backend_facts(config),
         )
+        needs = requirements(build_algorithm(rl.algorithm))
+        if not facts.log_probs:
+            yield (
+                f"rollout.backend={rollout.backend} returns no log-probs, which the policy ratio and rl.rollout_correction need. Train with "
+                "hf, vllm, or a backend of your own that returns them."
+            )
+        truncates, own = rollout.top_p < 1 or rollout.top_k > 0, facts.is_learner
+        if truncates and not own and corrects(rl, sampler_is_learner=own):
+            yield (
+                f"rl.rollout_correction compares the log-probs of {rollout.backend} with the learner's, but with rollout.top_p below 1 or "
+                "rollout.top_k above 0 they come from a truncated distribution. Set rollout.top_p=1 and rollout.top_k=0, or "
+                "rl.rollout_correction=none."
+            )
+        if "votes" in needs and not rl.voted:
+            yield f"{named} learns from votes, but rl.reward is {rl.reward!r}. Set rl.reward=majority."
+        if "critic" in needs and rl.critic is None:
+            yield (
+                f"{named} needs a critic. Set rl.critic: {{}} for a value head on the policy's own decoder, or name a model in "
+                "rl.critic.model; rl.algorithm=grpo and reinforce_plus_plus need none."
+            )
+        if rl.critic is not None and "critic" not in needs:
+            yield f"rl.critic is set, but {named} does not use a critic. Set rl.algorithm=gae, or remove rl.critic."
+        if {"episodes", "states"} & needs and config.agent.max_turns == 1:
+            yield (
+                f"{named} compares steps of episodes, but agent.max_turns is 1: each rollout has a single step. Use an environment "
+                "of several turns (alfworld, webshop), or rl.algorithm=grpo."
+            )
+        known: frozenset[str] | None = getattr(kind, "vote_strategies", None)
+        if rl.voted and known is not None and config.vote.chosen[0] not in known:
+            yield (
+                f"{named} cannot follow vote.strategy={config.vote.chosen[0]}. Set vote.strategy to one of {', '.join(sorted(known))}, or "
+                "rl.algorithm=grpo, which follows all."
+            )
+        added = [f"rl.{name}" for name in ("extra_rewards", "overlong_penalty") if getattr(rl, name)]
+        if getattr(kind, "own_rewards", False) and added:
+            yield f"{named} computes its rewards from the votes alone, so {' and '.join(added)} would have no effect. Remove it."
+        bonus = sum(max(0.0, weight) for weight in rl.extra_rewards.values())
+        if bonus > 1 and rl.algorithm["type"] in ("nsr", "w_reinforce"):
+            yield (
+                f"The weights of rl.extra_rewards add up to {bonus:g}. A wrong sample could then earn more than 1, and {named} would raise "
+                "its probability. Let them add up to 1 at most."
+            )
+        if rl.reward in rl.extra_rewards:
+            yield f"rl.extra_rewards names {rl.reward} again, which is rl.reward with the weight 1. Remove it."
+        if "extra_rewards" in needs:
+            if not rl.extra_rewards:
+                yield (
+                    f"{named} normalizes several rewards, and there is only rl.reward={rl.reward}. Set rl.extra_rewards, for example "
+                    "{format: 0.5}, or rl.algorithm=grpo."
+                )
+            for name in ("kl_in_reward", "invalid_action_penalty_coef"):
+                if getattr(rl, name):
+                    yield f"rl.{name} changes the sum of the rewards, and {named} takes each by itself. Remove it, or set rl.kl_coef."
+        if rl.invalid_action_penalty_coef and config.agent.action_parser == "none":
+            yield (
+                f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}, but with agent.action_parser=none no action is ever "
+                "found invalid. Set agent.action_parser=action, or rl.invalid_action_penalty_coef=0."
+            )
+        loss = rl.loss["type"]
+        meant = getattr(kind, "defaults", {}).get("loss", {}).get("type", loss)
+        if meant not in (loss, "ppo_clip"):  # values for the default loss are no reason to refuse another
+            yield f"{named} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, which works with any loss."
+        if rl.mini_batch_size is not None and rl.mini_batch_size > rl.prompts_per_step:
+            yield (
+                f"rl.mini_batch_size={rl.mini_batch_size}, but a step has rl.prompts_per_step={rl.prompts_per_step} prompts. Lower it, or "
+                "set rl.mini_batch_size=null for one mini-batch per step."
+            )
 
     def _of_votes(self) -> Found:
         """Groups that are too small to vote or to compare, and rounds that save nothing."""
@@ -489,6 +562,41 @@ class Rules:
             what = f"rollout.backend={config.rollout.backend}" if remote else f"skills.embedder={OPENAI}"
             yield f"{what} calls a remote model, whose cost one process must count: leave out scale.address={config.scale.address}."
 
+    def _of_output(self) -> Found:
+        """The folder and the trackers that a run writes to, and the run whose evaluation it takes over."""
+        tracker = self.config.run.report_to
+        if tracker != "none" and importlib.util.find_spec(tracker) is None:
+            yield MissingDependencyError.for_extra(f"The tracker {tracker!r}", "trackers")
+        if not self.begun:
+            yield from _failing(reused_baseline, self.config)
+        if self.output is not None and (self.resume is None or not RunFolder.exists(self.output)):
+            yield from _failing(RunFolder.check_new, self.output)
+
+    def of_policy(self, backend: Backend, agent: Agent) -> Iterator[SkillTTRLError]:
+        """Every reason why a policy cannot be sampled that is known only once its backend is made."""
+        return _errors(self._of_policy(backend, agent))
+
+    def _of_policy(self, backend: Backend, agent: Agent) -> Found:
+        config, name = self.config, self.config.rollout.backend
+        encode_next = getattr(backend, "encode_next", lambda message: None)
+        if config.agent.whole_episodes and encode_next(Message("user", "next")) is None:
+            yield (
+                "agent.context_mode=episode needs a backend with encode_next (skill_ttrl.llm.backend.Backend); "
+                f"rollout.backend={name} has none. Add it, or set agent.context_mode=conversation."
+            )
+        if agent.offered and not (backend_facts(config).remote or hasattr(backend, "tool_calls")):
+            yield (
+                "agent.tools needs a backend that reads calls (tool_calls of skill_ttrl.llm.chat.TokenizerMixin); "
+                f"rollout.backend={name} has none. Add it, or leave the tools out."
+            )
+        if agent.formatter.document.strip():
+            yield from _failing(check_document, agent, backend, config.data.max_prompt_tokens)
+        if backend.max_model_len is not None:
+            parts = config.context_parts
+            if config.skills is not None:
+                parts["the templates around skills"] = _around_skills(config.skills, backend, agent)
+            yield from self._of_length(parts, backend.max_model_len)
+
     def of_tasks(self, train: Sequence[Task] | None, envs: EnvPool | None) -> Iterator[SkillTTRLError]:
         """Every reason why a run cannot start with its tasks.
 
@@ -511,10 +619,21 @@ class Rules:
                 yield f"{use} on the training tasks, and this run evaluates on the same tasks. Set data.eval, or remove it."
         if train is None or not config.votes:
             return
-        yield from _failing(check_training_tasks, rl, train)
+        rewards = (rl.reward, *rl.extra_rewards)
+        for task in train if VERIFY in rewards else ():
+            try:
+                conditions(task.options[CHECK])
+            except (KeyError, TypeError, ValueError) as error:
+                wrong = "has none" if isinstance(error, KeyError) else f"has one that cannot be read: {error}"
+                yield (
+                    f"The reward verify needs a check for every training task; {task.id!r} {wrong}. Add the field `check`, for example "
+                    '"x + 7 = 25", or set rl.reward=majority.'
+                )
+                break
+        if few := too_few(rl, train):
+            yield few
         if not config.reinforces:
             return
-        rewards = (rl.reward, *rl.extra_rewards)
         missing = [task.id for task in train if task.ground_truth is None]
         if "label" in rewards and missing:
             yield (
@@ -562,21 +681,26 @@ def check_graded(task: Task, envs: EnvPool, asking: str) -> None:
         )
 
 
-def check_training_tasks(rl: RLConfig, tasks: Sequence[Task]) -> None:
-    """Raise `ConfigError` where a step takes more tasks than there are to train on, or one has no check for the reward `verify`."""
-    for task in tasks if VERIFY in (rl.reward, *rl.extra_rewards) else ():
-        try:
-            conditions(task.options[CHECK])
-        except (KeyError, TypeError, ValueError) as error:
-            found = "has none" if isinstance(error, KeyError) else f"has one that cannot be read: {error}"
-            raise ConfigError(
-                f"The reward verify needs a check for every training task; {task.id!r} {found}. Add the field `check`, for example "
-                '"x + 7 = 25", or set rl.reward=majority.'
-            ) from None
-    if rl.prompts_per_step > len(tasks):
-        raise ConfigError(
-            f"rl.prompts_per_step is {rl.prompts_per_step}, but the number of training tasks is {len(tasks)}. Lower it, or add tasks."
-        )
+def too_few(rl: RLConfig, tasks: Sequence[Task]) -> str:
+    """Describe that a step takes more tasks than there are to train on; empty where it does not."""
+    if rl.prompts_per_step <= len(tasks):
+        return ""
+    return f"rl.prompts_per_step is {rl.prompts_per_step}, but the number of training tasks is {len(tasks)}. Lower it, or add tasks."
+
+
+def _around_skills(skills: SkillsConfig, backend: Backend, agent: Agent) -> int:
+    """Tokens of the templates that skills are put into; the budgets are of the skills alone."""
+    every = tuple(Skill("skill", "skill", "skill", tier=tier) for tier in TIERS)
+    shown = every[1:2] if agent.window is None else every  # each tier has a heading of its own there
+    render = agent.formatter.render_skill if agent.window is None else agent.window.skill
+    with_skills, without = (
+        backend.count(agent.prompt(AgentInput("question", skills=few)).messages) for few in (shown, ())
+    )
+    alone = sum(backend.count_text(render(each)) for each in shown)
+    prompt = with_skills - without - alone + skills.prompt_top_k  # a line break for each
+    found = backend.count_text(agent.formatter.render_skill(every[1]))
+    told = backend.count_text(agent.formatter.render_retrieved([every[1]]))
+    return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieval_top_k - 1)
 
 
 def uncorrected_staleness(rl: RLConfig, phases: Sequence[str]) -> str | None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,9 +30,10 @@ from skill_ttrl.config import (
     load_config,
 )
 from skill_ttrl.config.rl import COPY
-from skill_ttrl.data.episodes import Files, names_of, read_episodes
+from skill_ttrl.data.episodes import names_of, read_episodes
+from skill_ttrl.data.families import Demonstration
 from skill_ttrl.data.records import FILE_HASH, read_source
-from skill_ttrl.data.tasks import CHECK, load_demonstrations, load_tasks, system_message
+from skill_ttrl.data.tasks import CHECK, MATH_ENV_ID, load_demonstrations, load_tasks, system_message
 from skill_ttrl.envs import env_tasks, make_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument, spread
 from skill_ttrl.envs.text_env import close_env
@@ -57,6 +58,7 @@ from skill_ttrl.runs.folder import RunFolder, describe_environment
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.embedders import hub_commit
+from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Task, Trajectory, derive_seed, to_json
 from skill_ttrl.voting.rewards import MODEL_REWARD
 
@@ -168,7 +170,7 @@ class ConfigTasks:
         if gate.data is None:
             return split_tasks(train, gate.tasks, self.config.seed)
         tasks = self.read(self.config.data.source(gate.data), "train")[: gate.tasks]
-        refuse_leak(self.leaked(evaluated, seen_tasks(tasks), "skills.gate.data"))
+        self.keep_apart(evaluated, seen_tasks(tasks), "skills.gate.data")
         held_out = {task_content(task) for task in tasks}
         return [task for task in train if task_content(task) not in held_out], tasks
 
@@ -181,8 +183,7 @@ class ConfigTasks:
         config, found = self.config, seen_tasks(self.training(pinned=True))
         source = pinned_source(config.demonstration_source)
         if config.imitates and source is not None:
-            seed = derive_seed(config.seed, "demonstrations")
-            found |= seen_prompts(shown.prompt for shown in load_demonstrations(source, seed=seed))
+            found |= seen_prompts(shown.prompt for shown in self.demonstrations(source))
         elif config.imitates and config.demonstrations.trajectories is not None:
             found |= seen_tasks(episode.task for episode in read_episodes(config.demonstrations.trajectories))
         began = run_of(config.model.path)
@@ -201,7 +202,7 @@ class ConfigTasks:
         """
         config = self.config
         where = "data.train" if config.data.train is not None else f"env.train_split ({config.env.train_split})"
-        refuse_leak(self.leaked(evaluated, seen_tasks(train), where))
+        self.keep_apart(evaluated, seen_tasks(train), where)
         began = run_of(config.model.path)
         if began is None:
             return []
@@ -209,51 +210,62 @@ class ConfigTasks:
             seen = ConfigTasks.of_run(began).learned_from()
         except (DataError, EnvError, TrustError) as error:
             return [f"The training data of {config.model.path} can no longer be read ({error})."]
-        refuse_leak(self.leaked(evaluated, seen, f"what {began} was trained on (model.path)"))
-        return []
+        return self.keep_apart(evaluated, seen, f"what {began} was trained on (model.path)")
 
-    def refuse_episodes(self, files: Files) -> None:
-        """Raise `DataError` where skills would come from episodes of held-out tasks."""
+    def demonstrations(self, source: Source) -> list[Demonstration]:
+        """The demonstrations of a source.
+
+        Raises:
+            DataError: there are none, or they cannot be read, or none of a math problem has an answer that a vote can read.
+        """
+        shown, kwargs = (
+            load_demonstrations(source, seed=derive_seed(self.config.seed, "demonstrations")),
+            self.config.env.kwargs,
+        )
+        if not shown:
+            raise DataError(f"{source.name} holds no demonstrations.")
+        # A family knows what it teaches: some parts of `operators` teach words alone.
+        if not source.path.startswith("synthetic:") and resolve_env(self.config.env.id) == MATH_ENV_ID:
+            parser = OutputParser(last_number=bool(kwargs.get("last_number")))
+            if not any(parser.parse(each.response).answer for each in shown):
+                raise DataError(
+                    f"0 of {len(shown):,} demonstrations in {source.path} contain an answer; write \\boxed{{63}} or <answer>63</answer>, or "
+                    "set env.kwargs.last_number=true if their last number is the answer."
+                )
+        return shown
+
+    def episode_leaks(self, measured: Sequence[Task]) -> list[str]:
+        """`keep_apart` for the episodes that the config names, all of them of tasks for training."""
+        files = self.config.demonstrations.trajectories
+        assert files is not None  # a rule
         what = f"demonstrations.trajectories ({names_of(files)})"
-        refuse_leak(foreign_splits(read_episodes(files), self.config.training_splits, what))
-        if self.config.data.held_out:  # else it is measured on its training tasks
-            seen = seen_tasks(episode.task for episode in read_episodes(files))
-            refuse_leak(self.leaked(self.evaluated(), seen, what))
+        episodes = of_training(read_episodes(files), self.config.training_splits, what)
+        return self.keep_apart(measured, seen_tasks(episode.task for episode in episodes), what)
 
-    def leaked(self, measured: Sequence[Task], seen: Seen, what: str) -> str | None:
-        """Says which of the tasks that are measured on are among what is learned from; None where none is.
+    def keep_apart(self, measured: Sequence[Task], seen: Seen, what: str) -> list[str]:
+        """Refuse held-out tasks that are learned from; on training tasks, return lines for the summary.
 
         Args:
             measured: tasks of the evaluation.
             seen: what is learned from.
             what: where `seen` is from, for the message.
+
+        Raises:
+            DataError: held-out tasks are learned from.
         """
         with closing(FirstWords(self.config.env, self.config.seed)) as first:
             shared = [task for task in measured if seen.holds(task, first)]
         if not shared:
-            return None
+            return []
         data, split = self.config.data, self.config.env.eval_split
         own = "data.train" if data.train is not None else f"env.eval_split ({split})"
         name = "data.eval" if data.eval is not None else own
-        return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {named(shared[0])}."
-
-    def demonstration_leaks(self, measured: Sequence[Task], seen: Seen, what: str, *, transductive: bool) -> list[str]:
-        """Lines on training tasks that are imitated and measured on; held-out ones are refused.
-
-        Args:
-            measured: tasks of the evaluation.
-            seen: what is imitated.
-            what: where `seen` is from, for the message.
-            transductive: whether the run is measured on its training tasks: that they are imitated is then only said.
-
-        Raises:
-            DataError: held-out tasks are imitated.
-        """
-        found = self.leaked(measured, seen, what)
-        if found is not None and transductive:
-            return [f"{found} They are training tasks, but their answers are learned, so this is not label-free."]
-        refuse_leak(found)
-        return []
+        found = (
+            f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {named(shared[0])}."
+        )
+        if data.held_out:
+            raise DataError(f"{found} {WAYS}")
+        return [f"{found} They are training tasks, but their answers are learned, so this is not label-free."]
 
 
 def fit_prompts(
@@ -538,43 +550,28 @@ class FirstWords:
             close_env(self._env)
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignSplits:
-    """Counts, among episodes that pass one by one, those of tasks that are not for training."""
+def of_training(episodes: Iterable[Trajectory], splits: Collection[str], what: str) -> Iterator[Trajectory]:
+    """The episodes, one by one.
 
-    splits: Collection[str]
-    """Those that may be learned from (`training_splits`)."""
-    _found: dict[str, list[str]] = field(default_factory=dict)
-    """Ids of the tasks by split."""
+    Args:
+        episodes: what is learned from.
+        splits: those that may be learned from (`training_splits`).
+        what: where the episodes are from, for the message.
 
-    def take(self, episode: Trajectory) -> None:
-        """Look at one episode."""
-        if episode.task.split not in self.splits:
-            self._found.setdefault(episode.task.split, []).append(episode.task.id)
-
-    def found(self, what: str) -> str | None:
-        """How many there were of each split, in words; None where all are for training. `what` names where they are from."""
-        if not self._found:
-            return None
-        counts = (f"{len(ids):,} of the split {split!r} (first: task {ids[0]!r})" for split, ids in self._found.items())
-        return (
-            f"{what} holds episodes of tasks that are not for training: {', '.join(counts)}. Training uses "
-            f"{', '.join(sorted(self.splits))} only; env.train_split names another split."
-        )
-
-
-def foreign_splits(episodes: Iterable[Trajectory], splits: Collection[str], what: str) -> str | None:
-    """Says which episodes are of tasks that are not for training; None where all are. See `ForeignSplits`."""
-    foreign = ForeignSplits(splits)
+    Raises:
+        DataError: after the last one, if some are of tasks that are not for training; it counts those of each split.
+    """
+    found: dict[str, list[str]] = {}
     for episode in episodes:
-        foreign.take(episode)
-    return foreign.found(what)
-
-
-def refuse_leak(found: str | None) -> None:
-    """Raise `DataError` where something says that there is a leak."""
-    if found is not None:
-        raise DataError(f"{found} {WAYS}")
+        if episode.task.split not in splits:
+            found.setdefault(episode.task.split, []).append(episode.task.id)
+        yield episode
+    if found:
+        counts = (f"{len(ids):,} of the split {split!r} (first: task {ids[0]!r})" for split, ids in found.items())
+        raise DataError(
+            f"{what} holds episodes of tasks that are not for training: {', '.join(counts)}. Training uses "
+            f"{', '.join(sorted(splits))} only; env.train_split names another split. {WAYS}"
+        )
 
 
 def _question(task: Task) -> str | None:

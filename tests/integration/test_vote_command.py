@@ -17,7 +17,7 @@ import pytest
 from skill_ttrl import apply_original_gt, apply_ttrl_gt, batch_majority_vote, compute_ttrl_metrics, grade_answer
 from skill_ttrl.answers import canonical
 from skill_ttrl.commands import train
-from skill_ttrl.commands.reports.compare import compare, read_evaluations
+from skill_ttrl.commands.reports.compare import compare
 from skill_ttrl.commands.train import run
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
@@ -28,6 +28,8 @@ from skill_ttrl.runs.reader import read_run
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.train.imitate import agreeing
+from skill_ttrl.train.results import read_evaluations
+from skill_ttrl.train.rules import Rules
 from skill_ttrl.types import Completion, Group, Labels, Step, Task, Trajectory, from_json
 from skill_ttrl.voting import STRATEGIES
 from tests.integration.test_cli_commands import refused, skillttrl
@@ -358,14 +360,14 @@ def test_a_control_takes_the_evaluation_before_of_its_run(
     mine, control = (read_evaluations(run)[0] for run in pair)
     assert mine.reused_from == "" and control == replace(mine, reused_from=str(pair[0]))
     shared = ["phases=[rl]", f"model.path={answering}", *DRAWN, f"run.baseline={pair[0]}"]
-    train.check_runnable(load_config(tiny_yaml, [*shared, "rl.reward=random", "model.lora.r=4"]))
+    Rules(load_config(tiny_yaml, [*shared, "rl.reward=random", "model.lora.r=4"])).check()
     for other in ("eval.samples=3", "seed=5", "data.eval.limit=2", "phases=[sft, rl]", "phases=[sft]"):
         with pytest.raises(
             ConfigError, match=other.partition("=")[0] if "[sft]" not in other else "learns from votes|phases"
         ):
-            train.check_runnable(load_config(tiny_yaml, [*shared, other]))
+            Rules(load_config(tiny_yaml, [*shared, other])).check()
     with pytest.raises(RunFolderError, match="no evaluation 'before'"):
-        train.check_runnable(load_config(tiny_yaml, [*shared, f"run.baseline={answering.parents[1]}"]))
+        Rules(load_config(tiny_yaml, [*shared, f"run.baseline={answering.parents[1]}"])).check()
 
 
 @pytest.mark.slow

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 
-from pydantic import ValidationError
-
 from skill_ttrl.commands.optimize_results import is_optimization
 from skill_ttrl.commands.reports.summary_text import summary_rows
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
@@ -22,9 +20,8 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.statistics import Interval, paired_difference, repeats_interval
-from skill_ttrl.storage.jsonl import parse_json, whole_lines
-from skill_ttrl.train.results import EVALUATION, Evaluation, ProblemResult
-from skill_ttrl.types import first_problem, from_json
+from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.train.results import EVALUATION, Evaluation, ProblemResult, read_evaluations
 
 FIGURES = {"accuracy": "avg@k", "majority": "maj@k", "greedy": "greedy", "score": "score"}
 """The metrics that are compared, and their names in a table."""
@@ -194,25 +191,6 @@ HEADLINES: dict[str, Callable[[ProblemResult], float | None]] = {
     "score": lambda result: result.score,
 }
 """The figures that are compared, each as what it is on one problem."""
-
-
-def read_evaluations(path: Path) -> list[Evaluation]:
-    """The evaluations of a run, of its `evaluations.jsonl`, or of the `evaluation.json` of `skillttrl evaluate`, oldest first.
-
-    Raises:
-        RunFolderError: the file, or a line of it, is damaged.
-    """
-    file = path / "evaluations.jsonl" if path.is_dir() else path
-    found, where = list[Evaluation](), str(file)
-    try:
-        if file.name == EVALUATION:
-            return [*from_json(tuple[Evaluation, ...], file.read_bytes())]
-        for place, line in whole_lines(file, []) if file.is_file() else ():
-            where = place
-            found.append(from_json(Evaluation, line))
-    except ValidationError as error:
-        raise RunFolderError(f"{where} is not an evaluation: {first_problem(error)}.") from None
-    return found
 
 
 SEEDS = "seeds.json"

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.commands.optimize_results import is_optimization, read_summary, summary_lines
 from skill_ttrl.commands.reports.bank import inspect_bank, run_bank
-from skill_ttrl.commands.reports.compare import OverSeeds, Seeds, is_seeds, read_evaluations, read_seeds, runs_in
+from skill_ttrl.commands.reports.compare import OverSeeds, Seeds, is_seeds, read_seeds, runs_in
 from skill_ttrl.commands.reports.summary_text import (
     Inspection,
     closing_lines,
@@ -33,7 +33,7 @@ from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.statistics import verdict
 from skill_ttrl.storage.jsonl import first_keys, parse_json, read_jsonl, whole_lines
-from skill_ttrl.train.results import EVALUATION, Evaluation
+from skill_ttrl.train.results import EVALUATION, Evaluation, read_evaluations
 from skill_ttrl.types import Trajectory, first_problem, from_json, split_thought
 
 T = TypeVar("T")

@@ -174,7 +174,7 @@ class Ledger:
         """
         spent = self.totals()
         short = self._refused is not None and not self._allows(spent + self._refused[0])
-        if short or any(left <= 0 for left in self._left(spent)):
+        if short or min(self._left(spent), default=1) <= 0:
             raise _Spent(self)
 
     def reserve(self, hold: object, most: Usage, role: str) -> Usage | None:

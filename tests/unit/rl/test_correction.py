@@ -12,9 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig, RuntimeConfig
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.checks import check_correction
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner, corrected, corrects
 from skill_ttrl.rl.policy import Policy
@@ -102,13 +100,3 @@ def test_inserted_tokens_are_neither_scored_nor_counted(
 )
 def test_the_sampler_is_corrected_for_where_it_is_not_the_learner(settings: Any, own_model: bool, found: bool) -> None:
     assert corrects(RLConfig.model_validate(settings), sampler_is_learner=own_model) == found
-
-
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [({"gives_log_probs": False}, "log-probs"), ({"truncates_sampling": True}, "truncated distribution")],
-)
-def test_corrections_without_sense_are_refused(facts: Any, words: str) -> None:
-    plain = {"sampler_is_learner": False, "gives_log_probs": True, "truncates_sampling": False}
-    with pytest.raises(ConfigError, match=words):
-        check_correction(RLConfig(), backend="vllm", **plain | facts)

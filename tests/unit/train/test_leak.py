@@ -21,7 +21,7 @@ from skill_ttrl.train.tasks import (
     ConfigTasks,
     FirstWords,
     Seen,
-    foreign_splits,
+    of_training,
     plain,
     seen_prompts,
     seen_tasks,
@@ -63,19 +63,22 @@ def test_tasks_of_an_environment_are_known_by_what_it_shows_first() -> None:
     shown = [first(task) for task in tasks]
     first.close()
     assert all(shown) and shown[0] != shown[1]
-    found = ConfigTasks(config).leaked(tasks, seen_prompts([f" {str(shown[1]).upper()} "]), "sft.data")
-    assert found == "1 of the 2 tasks of env.eval_split (test) are also in sft.data, first 'test/1'."
-    assert ConfigTasks(config).leaked(tasks, Seen(), "sft.data") is None
+    with pytest.raises(
+        DataError, match=r"^1 of the 2 tasks of env.eval_split \(test\) are also in sft.data, first 'test/1'\."
+    ):
+        ConfigTasks(config).keep_apart(tasks, seen_prompts([f" {str(shown[1]).upper()} "]), "sft.data")
+    assert not ConfigTasks(config).keep_apart(tasks, Seen(), "sft.data")
 
 
 def test_a_leak_is_named_by_the_beginning_of_its_prompt() -> None:
-    config = load_config({})
+    tasks = ConfigTasks(load_config({"data": {"train": "own.jsonl"}}))  # measured on its training tasks
 
     def said(text: str) -> str:
         task = Task("abc1d638e065c657", "E-v0", {"question": text})
-        return ConfigTasks(config).leaked([task], seen_tasks([task]), "sft.data") or ""
+        (line,) = tasks.keep_apart([task], seen_tasks([task]), "sft.data")
+        return line
 
-    assert said("Compute\n12 + 34.").endswith("first \"Compute 12 + 34.\" (task 'abc1d638e065c657').")
+    assert "first \"Compute 12 + 34.\" (task 'abc1d638e065c657'). They are training" in said("Compute\n12 + 34.")
     long = said("\x1b[31m" + "x" * 100)
     assert "\x1b" not in long and "x" * 40 in long and "x" * 60 not in long and "…" in long
 
@@ -88,9 +91,9 @@ def episode(split: str) -> Trajectory:
 
 def test_episodes_of_other_splits_than_those_of_training_are_named() -> None:
     splits = load_config({}, ["env.train_split=demos"]).training_splits
-    assert foreign_splits([episode("train"), episode("demos")], splits, "x.jsonl") is None
-    said = foreign_splits([episode("train"), episode("test"), episode("test")], splits, "x.jsonl")
-    assert said is not None and "x.jsonl holds" in said and "2 of the split 'test' (first: task 'test/1')" in said
+    assert len([*of_training([episode("train"), episode("demos")], splits, "x.jsonl")]) == 2
+    with pytest.raises(DataError, match=r"x.jsonl holds .* 2 of the split 'test' \(first: task 'test/1'\)"):
+        [*of_training([episode("train"), episode("test"), episode("test")], splits, "x.jsonl")]
 
 
 def test_merge_takes_no_trajectories_of_held_out_tasks(tmp_path: Path) -> None:

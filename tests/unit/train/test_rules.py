@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ SERVERS = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=[http://h:1
     [
         ["phases=[sft]", "rl.loss=ppo_clp", "collect.agent=randm"],  # names that no phase uses
         ["phases=[rl]", "rl.max_staleness=2"],
+        ["phases=[rl]", "rl.algorithm=evol_rl", "rl.loss=gspo"],
         ["phases=[rl]", "rl.max_staleness=4", *SERVERS],
         ["phases=[sft]", "rl.max_staleness=1", "runtime.nproc=2", "runtime.device=cpu"],  # nothing is rolled out
         ["phases=[rl]", "runtime.nproc=2", "runtime.device=cpu", *SERVERS],
@@ -80,6 +82,6 @@ def test_ranks_without_a_gpu_each_are_refused(
         assert re.search(expected, " ".join(map(str, rules._of_processes())))
 
 
-def test_ranks_that_nothing_starts_are_refused() -> None:
+def test_ranks_that_nothing_starts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"runtime.nproc is 2, but this process runs alone"):
-        train.check_runnable(ranks(nproc=2))
+        train.run(ranks(nproc=2), tmp_path)
