@@ -25,7 +25,7 @@ from skill_ttrl.agents.action_parser import (
 )
 from skill_ttrl.agents.observations import Form, FormActions, read_form
 from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder, estimate_tokens
-from skill_ttrl.config import AgentConfig, SkillsConfig
+from skill_ttrl.config import AgentConfig, ProgramConfig, SkillsConfig
 from skill_ttrl.llm.chat import read_calls
 from skill_ttrl.prompts.templates import Templates, read_document, with_document
 from skill_ttrl.sanitize import escape, replace_surrogates
@@ -280,6 +280,8 @@ class Agent:
     form: Form | None = None
     tools: tuple[str, ...] = ()
     """Schemas of the tools that the environment answers calls of (`Request.tools`)."""
+    program: ProgramConfig | None = None
+    """Plays each episode, from this agent's first prompt on; None: the model itself does."""
 
     def with_bank(self, bank: BankView | None) -> Agent:
         """The same agent with another version of the bank."""

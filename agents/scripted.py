@@ -11,7 +11,7 @@ from skill_ttrl.agents.action_parser import AS_LISTED, ActionList, Project, fill
 from skill_ttrl.config import BUILTIN, AgentConfig
 from skill_ttrl.envs.webshop.expert import SEARCH_SLOT, read_task, search
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
-from skill_ttrl.llm.backends import REMOTE, is_command
+from skill_ttrl.llm.backends import is_frozen
 from skill_ttrl.llm.models.gguf import is_gguf
 from skill_ttrl.registry import Registry, naming
 from skill_ttrl.types import Skill
@@ -106,15 +106,15 @@ def find_scripted_agent(name: str, env_id: str) -> ScriptedAgent | None:
         ConfigError: nothing has this name.
         EnvError: this environment has no expert.
     """
-    if is_command(name) or is_gguf(name):
+    if is_frozen(name) or is_gguf(name):
         return None
     exists = Path(name).exists()
-    if name in scripted_agent_names() or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):
+    if name in scripted_agent_names() or (":" in name and not exists):
         return make_scripted_agent(name, env_id)
-    if name not in (REMOTE, BUILTIN) and "/" not in name and ":" not in name and not exists:
+    if name != BUILTIN and "/" not in name and ":" not in name and not exists:
         raise ConfigError(
             f"There is no policy {name!r}.{did_you_mean(name, scripted_agent_names())} A model is a run folder, a checkpoint, a model "
-            "folder, owner/name, openai:MODEL or command:PROGRAM; your own scripted agent is module:attribute."
+            "folder, owner/name, openai:MODEL or none (with --agent); your own scripted agent is module:attribute."
         )
     return None
 

@@ -21,13 +21,16 @@ from skill_ttrl.cli.options import (
     NoSkills,
     NumWorkers,
     PlainConfig,
+    Program,
     Resume,
     Seed,
+    check_program,
     check_resume,
     generated_data,
     policy_option,
     refuse_foreign,
     set_option,
+    with_program,
     words,
 )
 from skill_ttrl.errors import ConfigError
@@ -45,7 +48,7 @@ Output = Annotated[
         help="File with one line per episode. FILE.json: also a JSON array, at the end.",
     ),
 ]
-Policy = Annotated[str, policy_option(f"The policy that plays: {POLICIES}; or {SCRIPTED}.")]
+Policy = Annotated[str | None, policy_option(f"The policy that plays: {POLICIES}; or {SCRIPTED}. Default: `expert`.")]
 Split = Annotated[str, typer.Option(help="Split of the environment's tasks.")]
 Rollouts = Annotated[
     int,
@@ -93,7 +96,8 @@ Greedy = Annotated[bool, typer.Option("--greedy", help="Model: decode greedily i
 def collect(
     env: Env,
     output: Output,
-    policy: Policy = "expert",
+    policy: Policy = None,
+    agent: Program = None,
     split: Split = "train",
     limit: Limit = None,
     rollouts_per_task: Rollouts = 1,
@@ -128,9 +132,17 @@ def collect(
     from skill_ttrl.train.tasks import TaskSelection
 
     check_resume(resume, output, lines_of(output))
+    check_program(policy, agent)
+    policy = policy or "expert"
     data = generated_data(env_data, mock)
     scripted = find_scripted_agent(policy, resolve_env(env)) is not None
-    of_model = {"--config": config, "--batch-size": batch_size, "--no-skills": no_skills, "--greedy": greedy}
+    of_model = {
+        "--agent": agent,
+        "--config": config,
+        "--batch-size": batch_size,
+        "--no-skills": no_skills,
+        "--greedy": greedy,
+    }
     of_scripted = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
     refuse_foreign(policy, scripted, {**of_scripted, "--num-workers": num_workers}, of_model)
     with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {policy}") as view:
@@ -147,7 +159,7 @@ def collect(
             given: dict[str, Any] = {"explore": how, "seed": seed or 0, "jobs": num_workers, **settings}
             found = run(selection, agent=policy, **given, output=output, progress=view)
         else:
-            given = {"overrides": overrides or (), "config": config, "use_bank": not no_skills}
+            given = {"overrides": with_program(overrides, agent), "config": config, "use_bank": not no_skills}
             given |= {"greedy": greedy, "chunk": batch_size, "seed": seed}
             found = run_policy(policy, selection, **given, output=output, progress=view)
     show_collected(found, as_json)

@@ -24,15 +24,18 @@ from skill_ttrl.cli.options import (
     NoSkills,
     NumWorkers,
     Overrides,
+    Program,
     Resume,
     Samples,
     Seed,
+    check_program,
     check_resume,
     config_option,
     is_scripted,
     policy_argument,
     refuse,
     refuse_foreign,
+    with_program,
     with_seed,
 )
 from skill_ttrl.errors import ConfigError, SplitError, annotate_error
@@ -83,6 +86,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on st
 
 def evaluate(
     policy: Policy = None,
+    agent: Program = None,
     overrides: Overrides = None,
     data: Data = None,
     config: Config = None,
@@ -109,6 +113,7 @@ def evaluate(
     Example: `skillttrl evaluate runs/quickstart --data problems.jsonl -n 8`
     """
     check_resume(resume, output)
+    check_program(policy, agent)
     scripted = _is_scripted(policy, env, config)
     if data and (env is not None or scripted):
         raise ConfigError(
@@ -117,11 +122,12 @@ def evaluate(
         )
     if not scripted and env is None:
         refuse({"--split": split}, "needs --env")
-    of_model = {"--batch-size": batch_size, "--no-skills": no_skills, "--document": document, "--samples": samples}
+    of_model = {"--agent": agent, "--batch-size": batch_size, "--no-skills": no_skills, "--document": document}
+    of_model |= {"--samples": samples}
     refuse_foreign(policy or "expert", scripted, {"--num-workers": num_workers}, of_model)
     given = {"env.kwargs.data": env_data, "eval.samples": samples, "agent.document": document}
     settings = [
-        *(overrides or ()),
+        *with_program(overrides, agent),
         *(f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None),
     ]
     title = f"evaluate {policy or 'expert'}" + (f" in {env or config}" if env or scripted else "")

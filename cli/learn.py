@@ -11,7 +11,17 @@ import typer
 from rich.console import Console, Group, RenderableType
 
 from skill_ttrl.cli.display import RunView, prints_aside, show, text_table
-from skill_ttrl.cli.options import POLICIES, AsJson, Overrides, check_model, config_option, policy_option, refuse
+from skill_ttrl.cli.options import (
+    POLICIES,
+    AsJson,
+    Overrides,
+    Program,
+    check_model,
+    config_option,
+    policy_option,
+    refuse,
+    with_program,
+)
 from skill_ttrl.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -79,6 +89,7 @@ def distill(
     config: Config = None,
     overrides: Overrides = None,
     policy: GatePolicy = None,
+    agent: Program = None,
     gate_set: GateSet = None,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +106,7 @@ def distill(
     asked, view = _checked(config, overrides), RunView(Console(stderr=True), f"distill {trajectories}", transient=True)
     if not append:
         refuse({"--policy": policy}, "needs --append")
-    with prints_aside(), view, _gate(policy, gate_set) as gate:
+    with prints_aside(), view, _gate(policy, gate_set, agent) as gate:
         found = run(trajectories, output, teacher=teacher, merge=append, config=asked, progress=view, gate=gate)
     show(found, as_json, distilled_view, distilled_lines)
 
@@ -125,16 +136,16 @@ def merge(
 
 
 @contextmanager
-def _gate(policy: str | None, overrides: Sequence[str] | None) -> Iterator[TestChange | None]:
+def _gate(policy: str | None, overrides: Sequence[str] | None, agent: str | None = None) -> Iterator[TestChange | None]:
     """Open the gate of `--policy`; None without one."""
     if policy is None:
-        refuse({"--gate-set": overrides or None}, "needs --policy")
+        refuse({"--gate-set": overrides or None, "--agent": agent}, "needs --policy")
         yield None
         return
     check_model(policy, "a gate")
     from skill_ttrl.commands.play import open_gate
 
-    with open_gate(policy, overrides or ()) as test:
+    with open_gate(policy, with_program(overrides, agent)) as test:
         yield test
 
 

@@ -14,10 +14,12 @@ from skill_ttrl.cli.options import (
     CONFIG_HELP,
     POLICIES,
     AsJson,
+    Program,
     Resume,
     check_model,
     policy_option,
     set_option,
+    with_program,
     with_seed,
 )
 
@@ -53,6 +55,7 @@ Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choi
 def optimize(
     config: Config = None,
     policy: Policy = None,
+    agent: Program = None,
     document: Document = None,
     overrides: Overrides = None,
     seed: Seed = None,
@@ -72,7 +75,8 @@ def optimize(
 
     if policy is not None:
         check_model(policy, "`skillttrl optimize`")
-    options: dict[str, Any] = {"policy": policy, "document": document, "overrides": with_seed(overrides, seed)}
+    options: dict[str, Any] = {"policy": policy, "document": document}
+    options["overrides"] = with_seed(with_program(overrides, agent), seed)
     if dry_run:
         with prints_aside():
             checked = check_start(prepare(config, **options), output, resume=resume)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,9 +15,7 @@ ENV_RULE = (
     "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), `module:EnvId-v0` of your own, or `reasoning_gym:NAME`, `verifiers:NAME`, "
     "`openenv:URL`"
 )
-POLICIES = (
-    "a run, a checkpoint, a model folder, a hub model (OWNER/NAME), `openai:MODEL` (`endpoints`) or `command:PROGRAM`"
-)
+POLICIES = "a run, a checkpoint, a model folder, a hub model (OWNER/NAME), `openai:MODEL` (`endpoints`), or `none` where --agent brings its own"
 SCRIPTED = (
     "a scripted agent: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, one of the environment (`rule`, `careful` and "
     "`brief` of `webshop`), or your own as `module:attribute`"
@@ -62,6 +61,14 @@ Seed = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of tasks. Default: all.")]
 PlainConfig = Annotated[str | None, config_option("Chat template, lengths, endpoints and problems of a plain model.")]
+Program = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        metavar="COMMAND",
+        help='Your agent program plays: it calls the policy at OPENAI_BASE_URL, e.g. "python my_agent.py". Short for --set program.argv=COMMAND.',
+    ),
+]
 NumWorkers = Annotated[
     int | None,
     typer.Option(
@@ -129,6 +136,21 @@ def check_model(policy: str, use: str) -> None:
     """
     if is_scripted(policy):
         raise ConfigError(f"{policy} is a scripted agent, but {use} needs a model: {POLICIES}.".replace("`", ""))
+
+
+def check_program(policy: str | None, program: str | None) -> None:
+    """Refuse `--agent` without a policy that it calls.
+
+    Raises:
+        ConfigError: none is named.
+    """
+    if policy is None:
+        refuse({"--agent": program}, "needs a policy that it calls; name none where it brings its own model")
+
+
+def with_program(overrides: Sequence[str] | None, program: str | None) -> list[str]:
+    """The overrides of a config, with `--agent` as the last one where it is given."""
+    return [*(overrides or ()), *([] if program is None else [f"program.argv={json.dumps(program)}"])]
 
 
 def with_seed(overrides: Sequence[str] | None, seed: int | None) -> list[str]:

@@ -18,9 +18,11 @@ from skill_ttrl.cli.options import (
     Full,
     Mock,
     Overrides,
+    Program,
     Seed,
     generated_data,
     policy_option,
+    with_program,
 )
 from skill_ttrl.errors import ConfigError
 
@@ -89,6 +91,7 @@ DryRun = Annotated[
 
 def train(
     config: Config,
+    agent: Program = None,
     overrides: Overrides = None,
     output: Output = None,
     resume: Resume = None,
@@ -111,7 +114,10 @@ def train(
 
     if seeds is not None and seed is not None:
         raise ConfigError("--seed and --seeds each name seeds: give one of them.")
-    found = launch(config, _options(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc))
+    found = launch(
+        config,
+        _options(with_program(overrides, agent), env_data, mock, output, resume, env=env, seed=seed, nproc=nproc),
+    )
     run_or_check(found, as_json=as_json, dry_run=dry_run, full=full, seeds=None if seeds is None else seeds_of(seeds))
 
 
@@ -153,6 +159,7 @@ def rl(
     config: MaybeConfig = None,
     policy: Policy = None,
     bank: Bank = None,
+    agent: Program = None,
     overrides: Overrides = None,
     output: OutputNearBank = None,
     resume: Resume = None,
@@ -176,7 +183,7 @@ def rl(
     serve_other_ranks()
     from skill_ttrl.commands.launch import launch_rl
 
-    options = _options(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
+    options = _options(with_program(overrides, agent), env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
     found = launch_rl(config, options, model=policy, bank=bank)
     run_or_check(found, as_json=as_json, dry_run=dry_run, full=full)
 

@@ -1,5 +1,5 @@
 """An optimizer of one's own, without a language model: it writes down the forms that the true answers of failures have:
-skillttrl optimize --policy "command:python command_agent.py" --set env.id=qa --set optimize.optimizer=own_optimizer:Forms
+skillttrl optimize --policy none --agent "python rules_program.py" --set env.id=qa --set optimize.optimizer=own_optimizer:Forms
 """
 
 import re
@@ -33,8 +33,8 @@ class Forms:
 
 
 if __name__ == "__main__":
-    agent = f"command:python3 {Path(__file__).with_name('command_agent.py')}"
+    agent = {"argv": ["python3", str(Path(__file__).with_name("rules_program.py"))]}
     small = {"optimizer": "own_optimizer:Forms", "epochs": 1, "batch_size": 12}
-    config = {"env": {"id": "qa", "train_tasks": 32, "eval_tasks": 8}, "optimize": small}
-    found = optimize_run(config, policy=agent, output="forms")
+    config = {"env": {"id": "qa", "train_tasks": 32, "eval_tasks": 8}, "optimize": small, "program": agent}
+    found = optimize_run(config, policy="none", output="forms")
     print(f"test success {found.test_first.hard:.3f} -> {found.test_best.hard:.3f}, {found.actions}")

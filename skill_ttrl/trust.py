@@ -39,9 +39,9 @@ _SIMPLE = {
     "env.kwargs.url": "talk to the server {}",
     "vllm.servers": "talk to the server {}",
     "vllm.weight_transfer_dir": "write weights to the folder {}",
-    "command.argv": "run the program {}",
+    "program.argv": "run the program {}",
     "agent.tools.mcp": "start, or talk to, the MCP server {}",
-    "command.env": "run a program with your environment variables {}",
+    "program.env": "run a program with your environment variables {}",
 }
 """Effects of settings that have them whatever the value."""
 _OF_FAMILIES = {
@@ -127,8 +127,6 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"run as part of the Ray cluster {value}, whose nodes can run code in this process"
         elif key == "collect.agent" and str(value).startswith("openai:"):
             found[key] = f"send prompts to your default openai address, or that of endpoints, for the model {value[7:]}"
-        elif key == "collect.agent" and str(value).startswith("command:"):
-            found[key] = f"run the program {value[8:].strip()}"
         elif key == "run.report_to" and value == "wandb":
             found[key] = "send metrics to wandb, with your login"
         elif isinstance(value, str) and key not in _FREE_TEXT:

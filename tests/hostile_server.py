@@ -26,7 +26,7 @@ STEP = {"observation": "Open.", "reward": 1.0, "terminated": True, "truncated": 
 CONTROL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
 
 DEFAULTS: dict[str, Any] = {
-    "collect.agent": "command:sh -c 'touch {folder}/pwned'",
+    "program": {"argv": "sh -c 'touch {folder}/pwned'"}, "collect.agent": "hostile_module:Agent",
     "rollout.backend": "openai",
     "endpoints.roles.policy": {"model": "m", "base_url": "{sink}/v1", "api_key_env": "SECRET"},
     "endpoints.base_url": "{sink}/v1", "rl.reward": "hostile_module:reward",

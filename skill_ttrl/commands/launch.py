@@ -14,7 +14,7 @@ from pathlib import Path
 from skill_ttrl.agents.scripted import scripted_agent_names
 from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.backends import is_command, is_remote
+from skill_ttrl.llm.backends import is_frozen
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.runs.folder import NO_EFFECT_ON_RESULTS, RunFolder
 from skill_ttrl.skills.log import is_bank
@@ -207,11 +207,7 @@ def _weights_of(policy: Path) -> list[str]:
     from skill_ttrl.commands.resolve import find_checkpoint, is_hub_name
 
     name = str(policy)
-    if (
-        is_remote(name)
-        or is_command(name)
-        or (name.partition(":")[0] in scripted_agent_names() and not policy.exists())
-    ):
+    if is_frozen(name) or (name.partition(":")[0] in scripted_agent_names() and not policy.exists()):
         raise ConfigError(
             f"--policy {name} has no weights to train. Name a run, a checkpoint, a model folder or a hub model (OWNER/NAME)."
         )

@@ -29,7 +29,7 @@ from skill_ttrl.config.load import read_source
 from skill_ttrl.data.families import QA_ENV_ID
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError, did_you_mean
-from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
+from skill_ttrl.llm.backends import REMOTE, backend_facts, is_frozen
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, annotate_budget_error, track_usage, when_spent
 from skill_ttrl.optimize.calls import IDENTITY, JOURNAL, Calls, ChatFn, EndpointChat, Journal
@@ -53,7 +53,7 @@ from skill_ttrl.types import Task, derive_seed
 
 Resume = Literal["auto", "never"]
 PHASE = "optimize"
-TASK_SECTIONS = tuple("name seed env data agent rollout endpoints command eval skills optimize".split())
+TASK_SECTIONS = tuple("name seed env data agent rollout endpoints program eval skills optimize".split())
 """Keys of a config that say something of a policy that was trained already; see `prepare`."""
 ABOUT_RUNS = ("verified", "requires")
 """Keys that say something of the runs of a config alone."""
@@ -429,12 +429,12 @@ def _find_target(
         if not backend_facts(config).remote and "model" not in config.model_fields_set:
             raise ConfigError(
                 "There is no policy: the config names no model. Give --policy: a run, a checkpoint, a model, openai:MODEL or "
-                "command:PROGRAM."
+                "none (with --agent)."
             )
         policy = config.rollout.backend if backend_facts(config).remote else config.model.path
     kind, colon, _ = str(policy).partition(":")
-    if colon and kind not in (REMOTE, COMMAND) and not Path(policy).exists():
-        raise ConfigError(f"Unknown kind of policy {str(policy)!r}.{did_you_mean(kind, [REMOTE, COMMAND])}")
+    if colon and kind != REMOTE and not Path(policy).exists():
+        raise ConfigError(f"Unknown kind of policy {str(policy)!r}.{did_you_mean(kind, [REMOTE])}")
     if source is not None and is_trained(Path(str(policy))):
         data, _, where = read_source(source)
         data = {key: value for key, value in data.items() if key not in ABOUT_RUNS}
@@ -448,7 +448,7 @@ def _find_target(
     else:
         base = str(source) if isinstance(source, Path) else source
         found = resolve_target(policy, overrides, config=base, use_bank=False)
-    if backend_facts(found.config).remote and not (is_remote(policy) or is_command(policy)):
+    if backend_facts(found.config).remote and not is_frozen(policy):
         backend = found.config.rollout.backend
         raise ConfigError(
             f"The policy {policy} has its own weights, but rollout.backend={backend} ignores them. Remove --policy, or add --set "

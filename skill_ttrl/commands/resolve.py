@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import EnvConfig, ModelConfig, SkillTTRLConfig, Source, load_config, recipe_names, split_command
+from skill_ttrl.config import EnvConfig, ModelConfig, SkillTTRLConfig, Source, load_config, recipe_names
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, ModelError, RunFolderError, TrustError
-from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
-from skill_ttrl.llm.command import file_digests
+from skill_ttrl.llm.backends import NO_MODEL, REMOTE, backend_facts, is_frozen
 from skill_ttrl.llm.models.gguf import is_gguf, model_folder
+from skill_ttrl.rollout.programs import file_digests
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, newest, verify
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import RunFolder
@@ -152,8 +152,6 @@ class EvalTarget:
         if backend_facts(config).remote:
             policy = config.endpoints.of("policy")
             asked = {"endpoints": {"policy": policy and policy.model_dump(mode="json", include=set(DECISIVE))}}
-        if config.command is not None and config.rollout.backend == COMMAND:
-            asked = {"command": config.command.model_dump(mode="json", include={"argv", "env"})}
         return (
             {name: whole[name] for name in KEPT}
             | asked
@@ -165,13 +163,19 @@ class EvalTarget:
         )
 
     def fingerprint(self) -> str:
-        """Return a text that identifies the weights: the same for the same weights and no others. For a remote model it is only its name.
+        """Return a text that identifies the policy: the same for the same weights and no others. For a remote model it is only its name.
 
-        For a program it is the command line, with the digest of each file that it names.
+        Where a program plays, its command line follows, with the digest of each file that it names.
         """
-        if self.config.command is not None and self.config.rollout.backend == COMMAND:
-            files = [f"{name} {digest}" for name, digest in file_digests(self.config.command).items()]
-            return f"{COMMAND}:{shlex.join(self.config.command.argv)}" + (f" [{'; '.join(files)}]" if files else "")
+        program, played = self.config.program, ""
+        if program is not None:
+            files = [f"{name} {digest}" for name, digest in file_digests(program).items()]
+            played = f" as {shlex.join(program.argv)}" + (f" [{'; '.join(files)}]" if files else "")
+        return self._weights() + played
+
+    def _weights(self) -> str:
+        if self.config.rollout.backend == NO_MODEL:
+            return NO_MODEL
         policy = self.config.endpoints.of("policy")
         if backend_facts(self.config).remote and policy is not None:
             return f"{REMOTE}:{policy.model}"
@@ -225,8 +229,8 @@ def resolve_target(
 
     Args:
         source: a run folder (its newest checkpoint), a checkpoint, a model's folder in Hugging Face format, a model on the hub
-            (`owner/name`), `openai` or `openai:MODEL` for the model of the role `policy` (`endpoints`), or `command` or `command:PROGRAM
-            ARGUMENTS` for a program (section `command`).
+            (`owner/name`), `openai` or `openai:MODEL` for the model of the role `policy` (`endpoints`), or `none` for a program that
+            brings its own model (section `program`).
         overrides: changes to the config.
         config: recipe, file or content of one with a plain model's template and lengths; None: the defaults. A run has its own.
         data: what it will be measured on (`EvalTarget.problems`): `data.eval…` of the overrides is about that.
@@ -244,7 +248,7 @@ def resolve_target(
     path, now, stated = Path(source), [*_measured_on(*data[:1]), *overrides], tuple(overrides)
     base: str | Path | Mapping[str, Any] = {} if config is None else config
     name, weights, run = str(source), None, None
-    if is_remote(source) or is_command(source):
+    if is_frozen(source):
         name, asked, own = _not_loaded(name, now, base)
         stated += own
     elif is_trained(path):
@@ -288,26 +292,20 @@ def is_trained(source: str | Path) -> bool:
 def _not_loaded(
     source: str, now: Sequence[str], base: str | Path | Mapping[str, Any]
 ) -> tuple[str, SkillTTRLConfig, tuple[str, ...]]:
-    """A remote model or a program, its config, and the overrides that name it: what follows the colon takes the place of the config's."""
+    """A remote model or `none`, its config, and the overrides that name it: what follows the colon takes the place of the config's."""
     kind, _, name = source.partition(":")
     own, name = [f"rollout.backend={kind}"], name.strip()
-    if name and kind == COMMAND:
-        own.insert(0, f"command.argv={json.dumps(split_command(name))}")
-    elif name:
+    if name:
         own.insert(0, f"endpoints.roles.policy.model={json.dumps(name)}")
     asked = load_checked(base, [*now, *own])
-    policy, command = asked.endpoints.of("policy"), asked.command
-    if kind == COMMAND:
-        section, what = "command", "'command:PROGRAM ARGUMENTS'"
-        said = None if command is None else shlex.join(command.argv)
-    else:
-        section, what = "endpoints.roles.policy", f"{REMOTE}:MODEL"
-        said = None if policy is None else policy.model
-    if said is None:
+    if kind == NO_MODEL:  # a rule finds out where there is no program
+        return NO_MODEL if asked.program is None else shlex.join(asked.program.argv), asked, tuple(own)
+    policy = asked.endpoints.of("policy")
+    if policy is None:
         raise ConfigError(
-            f"{source} needs the section {section}, which the config lacks. Write {what}, or give a --config with it."
+            f"{source} needs the section endpoints.roles.policy, which the config lacks. Write {REMOTE}:MODEL, or give a --config with it."
         )
-    return said, asked, tuple(own)
+    return policy.model, asked, tuple(own)
 
 
 KEPT = ("seed", "env", "agent", "skills", "runtime")

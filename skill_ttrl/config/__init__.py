@@ -2,9 +2,9 @@
 
 from skill_ttrl.config.backends import (
     ROLES,
-    CommandConfig,
     EndpointConfig,
     EndpointsConfig,
+    ProgramConfig,
     Role,
     VLLMConfig,
     split_command,
@@ -56,7 +56,6 @@ __all__ = [
     "ROLLING",
     "AgentConfig",
     "CollectConfig",
-    "CommandConfig",
     "DaggerConfig",
     "DataConfig",
     "DemonstrationsConfig",
@@ -75,6 +74,7 @@ __all__ = [
     "OptimizeGateConfig",
     "OptimizeSelectionConfig",
     "Phase",
+    "ProgramConfig",
     "RLConfig",
     "Role",
     "RolloutConfig",

@@ -1,4 +1,4 @@
-"""Sections of a config for what answers outside the learner: remote models, a command-line program, vLLM engines and servers.
+"""Sections of a config for what answers outside the learner: remote models, an agent program, vLLM engines and servers.
 
 They hold no secrets: a key is named by the environment variable that holds it.
 """
@@ -38,7 +38,7 @@ class EndpointConfig(Section):
     """Further fields of each request, e.g. `{reasoning_effort: low}`, in place of those of the same name; one that is null is not sent. No
     secrets: it is saved with the run."""
     timeout: float = Field(default=120, gt=0)
-    """Seconds for one attempt, and for one answer of a program (`rollout.backend: command`), which is then killed with its children."""
+    """Seconds for one attempt."""
     max_concurrency: int = Field(default=8, ge=1)
     """Most concurrent requests of a role."""
     max_retries: int = Field(default=6, ge=0)
@@ -144,12 +144,12 @@ def split_command(line: str) -> list[str]:
         raise ConfigError(f"{line!r} cannot be split into a program and its arguments: {error}.") from None
 
 
-class CommandConfig(Section):
-    """A program that reads a prompt on stdin and writes its answer on stdout (`rollout.backend: command`)."""
+class ProgramConfig(Section):
+    """A program of yours that plays each episode: it is given the task, calls the model at `OPENAI_BASE_URL`, and prints its answer."""
 
     argv: list[str]
     """The program and its arguments, as a list or as one text that is split like a shell command; no shell runs it. A relative path among
-    the arguments (`agent.py`) starts from the current folder."""
+    the arguments (`agent.py`) starts from the current folder. Short: `--agent`."""
     env: list[str] = Field(default_factory=list)
     """Names of environment variables to pass to the program, in addition to the usual ones (PATH, HOME, language and time zone). Never
     values."""
@@ -163,7 +163,7 @@ class CommandConfig(Section):
     @classmethod
     def _names_a_program(cls, argv: list[str]) -> list[str]:
         if not argv or not argv[0] or any("\0" in each for each in argv):
-            raise ValueError("argv names a program and its arguments, e.g. [my-agent, --print]")
+            raise ValueError("argv names a program and its arguments, e.g. [python, my_agent.py]")
         return argv
 
     @field_validator("env")

@@ -83,8 +83,8 @@ class RolloutConfig(Section):
     """Sampling."""
 
     backend: str = "hf"
-    """`hf`, `vllm` (see the section `vllm`), `openai` (`endpoints`; its weights do not change), `command` (a program, see the
-    section `command`), or `module:attribute` of your own (see `skill_ttrl.llm.backend`)."""
+    """`hf`, `vllm` (see the section `vllm`), `openai` (`endpoints`; its weights do not change), `none` (the program of the
+    section `program` brings its own model), or `module:attribute` of your own (see `skill_ttrl.llm.backend`)."""
     n_votes_per_prompt: int = Field(default=64, ge=1)
     """Samples that vote (TTRL: 64)."""
     n_samples_per_prompt: int = Field(default=32, ge=1)

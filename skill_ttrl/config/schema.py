@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from skill_ttrl.config.backends import CommandConfig, EndpointsConfig, VLLMConfig
+from skill_ttrl.config.backends import EndpointsConfig, ProgramConfig, VLLMConfig
 from skill_ttrl.config.data import BUILTIN, DataConfig, EnvConfig, ModelConfig, RuntimeConfig, ScaleConfig, Source
 from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
@@ -75,8 +75,8 @@ class SkillTTRLConfig(SeedSections, Section):
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     vllm: VLLMConfig = Field(default_factory=VLLMConfig)
     endpoints: EndpointsConfig = Field(default_factory=EndpointsConfig)
-    command: CommandConfig | None = None
-    """The program that answers with `rollout.backend: command`; None: none."""
+    program: ProgramConfig | None = None
+    """The program that plays each episode; None: none, and the model answers by itself."""
     vote: VoteConfig = Field(default_factory=VoteConfig)
     rl: RLConfig = Field(default_factory=RLConfig)
     vote_sft: VoteSFTConfig = Field(default_factory=VoteSFTConfig)

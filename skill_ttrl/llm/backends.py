@@ -17,13 +17,13 @@ from skill_ttrl.registry import Registry
 
 REMOTE = "openai"
 """The backend that samples from a remote model, and the name of that model as a source."""
-COMMAND = "command"
-"""The backend that runs a program, and the name of that program as a source."""
+NO_MODEL = "none"
+"""The backend of a program that brings its own model (section `program`), and its name as a source."""
 FACTS = {
     "hf": BackendFacts(is_learner=True, blocking=True, structured=True),
     "vllm": BackendFacts(engine=True),
     REMOTE: BackendFacts(trainable=False, remote=True, grows=False),
-    COMMAND: BackendFacts(trainable=False, remote=True, grows=False),
+    NO_MODEL: BackendFacts(trainable=False, remote=True, grows=False),
 }
 BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
 
@@ -33,9 +33,9 @@ def is_remote(source: object) -> bool:
     return str(source).partition(":")[0] == REMOTE
 
 
-def is_command(source: object) -> bool:
-    """True if `source` is the program of `command.argv`: `command` or `command:PROGRAM ARGUMENTS`."""
-    return str(source).partition(":")[0] == COMMAND
+def is_frozen(source: object) -> bool:
+    """True if `source` has no weights here: the policy of `endpoints`, or `none`."""
+    return is_remote(source) or str(source) == NO_MODEL
 
 
 def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
@@ -117,11 +117,11 @@ def _vllm(context: BackendContext) -> Backend:
     return VLLMBackend(context)
 
 
-@BACKENDS.register(COMMAND)
-def _command(context: BackendContext) -> Backend:
-    from skill_ttrl.llm.command import CommandBackend
+@BACKENDS.register(NO_MODEL)
+def _none(context: BackendContext) -> Backend:
+    from skill_ttrl.llm.openai.backend import ProgramBackend
 
-    return CommandBackend(context)
+    return ProgramBackend(context)
 
 
 @BACKENDS.register(REMOTE)

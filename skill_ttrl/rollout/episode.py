@@ -85,6 +85,8 @@ class ActiveRollout:
     """Actions that the environment lists as possible now (`info["admissible_commands"]`)."""
     reset_info: Mapping[str, Any] = field(default_factory=dict)
     """The part of the `info` of the environment's `reset` that can be stored (`serializable_info`)."""
+    by_program: bool = False
+    """A program played it; its steps but the last are calls of the model."""
     scripted: ScriptedPlayer | None = None
     """Plays or watches it; what it would do stands in the `info` of every step (`ADVICE`)."""
     _info: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
@@ -150,6 +152,22 @@ class ActiveRollout:
         await self._step(
             lambda: calls, max_turns, prompt_ids=prompt_ids, completion=completion, truncated_parts=self.left_out
         )
+
+    async def act_program(self, answer: str, reward: float | None, max_turns: int) -> None:
+        """Hand a program's answer to the environment; the last of its calls, which are the steps so far, becomes the step of it.
+
+        `reward` takes the place of the environment's; None: it does not.
+        """
+        calls, last = self.steps[:-1], self.steps[-1]
+        self.steps = calls
+        await self._step(lambda: answer, max_turns, prompt_ids=last.prompt_ids, completion=last.completion)
+        if self.error is not None:
+            self.steps = [*calls, last]
+            return
+        taken = replace(self.steps.pop(), observation=last.observation)
+        if reward is not None:
+            taken = replace(taken, reward=reward, info={**taken.info, "graded": True})
+        self.steps.append(taken)
 
     async def act_scripted(self, max_turns: int) -> None:
         """Hand the scripted agent's action to the environment."""
@@ -224,10 +242,12 @@ class ActiveRollout:
         `bank_version` is the version of the skill bank; None without a bank: the text is then not searched for operations.
         """
         answer = None
-        if self.steps:
+        if self.steps and not (self.by_program and self.error is not None):
             last = self.steps[-1]
             if "answer" in last.info:
                 answer = last.info["answer"] if last.info["answer"] is None else str(last.info["answer"])
+            elif self.by_program:
+                answer = PARSER.parse(last.action).answer or last.action.strip() or None
             elif last.completion is not None:
                 answer = PARSER.parse(last.model_text).answer
         assert self.stop_reason is not None

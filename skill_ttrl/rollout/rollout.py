@@ -34,6 +34,7 @@ from skill_ttrl.rollout.episode import (
     call_inline,
     operations,
 )
+from skill_ttrl.rollout.programs import open_programs
 from skill_ttrl.skills.merge import note
 from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS
 from skill_ttrl.types import Completion, Group, Message, Task, Trajectory, derive_seed
@@ -181,7 +182,9 @@ async def _play(
     extends = run.agent.prompts_extend and settings.max_turns > 1
     try:
         with getattr(backend, "keeping", nullcontext)() if extends else nullcontext():
-            if settings.schedule == "sync":
+            if run.agent.program is not None:
+                await _run_programs(run, episodes)
+            elif settings.schedule == "sync":
                 await _run_lockstep(run, episodes, group_size)
             else:
                 if getattr(backend, "blocking", False):
@@ -224,6 +227,29 @@ async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], 
             run.finish(place, episode)
     for place, episode in enumerate(episodes):
         run.finish(place, episode)
+
+
+async def _run_programs(run: RolloutContext, episodes: Sequence[ActiveRollout]) -> None:
+    """Have the agent's program play every rollout, each in a process of its own."""
+    agent, limit = run.agent, run.settings.max_prompt_tokens
+    known: PromptCache = {}
+    assert agent.program is not None
+    for episode in episodes:
+        await episode.start(derive_seed(run.settings.seed, "env", episode.task.id))
+    if agent.skills is not None:
+        attach_prompt_skills(episodes, agent, run.backend)
+    if limit is not None:  # skills have a budget of their own
+        limit += max(episode.skill_tokens for episode in episodes)
+    async with open_programs(agent.program, run.backend, run.settings.sampling, limit) as programs:
+
+        async def play(place: int, episode: ActiveRollout) -> None:
+            request = run.build_request(episode, known)
+            if request is not None:
+                given = (request.messages, agent.formatter.document, _seed(run, place, episode))
+                await programs.play(episode, *given, run.settings.max_turns)
+            run.finish(place, episode)
+
+        await _gather(play(*placed) for placed in enumerate(episodes))
 
 
 async def _run_group(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout]]) -> None:

@@ -49,7 +49,7 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
     Args:
         config: as it was loaded; the saved config of a run states everything.
         playing: the overrides that the config was loaded with, where a policy is to play whole episodes. Unless they state
-            `agent.max_turns`, an episode has more than one turn: the environment's number, or `MAX_TURNS`. The config of a policy
+            `agent.max_turns` or a program plays, an episode has more than one turn: the environment's number, or `MAX_TURNS`. The config of a policy
             that was trained on questions says 1.
 
     Raises:
@@ -87,7 +87,7 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
             said = " ".join(explain_problem(error.errors()[0], type(target), shows_value=False))
             raise EnvError(f"{config.env.id} sets the invalid default {key}={value!r}: {said}") from None
     is_given = any(each.startswith("agent.max_turns=") for each in playing or ())
-    if playing is not None and found.agent.max_turns == 1 and not is_given:
+    if playing is not None and found.agent.max_turns == 1 and not is_given and config.program is None:
         found.agent.max_turns = int(defaults.get("agent.max_turns", MAX_TURNS))
     return found
 

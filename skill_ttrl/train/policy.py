@@ -114,9 +114,8 @@ def make_agent(config: SkillTTRLConfig, backend: Backend, tools: tuple[str, ...]
     if skills is not None:
         formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_max_tokens, count=backend.count_text)
     form = find_observations(config.agent.observations)
-    return Agent(
-        formatter, agent.context_mode, window, skills, project=project, listing=listing, form=form, tools=tools
-    )
+    parts: dict[str, Any] = {"project": project, "listing": listing, "form": form, "tools": tools}
+    return Agent(formatter, agent.context_mode, window, skills, **parts, program=config.program)
 
 
 _PLACE = re.compile(r"\$\w+")

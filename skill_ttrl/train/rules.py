@@ -12,6 +12,7 @@ Modules that need torch are imported inside the functions, so that `doctor` can 
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,12 +39,13 @@ from skill_ttrl.envs.lookup import placed, resolve_env
 from skill_ttrl.envs.text_env import names_states
 from skill_ttrl.errors import ConfigError, EnvError, MissingDependencyError, ModelError, SkillTTRLError
 from skill_ttrl.llm.backend import Backend, BackendContext
-from skill_ttrl.llm.backends import BACKENDS, COMMAND, REMOTE, backend_facts, is_remote, untrainable
+from skill_ttrl.llm.backends import BACKENDS, NO_MODEL, REMOTE, backend_facts, is_remote, untrainable
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.optimize.engines import asks_endpoint
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.launch import launched, local_world_size, strategy, world_size
 from skill_ttrl.rollout.episode import EnvPool, failure, reset_options
+from skill_ttrl.rollout.programs import found_program, passed_environment
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.embedders import EMBEDDERS
@@ -248,11 +250,9 @@ class Rules:
             if found := [key for key, asked in changes.items() if asked]:
                 yield f"agent.observations={agent.observations} has its own form of actions: leave out {' and '.join(found)}."
         own = config.skills is not None and config.skills.enabled and config.skills.as_tools
-        if offered := [key for key, asked in (("agent.tools", agent.tools), ("skills.as_tools", own)) if asked]:
-            if refused := tool_refusal(agent, " and ".join(offered)):
-                yield refused
-            if name == COMMAND:
-                yield f"{' and '.join(offered)}: a program (rollout.backend={name}) calls no tools. Leave them out, or use another backend."
+        offered = [key for key, asked in (("agent.tools", agent.tools), ("skills.as_tools", own)) if asked]
+        if offered and (refused := tool_refusal(agent, " and ".join(offered))):
+            yield refused
         if agent.whole_episodes and (facts.remote or not facts.grows):
             yield f"agent.context_mode=episode needs a backend with tokens and encode_next, such as hf or vllm; {name} is none."
         if agent.structured_actions and not facts.structured:
@@ -262,6 +262,27 @@ class Rules:
                 f"agent.structured_actions with rollout.backend={name} works for evaluation only: the learner does not get to know which "
                 "tokens were allowed. Train with rollout.backend=hf, or with agent.structured_actions=false."
             )
+        yield from self._of_program()
+
+    def _of_program(self) -> Found:
+        """The program that plays, and what it cannot play with."""
+        config, agent, program = self.config, self.config.agent, self.config.program
+        if program is None:
+            if config.rollout.backend == NO_MODEL:
+                yield f'rollout.backend={NO_MODEL} has no model: a program has to play. Name it: --agent "python my_agent.py" (program.argv).'
+            return
+        yield from _failing(found_program, program)
+        yield from _failing(passed_environment, program, os.environ)
+        needs = {
+            "agent.max_turns=1": agent.max_turns > 1,
+            "agent.tools=[]": bool(agent.tools),
+            "skills.as_tools=false": config.skills is not None and config.skills.as_tools,
+            "agent.structured_actions=false": agent.structured_actions,
+            "another agent.context_mode than window": agent.windowed,
+            "scale.address=null": config.scale.address is not None,
+        }
+        if found := [need for need, lacks in needs.items() if lacks]:
+            yield f"program.argv: a program answers once, and calls the model as it likes. It needs {', '.join(found)}."
 
     def _of_phases(self) -> Found:
         """Phases that nothing feeds, or that train nothing."""
@@ -652,7 +673,7 @@ class Rules:
                 'report its state (info["state"], see skill_ttrl.envs.state_digest). rl.algorithm=gigpo compares observations.'
             )
         graded = {
-            "The reward env": "env" in rewards,
+            "The reward env": "env" in rewards and config.program is None,  # a program may state its own
             "evolve": config.evolve is not None,
             "skills.gate": gate is not None and gate.data is None,
         }

@@ -95,7 +95,8 @@ class RLState(PhaseState):
         if (referred and {"sft", "dagger"} & {*config.phases}) or config.rl.stops_collapse:
             # The cold start's policy: without its adapters it would be the bare base. And what `collapse` gives back.
             parts.driver.run(Replica.on_policy, Policy.refresh_reference)
-        whole_episodes = config.agent.whole_episodes or bool(parts.worker.agent.offered)
+        agent = parts.worker.agent
+        whole_episodes = config.agent.whole_episodes or bool(agent.offered) or agent.program is not None
         longest = config.rollout.max_new_tokens * (config.agent.max_turns if whole_episodes else 1)
         learner = make_learner(parts.driver, config.rl, total_steps=config.rl.steps, max_response_tokens=longest)
         rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner, join=whole_episodes)

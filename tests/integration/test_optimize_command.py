@@ -178,21 +178,24 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing_and_a_dry_run_says_the_s
         assert check_start(prepare(good), output=poor)["continues"]
 
 
-AGENT = Path(__file__).parents[2] / "examples" / "command_agent.py"
+AGENT = Path(__file__).parents[2] / "examples" / "rules_program.py"
 HANGS = """
-import pathlib, runpy, sys, time
-text = sys.stdin.read()
-if pathlib.Path(sys.argv[1]).exists() and "bridge" in text:
+import json, pathlib, runpy, sys, time
+task = json.load(sys.stdin)
+if pathlib.Path(sys.argv[1]).exists() and "bridge" in task["prompt"]:
     time.sleep(60)
-print(runpy.run_path(sys.argv[2])["answer"](text))
+_, _, question = task["prompt"].rpartition("Context:")
+rules = "".join(each.read_text() for each in pathlib.Path(task["skills_dir"]).glob("*/SKILL.md"))
+print(runpy.run_path(sys.argv[2])["answer"](f"{rules}Context:{question}"))
 """
+"""It reads the document as a skill in a folder, and not in its prompt."""
 
 
 def program(argv: list[str]) -> dict[str, Any]:
     return {
         "env": {"id": "qa", "train_tasks": 16, "eval_tasks": 8},
-        "rollout": {"backend": "command", "max_new_tokens": 40},
-        "command": {"argv": argv},
+        "rollout": {"backend": "none", "rollout_timeout_s": 3},
+        "program": {"argv": argv},
         "eval": {"samples": 1, "greedy": False, "controls": []},
         "optimize": {"optimizer": "own_optimizer:Forms", "epochs": 1, "batch_size": 4, "selection": {"tasks": 8}},
     }
@@ -207,13 +210,13 @@ def test_a_document_is_found_for_a_program_and_one_that_hangs_is_a_failed_rollou
     (tmp_path / "agent.py").write_text(HANGS, encoding="utf-8")
     (tmp_path / "hang").mkdir()  # a folder: a file among the arguments would be part of what the policy is
     argv = [sys.executable, "agent.py", str(tmp_path / "hang"), str(AGENT)]
-    found = optimize_run(prepare({**program(argv), "endpoints": {"timeout": 3}}), output=tmp_path / "run")
+    found = optimize_run(prepare(program(argv)), output=tmp_path / "run")
     journal = (tmp_path / "run" / "journal.jsonl").read_text(encoding="utf-8")
-    assert "did not end within 3 s (endpoints.timeout) and was stopped" in journal
+    assert "did not end within 3 s (rollout.rollout_timeout_s) and was stopped" in journal
     assert found.selection_best > 0
     (tmp_path / "hang").rmdir()
     usage = (tmp_path / "run" / "usage.jsonl").read_text(encoding="utf-8")
-    again = optimize_run(prepare({**program(argv), "endpoints": {"timeout": 3}}), output=tmp_path / "run")
+    again = optimize_run(prepare(program(argv)), output=tmp_path / "run")
     assert again.selection_best == found.selection_best
     assert (tmp_path / "run" / "usage.jsonl").read_text(encoding="utf-8") == usage, "what is done is not done again"
 

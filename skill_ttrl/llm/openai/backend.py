@@ -75,6 +75,20 @@ class TextBackend:
         """Do nothing: there is nothing to give back."""
 
 
+class ProgramBackend(TextBackend):
+    """No model: the program that plays brings its own (`rollout.backend: none`), and nothing is sampled here."""
+
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__()
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """Raise `ConfigError`: there is nothing to sample from."""
+        raise ConfigError("rollout.backend=none has no model to ask: a program plays (program.argv).")
+
+
 class OpenAIBackend(TextBackend):
     """Samples from the role `policy` of `endpoints`. No model of its own is loaded.
 

@@ -36,7 +36,7 @@ AGAIN = f"{RAISE}, then run the same command again: it continues."
 """The same, for a command that continues without `--resume`."""
 DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
 """Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
-PROGRAM = "command"
+PROGRAM = "program"
 """Role of a program that takes a model's place: a request in the ledger, without tokens or a price."""
 ASKED = "API usage"
 """Begins the line that says what they cost."""

@@ -56,7 +56,7 @@ def test_an_output_is_continued_unless_that_is_forbidden(tmp_path: Path) -> None
 def test_a_path_comes_before_the_name_of_a_scripted_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert all(map(is_scripted, ("random", "first", "constant:look", "expert")))
-    assert not any(map(is_scripted, ("runs/a", "openai:m", "command:true", "owner/name")))
+    assert not any(map(is_scripted, ("runs/a", "openai:m", "none", "owner/name")))
     (tmp_path / "random").mkdir()
     assert not is_scripted("random")
 

@@ -105,7 +105,8 @@ def test_this_installation_is_whole_and_a_config_that_runs_here_has_no_failure()
     [
         (["rl.reward=majorty"], "majority"),
         (["rollout.backend=openai", "endpoints.model=gpt"], "OPENAI_API_KEY"),
-        (["rollout.backend=command", "command.argv=[cat]", "data.eval.path=nothing.json"], "nothing.json"),
+        (["rollout.backend=none", "program.argv=[cat]", "data.eval.path=nothing.json"], "nothing.json"),
+        (["program.argv=python3 nowhere.py"], "there is no file nowhere.py"),
         (["skills={merger: openai, embedder: hash, index: memory}"], "endpoints.roles.merger"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from skill_ttrl.commands.resolve import resolve_target, with_fitting
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.command import MOST_BYTES
+from skill_ttrl.rollout.programs import MOST_BYTES
 
 
 def test_a_small_model_without_settings_gets_a_prompt_and_a_length_that_fit() -> None:
@@ -30,21 +30,21 @@ def test_a_small_model_without_settings_gets_a_prompt_and_a_length_that_fit() ->
         resolve_target("builtin", config="quickstart"),
         resolve_target("builtin", ["agent.template=plain", "rollout.max_new_tokens=9"]),
         resolve_target("builtin", ["env.id=webshop"]),
-        resolve_target("command:cat"),
+        resolve_target("none", ["program.argv=cat"]),
     ):
         assert with_fitting(untouched) is untouched
 
 
-def test_a_program_is_a_policy_by_its_command_line() -> None:
-    found = resolve_target("command:my-agent --print 'a b'", ["endpoints.timeout=3"], data=["problems.jsonl"])
-    assert found.name == "my-agent --print 'a b'" and found.config.rollout.backend == "command"
-    assert found.config.command is not None and found.config.command.argv == ["my-agent", "--print", "a b"]
-    assert found.config.endpoints.timeout == 3 and found.fingerprint() == "command:my-agent --print 'a b'"
-    assert resolve_target("command", config={"command": {"argv": ["x"]}}).name == "x"
-    with pytest.raises(ConfigError, match="the config lacks"):
-        resolve_target("command")
+def test_a_program_that_brings_its_own_model_is_a_policy_by_its_command_line() -> None:
+    found = resolve_target("none", ["program.argv=my-agent --print 'a b'"], data=["problems.jsonl"])
+    assert found.name == "my-agent --print 'a b'" and found.config.rollout.backend == "none"
+    assert found.config.program is not None and found.config.program.argv == ["my-agent", "--print", "a b"]
+    assert found.fingerprint() == "none as my-agent --print 'a b'"
+    assert resolve_target("none", config={"program": {"argv": ["x"]}}).name == "x"
+    with pytest.raises(ConfigError, match="a program has to play"):
+        resolve_target("none").check()
     with pytest.raises(ConfigError, match="cannot be split into a program and its arguments"):
-        resolve_target("command:a 'b")
+        resolve_target("none", ["program.argv=a 'b"])
 
 
 def test_a_program_is_known_by_the_files_that_its_command_line_names(
@@ -55,12 +55,11 @@ def test_a_program_is_known_by_the_files_that_its_command_line_names(
     agent.write_text("print(1)")
 
     def known(*argv: str) -> str:
-        program = {"command": {"argv": [*argv]}}
-        return resolve_target("command", config=program).fingerprint()
+        return resolve_target("none", config={"program": {"argv": [*argv]}}).fingerprint()
 
     first = known("python3", "agent.py", "rules", "nowhere.py")
     digest = hashlib.sha256(b"print(1)").hexdigest()[:32]
-    assert first == f"command:python3 agent.py rules nowhere.py [agent.py sha256:{digest}]"
+    assert first == f"none as python3 agent.py rules nowhere.py [agent.py sha256:{digest}]"
     agent.write_text("print(2)")
     assert known("python3", "agent.py", "rules", "nowhere.py") != first
     assert known(sys.executable, "-c", "1").endswith("-c 1"), "an interpreter is no code of the agent"

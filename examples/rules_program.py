@@ -1,14 +1,15 @@
-"""A command-line agent: it reads a prompt on stdin, follows the rules that stand in it, and writes its answer on stdout.
+"""An agent program without a model: it reads its task on stdin, follows the rules that stand in the prompt, and prints its answer.
 
-It is no language model: it knows the eight kinds of questions of synthetic:formats, and of each the rule that it has to find in the prompt.
-So it shows what a document is worth, in a second and without a key:
+It knows the eight kinds of questions of synthetic:formats, and of each the rule that it has to find in the prompt. So it shows what a
+document is worth, in a second and without a key:
 
-    skillttrl evaluate 'command:python examples/command_agent.py' --env qa --split val
-    skillttrl evaluate 'command:python examples/command_agent.py' --env qa --split val --set agent.document=rules.md
+    skillttrl evaluate none --agent "python examples/rules_program.py" --env qa --split val
+    skillttrl evaluate none --agent "python examples/rules_program.py" --env qa --split val --set agent.document=rules.md
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -53,4 +54,4 @@ def answer(prompt: str) -> str:
 
 
 if __name__ == "__main__":
-    print(answer(sys.stdin.read()))
+    print(answer(json.load(sys.stdin)["prompt"]))
