@@ -26,7 +26,8 @@ def test_an_extra_works_beside_the_wheel(built: Path, tmp_path: Path, extra: str
     run(*pip, "--no-deps", str(next((built / "wheel").glob("*.whl"))), cwd=tmp_path)
     site = next((venv / "lib").glob("python*")) / "site-packages"
     site.joinpath("the-rest.pth").write_text("\n".join(each for each in sys.path if each.endswith("site-packages")))
-    shutil.copy(ROOT / "tests" / "unit" / "envs" / "test_others.py", tmp_path)
+    for path in ("envs/test_others.py", "integrations/test_games.py"):
+        shutil.copy(ROOT / "tests" / "unit" / path, tmp_path)
     python = [str(venv / "bin" / "python"), "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(tmp_path)]
-    said = run(*python, "-p", "no:cacheprovider", "test_others.py", cwd=tmp_path)
-    assert f"{6 if more else 2} passed" in said, said
+    said = run(*python, "-p", "no:cacheprovider", "test_others.py", "test_games.py", cwd=tmp_path)
+    assert f"{12 if more else 5} passed" in said, said

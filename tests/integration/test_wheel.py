@@ -29,7 +29,17 @@ from tests.integration.test_cli_commands import skillttrl
 
 ROOT = Path(__file__).parents[2]
 
-COPIED = ("skill_ttrl", "agents", "cli", "configs", "envs", "pyproject.toml", "README.md", "LICENSE")
+COPIED = (
+    "skill_ttrl",
+    "skill_ttrl_verifiers.py",
+    "agents",
+    "cli",
+    "configs",
+    "envs",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+)
 
 
 def run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
@@ -76,9 +86,9 @@ def names_in(wheel: Path) -> set[str]:
     return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
 
-def test_wheel_has_one_top_level_package(built: Path) -> None:
+def test_wheel_has_one_top_level_package_and_the_name_for_verifiers(built: Path) -> None:
     names = names_in(next((built / "wheel").glob("*.whl")))
-    assert {name.partition("/")[0] for name in names} == {"skill_ttrl"}
+    assert {name.partition("/")[0] for name in names} == {"skill_ttrl", "skill_ttrl_verifiers.py"}
     shipped = {"py.typed", "prompts/boxed.md", "configs/quickstart.yaml", "locks/cpu.txt", "locks/gpu.txt"}
     shipped |= {"envs/webshop/maker/words.toml", "commands/reports/templates/run.html.j2"}
     assert {f"skill_ttrl/{name}" for name in shipped} <= names
