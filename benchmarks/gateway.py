@@ -1,0 +1,224 @@
+"""What the gateway costs: tokens a second of many agent programs at once beside the same requests sampled directly, and the latency it adds.
+
+    python benchmarks/gateway.py load                          # 64 programs, 2,000 calls; about 4 minutes on 2 cores
+    python benchmarks/gateway.py load --rounds 1 --tokens 64   # shorter answers
+
+Programs are threads of other processes, which speak HTTP as an SDK does, over connections that are kept alive. Beside them as many
+coroutines in the sampler's event loop ask the same batching backend for answers to the same messages. The two take turns, so that what
+else the machine does meets both; the share is the median of the rounds. No call may be lost: what each program read is compared with what
+was recorded. The model has random weights: what it writes does not matter here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import torch
+
+from skill_ttrl.config import BuiltinConfig
+from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.hand_over import BatchingBackend
+from skill_ttrl.llm.hf.backend import HFBackend
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.rollout.gateway import Gateway
+from skill_ttrl.types import Message, derive_seed
+
+SHARE = 0.95
+"""What the gateway's share of the direct rate is to reach."""
+
+
+def main() -> None:
+    """Run the command on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("load",))
+    parser.add_argument("--programs", type=int, default=64)
+    parser.add_argument("--calls", type=int, default=2000, help="of all programs, in all rounds")
+    parser.add_argument("--tokens", type=int, default=256, help="most of an answer")
+    parser.add_argument("--hidden", type=int, default=128, help="width of the model, in 4 heads")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=2, help="that hold the programs")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(json.dumps(wait_for(load(options)), indent=2))
+
+
+def source(options: argparse.Namespace) -> HFBackend:
+    """A sampler with random weights."""
+    tokenizer = build_tokenizer([f"Compute {first}+{first + 7}. The answer is" for first in range(100)])
+    shape = BuiltinConfig(hidden_size=options.hidden, layers=options.layers, heads=4, max_positions=2048)
+    return HFBackend(build_model(shape, tokenizer, seed=0), tokenizer)
+
+
+def question(program: int, call: int) -> str:
+    """What a program asks at its nth call."""
+    return f"Compute {program}+{call}. " * (1 + call % 3)
+
+
+async def load(options: argparse.Namespace) -> dict[str, Any]:
+    """Both sides in turn, then the latency of one call."""
+    backend = Timed(source(options))
+    left = [0]
+    batching: Any = BatchingBackend(cast(Backend, backend), lambda: left[0])
+    sampling = Sampling(max_new_tokens=options.tokens)
+    rows: list[dict[str, float]] = []
+    gaps: dict[str, list[float]] = {"direct": [], "gateway": []}
+    with workers(options.processes) as pipes:
+        await directly(batching, left, sampling, [1] * options.programs)  # the first batch is slower
+        for number in range(options.rounds):
+            calls = options.calls // options.rounds
+            counts = [len(range(place, calls, options.programs)) for place in range(options.programs)]
+            row = {}
+            for side in ("direct", "gateway") if number % 2 else ("gateway", "direct"):
+                backend.spans.clear()
+                if side == "direct":
+                    row[side] = round(await directly(batching, left, sampling, counts))
+                else:
+                    row[side] = round(await through(batching, left, sampling, counts, pipes))
+                gaps[side] += [1000 * (after[0] - before[1]) for before, after in pairwise(backend.spans)]
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    share = statistics.median(row["gateway"] / row["direct"] for row in rows)
+    return {
+        "programs": options.programs,
+        "calls": options.rounds * calls,
+        "lost": 0,
+        "tokens_per_s": rows,
+        "share": round(share, 3),
+        "reached": share >= SHARE,
+        "between_batches_ms": {side: round(statistics.median(each), 1) for side, each in gaps.items() if each},
+        "added_latency_ms": await latency(backend.source),
+    }
+
+
+class Timed:
+    """A backend, and when it sampled."""
+
+    def __init__(self, source: HFBackend) -> None:
+        self.source = source
+        self.spans: list[tuple[float, float]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """Sample."""
+        began = time.monotonic()
+        found = await self.source.generate(requests, sampling, seed=seed)
+        self.spans.append((began, time.monotonic()))
+        return found
+
+
+async def directly(backend: Any, left: list[int], sampling: Sampling, counts: Sequence[int]) -> float:
+    """Tokens a second of coroutines that ask the backend."""
+    tokens, left[0] = 0, len(counts)
+
+    async def program(place: int) -> None:
+        nonlocal tokens
+        for call in range(counts[place]):
+            ids = backend.encode([Message("user", question(place, call))])
+            request, seed = Request(token_ids=ids), derive_seed(place, call)
+            (found,) = await backend.generate([request], sampling, seed=seed)
+            tokens += len(found.completions[0].token_ids)
+        left[0] -= 1
+
+    began = time.monotonic()
+    await asyncio.gather(*map(program, range(len(counts))))
+    return tokens / (time.monotonic() - began)
+
+
+async def through(
+    backend: Any, left: list[int], sampling: Sampling, counts: Sequence[int], pipes: Sequence[Connection]
+) -> float:
+    """Tokens a second of programs that call the gateway; every answer must have been recorded."""
+    left[0] = len(counts)
+    async with Gateway(backend, sampling) as gateway:
+        sessions = [gateway.session(place) for place in range(len(counts))]
+        asked = [(each.url, each.key, place, counts[place]) for place, each in enumerate(sessions)]
+        began = time.monotonic()
+        for place, pipe in enumerate(pipes):
+            pipe.send(asked[place :: len(pipes)])
+        found = await asyncio.gather(*(asyncio.to_thread(pipe.recv) for pipe in pipes))
+        seconds = time.monotonic() - began
+    for place, texts in (pair for part in found for pair in part):
+        recorded = [call.completion.text for call in sessions[place].calls]
+        assert len(texts) == counts[place] and texts == recorded, f"program {place} lost a call"
+    return sum(len(call.completion.token_ids) for each in sessions for call in each.calls) / seconds
+
+
+@contextmanager
+def workers(count: int) -> Iterator[list[Connection]]:
+    """Processes that run programs."""
+    context = multiprocessing.get_context("spawn")
+    pipes = []
+    for _ in range(count):
+        ours, theirs = context.Pipe()
+        context.Process(target=programs, args=(theirs,), daemon=True).start()
+        ours.recv()
+        pipes.append(ours)
+    yield pipes
+    for pipe in pipes:
+        pipe.send([])
+
+
+def programs(pipe: Connection) -> None:
+    """Run programs, each in a thread, and send what they read."""
+    pipe.send("ready")
+    while part := pipe.recv():
+        with ThreadPoolExecutor(len(part)) as pool:
+            pipe.send(list(pool.map(lambda each: (each[2], one_program(*each)), part)))
+
+
+def one_program(url: str, key: str, place: int, count: int) -> list[str]:
+    """Ask one call after another; gives the texts."""
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=600)
+    return [ask(connection, address.path, key, question(place, call)) for call in range(count)]
+
+
+def ask(connection: http.client.HTTPConnection, path: str, key: str, text: str) -> str:
+    """One call."""
+    body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": text}]})
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    connection.request("POST", f"{path}/chat/completions", body, headers)
+    answer = connection.getresponse()
+    said = json.loads(answer.read())
+    assert answer.status == 200, said
+    return str(said["choices"][0]["message"]["content"])
+
+
+async def latency(backend: Backend, calls: int = 300) -> dict[str, float]:
+    """Milliseconds that the gateway adds to one call with an answer of one token, nothing else going on: median and 95th percentile."""
+    sampling = Sampling(max_new_tokens=1)
+    added = []
+    async with Gateway(backend, sampling) as gateway:
+        session = gateway.session(0)
+        address = urlsplit(session.url)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port)
+        for number in range(calls + 20):
+            text = question(number, number)
+            began = time.monotonic()
+            ids = backend.encode([Message("user", text)])
+            await backend.generate([Request(token_ids=ids)], sampling, seed=number)
+            between = time.monotonic()
+            await asyncio.to_thread(ask, connection, address.path, session.key, text)
+            added.append(1000 * ((time.monotonic() - between) - (between - began)))
+    rest = sorted(added[20:])
+    return {"median": round(statistics.median(rest), 2), "p95": round(rest[int(0.95 * len(rest))], 2)}
+
+
+if __name__ == "__main__":
+    main()
