@@ -175,15 +175,19 @@ class Session:
         """`OPENAI_BASE_URL` of the program."""
         self.key = secrets.token_urlsafe(24)
         """`OPENAI_API_KEY` of the program."""
-        self.calls: list[ModelCall] = []
-        """In the order in which they were answered."""
         self.error: BaseException | None = None
         """A failure of the sampler that is not the program's: the budget is spent, a worker is gone."""
         self._gateway, self._seed = gateway, seed
         self._recorded: list[_Recorded] = []
+        self._branches: list[list[ModelCall]] = []
         self._asked = self._called = 0
         self._closed = False
         self.running: set[Future[dict[str, Any]]] = set()
+
+    @property
+    def calls(self) -> list[ModelCall]:
+        """In the order in which they were answered, but one that extends another follows that: a branch with a later call comes later."""
+        return [call for branch in self._branches for call in branch]
 
     def close(self) -> None:
         """Answer no more requests, and cancel those of a program that is gone."""
@@ -216,7 +220,7 @@ class Session:
         gateway, messages = self._gateway, asked.conversation()
         tools = tuple(each.model_dump_json(exclude_none=True) for each in asked.tools)
         keys = [_key(each.role, each.content, each.calls) for each in messages]
-        prompt_ids, new = self._prompt(messages, keys, tools)
+        prompt_ids, new, extended = self._prompt(messages, keys, tools)
         tokens = gateway.backend.count(messages) if prompt_ids is None else len(prompt_ids)
         room = gateway.check_length(tokens)
         stops = tuple(filter(None, asked.stop))
@@ -236,7 +240,7 @@ class Session:
             text, calls, completion = self._read(each, asked, tools, stops, generation.prompt_ids)
             if not self._closed:
                 call = ModelCall("\n\n".join(one.content for one in new), generation.prompt_ids, completion, calls)
-                self.calls.append(call)
+                self._add(call, extended)
                 answers = tuple(_key("assistant", text + end, calls) for end in ("", *stops))
                 self._recorded.append(_Recorded(tools, keys, answers, call))
             reason = "tool_calls" if calls else each.finish_reason
@@ -246,10 +250,14 @@ class Session:
         usage = {"prompt_tokens": tokens, "completion_tokens": written, "total_tokens": tokens + written}
         return {"choices": [{"index": place} | each for place, each in enumerate(choices)], "usage": usage}
 
+    def _add(self, call: ModelCall, extended: ModelCall | None) -> None:
+        branch = next((each for each in self._branches if each[-1] is extended), [])
+        self._branches = [*(each for each in self._branches if each is not branch), [*branch, call]]
+
     def _prompt(
         self, messages: tuple[Message, ...], keys: list[Key], tools: tuple[str, ...]
-    ) -> tuple[tuple[int, ...] | None, Sequence[Message]]:
-        """(the tokens of a prompt, the messages that are new in it); no tokens for a backend that knows texts alone."""
+    ) -> tuple[tuple[int, ...] | None, Sequence[Message], ModelCall | None]:
+        """(the tokens of a prompt, the messages that are new in it, the call that it extends); no tokens for a backend that knows texts alone."""
         backend = cast(Any, self._gateway.backend)
         same = [
             each
@@ -268,12 +276,12 @@ class Session:
                 elif len(new) == 1 and new[0].role != "assistant":
                     later = backend.encode_next(new[0], before)
                 if later is not None:
-                    return (*said.prompt_ids, *before.token_ids, *later), new
+                    return (*said.prompt_ids, *before.token_ids, *later), new, said
         limit, length = self._gateway.most_tokens, sum(len(each.content) for each in messages)
         if limit is not None and length > CHARS_A_TOKEN * limit:
             self._gateway.check_length(length // CHARS_A_TOKEN)
         try:
-            return backend.encode(messages, *([tools] if tools else [])), messages
+            return backend.encode(messages, *([tools] if tools else [])), messages, None
         except ModelError as error:
             raise Refused(400, str(error), INVALID, param="messages", code=None) from None
 
@@ -411,10 +419,10 @@ class _Server(JsonServer):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def stop_waiting(self, connection: socket.socket) -> None:
-        """Note that a connection has a request, or is gone."""
+    def stop_waiting(self, connection: socket.socket) -> bool:
+        """Note that a connection waits for the model, or is gone; False if it has been closed meanwhile."""
         with self._lock:
-            self._waiting.pop(connection, None)
+            return self._waiting.pop(connection, self) is None
 
     def server_close(self) -> None:
         """Close all connections that wait, too."""
@@ -444,7 +452,6 @@ class _Handler(JsonHandler):
             said = "The key is not that of this address, or its rollout has ended. A program gets both as OPENAI_BASE_URL and OPENAI_API_KEY."
             raise Refused(401, said, "authentication_error", param=None, code="invalid_api_key")
         body = self.read_body()
-        self.server.stop_waiting(self.connection)
         if found is not None and self.command == "POST" and found[2] == "chat/completions":
             return self._chat(session, body)
         if found is not None and self.command == "GET" and found[2].startswith("models"):
@@ -476,6 +483,8 @@ class _Handler(JsonHandler):
         if len(session.running) >= MAX_CALLS:
             said = f"A program has at most {MAX_CALLS} calls at the same time."
             raise Refused(429, said, "requests", param=None, code="rate_limit_exceeded")
+        if not self.server.stop_waiting(self.connection):
+            raise ConnectionAbortedError
         answer = self._wait(session, asked)
         made = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
         if not asked.stream:

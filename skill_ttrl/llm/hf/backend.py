@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,7 +45,7 @@ class StopTexts:
     Only a token that holds a text's last character can complete it, and what it completes lies in the last few tokens.
     """
 
-    def __init__(self, texts: tuple[str, ...], tokenizer: Any) -> None:
+    def __init__(self, texts: tuple[str, ...], tokenizer: Any, pieces: Sequence[str]) -> None:
         self._texts = texts
         self._tokenizer = tokenizer
         self._window = max(len(text.encode()) for text in texts)  # a token is a byte at least
@@ -53,7 +53,6 @@ class StopTexts:
         # The bytes of another character may lie in several tokens: then all rows are read.
         if all(text[-1].isascii() for text in texts):
             last = {text[-1] for text in texts}
-            pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
             self._closing = torch.tensor([token for token, piece in enumerate(pieces) if last & set(piece)])
 
     def reached(self, tokens_N_T: Int[Tensor, "N T"], rows_M: Int[Tensor, " M"], step: int) -> Bool[Tensor, " M"]:
@@ -104,7 +103,8 @@ class HFBackend(TokenizerMixin):
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
         self._vocabulary = 1 + max(tokenizer.get_vocab().values())
-        self._stop_texts = cache(lambda stop: StopTexts(stop, tokenizer) if stop else None)
+        pieces = cache(lambda: tokenizer.batch_decode([[token] for token in range(len(tokenizer))]))
+        self._stop_texts = lru_cache(lambda stop: StopTexts(stop, tokenizer, pieces()) if stop else None)
         self._choices = ChoiceTokens(tokenizer, answer_end(tokenizer))
         self.kept_bytes = kept_bytes
         self._kept_rows: KeptRows | None = None

@@ -19,12 +19,15 @@ from skill_ttrl.errors import BudgetError, WorkerError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hand_over import PLACE, AbandonedError, BatchingBackend
 from skill_ttrl.llm.hf.backend import HFBackend
+from skill_ttrl.rl.batch import pack
 from skill_ttrl.rollout import gateway as gateway_module
 from skill_ttrl.rollout.gateway import Gateway, ModelCall, Session
+from skill_ttrl.types import Group, Step, Task, Trajectory
 from tests.scripted_backend import ScriptedBackend
 from tests.unit.rollout.test_tools import Spoken
 from tests.unit.rollout.test_tools import call as written
 
+TASK = Task("one", "SkillTTRL/Math-v0")
 ASKED = {"role": "user", "content": "Compute 12+34."}
 ADD = {
     "type": "function",
@@ -50,7 +53,7 @@ def through(backend: Any, *programs: Callable[[openai.OpenAI], None], **options:
     return wait_for(run())
 
 
-def ask(client: openai.OpenAI, *messages: Any, **more: Any) -> Any:
+def ask(client: Any, *messages: Any, **more: Any) -> Any:
     return client.chat.completions.create(**{"model": "policy", "messages": list(messages)} | more)
 
 
@@ -90,21 +93,24 @@ def test_conversations_become_sequences_whose_logprobs_are_those_of_a_fresh_forw
     def program(client: openai.OpenAI) -> None:
         talk: list[Any] = [ASKED]
         for question in ("And 1+2?", "And 3?"):
+            ask(client, {"role": "system", "content": "A sub-agent."}, {"role": "user", "content": question})
             said = ask(client, *talk).choices[0].message
             talk += [
                 said.model_dump(exclude_none=True),
                 {"role": "user", "content": [{"type": "text", "text": question}]},
             ]
         ask(client, *talk)
-        ask(client, {"role": "system", "content": "A sub-agent."}, {"role": "user", "content": "12"})
         ask(client, ASKED, {"role": "assistant", "content": "a summary"}, talk[-1])
 
     (session,) = through(backend, program)
-    one, two, three, other, compacted = session.calls
+    other, another, one, two, three, compacted = session.calls
     assert two.prompt_ids[: len(tokens(one))] == tokens(one) and two.observation == "And 1+2?"
     assert three.prompt_ids[: len(tokens(two))] == tokens(two) and three.observation == "And 3?"
-    for branch in (other, compacted):
+    for branch in (other, another, compacted):
         assert all(branch.prompt_ids[: len(tokens(each))] != tokens(each) for each in (one, two, three))
+    steps = tuple(Step("", "", 0.0, False, False, each.prompt_ids, each.completion) for each in session.calls)
+    packed = pack([Group(TASK, (Trajectory(TASK, steps, None, "terminated"),))], join=True)
+    assert len(packed) == 4  # the conversation is one item, though a sub-agent spoke in between
     model = tiny_model[0]
     for call in session.calls:
         with torch.no_grad():
@@ -308,7 +314,6 @@ def test_calls_of_a_program_that_is_gone_are_cancelled(monkeypatch: pytest.Monke
 def test_a_slow_a_silent_and_a_hostile_client_stop_no_other(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_module, "MAX_WAITING", 16)
     kept: list[socket.socket] = []
-    keys: list[tuple[str, str]] = []
 
     def send(client: openai.OpenAI, request: bytes) -> bytes:
         connection = socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=30)
@@ -317,7 +322,6 @@ def test_a_slow_a_silent_and_a_hostile_client_stop_no_other(backend: Any, monkey
         return b"" if request[-4:] != b"\r\n\r\n" else connection.recv(1 << 16)
 
     def hostile(client: openai.OpenAI) -> None:
-        keys.append((str(client.base_url), client.api_key))
         head = b"POST /0/v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer " + client.api_key.encode()
         json_head = head + b"\r\nContent-Type: application/json\r\nContent-Length: "
         for _ in range(40):
@@ -331,20 +335,14 @@ def test_a_slow_a_silent_and_a_hostile_client_stop_no_other(backend: Any, monkey
         assert b" 415 " in send(client, head + b"\r\nContent-Length: 2\r\n\r\n")
         assert b" 400 " in send(client, b"\x00\xff\x16\x03 garbage in many words\r\n\r\n")
         assert b" 431 " in send(client, b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n\r\n")
-        with httpx.Client(headers={"Authorization": f"Bearer {client.api_key}"}, trust_env=False) as raw:
+        sent = {"Authorization": f"Bearer {client.api_key}", "Content-Type": "application/json"}
+        with httpx.Client(headers=sent, trust_env=False) as raw:
             root = str(client.base_url.copy_with(path="/"))
             for body in (b"", b"{", b"[" * 100_000, b"\xff\xfe", b"9" * 5000, b"[]", b'{"model": "policy"}', b"null"):
-                answer = raw.post(
-                    f"{root}0/v1/chat/completions", content=body, headers={"Content-Type": "application/json"}
-                )
+                answer = raw.post(f"{root}0/v1/chat/completions", content=body)
                 assert answer.status_code == 400 and answer.json()["error"]["message"]
-            for path in (
-                "../etc/passwd",
-                "0/v1/../../../etc/passwd",
-                "0/v1/%2e%2e/models",
-                "0/v1/responses",
-                "0/v1/files",
-            ):
+            paths = "../etc/passwd 0/v1/../../../etc/passwd 0/v1/%2e%2e/models 0/v1/responses 0/v1/files"
+            for path in paths.split():
                 assert b"passwd" not in (found := raw.get(root + path)).content and found.status_code in (401, 404)
             assert raw.get(f"{root}1/v1/models").status_code == 401  # the key of another rollout
         with pytest.raises(openai.AuthenticationError, match="not that of this address"):
@@ -360,5 +358,6 @@ def test_a_slow_a_silent_and_a_hostile_client_stop_no_other(backend: Any, monkey
 
     bad, *good = through(backend, hostile, honest, honest)
     assert bad.calls == [] and [len(each.calls) for each in good] == [30, 30]
+    assert kept[0].recv(1) == b""  # of those that only wait, the longest there were closed
     for connection in kept:
         connection.close()
