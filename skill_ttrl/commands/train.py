@@ -11,13 +11,23 @@ from functools import partial
 from pathlib import Path
 
 from skill_ttrl.answers import persist_cache
-from skill_ttrl.commands.data_phases import gather, with_collected
+from skill_ttrl.commands.collect import collect_into
+from skill_ttrl.commands.distill import distill_into, read_with_progress
 from skill_ttrl.commands.reports.compare import SEEDS, Seeds, is_seeds, named_seeds, read_seeds
 from skill_ttrl.commands.reports.summarize import summarise, write_report_html
 from skill_ttrl.config import Phase, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, ModelError, RankError, RunFolderError, TrainingError
+from skill_ttrl.data.episodes import paths_of
+from skill_ttrl.errors import (
+    BudgetError,
+    ConfigError,
+    EndpointError,
+    ModelError,
+    RankError,
+    RunFolderError,
+    TrainingError,
+)
 from skill_ttrl.llm.chat import template_warning
-from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
+from skill_ttrl.llm.openai.ledger import AGAIN, GO_ON, SAME, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rl.parallel.driver import current_driver
@@ -26,11 +36,10 @@ from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, MetricsLog, RunFolder, config_differences, open_tracker
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.signals import StopSignal
+from skill_ttrl.signals import RESUME, Interrupted, StopSignal
 from skill_ttrl.skills.embedders import with_endpoint
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
-from skill_ttrl.train.bank_changes import make_evolver
-from skill_ttrl.train.bank_text import make_bank_text
+from skill_ttrl.train.bank_changes import make_bank_text, make_evolver
 from skill_ttrl.train.build import build, make_rewards, open_tasks
 from skill_ttrl.train.defaults import with_defaults
 from skill_ttrl.train.encode import KEPT, Encoded, encode_demonstrations
@@ -49,9 +58,12 @@ from skill_ttrl.train.rollout_workers import on_cluster
 from skill_ttrl.train.rules import Rules, uncorrected_staleness
 from skill_ttrl.train.run import BEFORE, ResumePoint, Run, WarningLog
 from skill_ttrl.train.run_bank import RunBank, models_of
+from skill_ttrl.train.tasks import ConfigTasks
 
 IMITATING: tuple[Phase, ...] = ("sft", "dagger")
 """Phases that imitate demonstrations."""
+COLLECTED = "collected.jsonl"
+"""The episodes that a run has collected, in its folder; those of further `collect.data` are in `collected-2.jsonl` and so on."""
 DEMONSTRATIONS = "demonstrations"
 """Names the time that reading and tokenising them takes, before the cold start's first step."""
 
@@ -252,6 +264,79 @@ def _prepare(
     for what, spent in seconds.items():
         run.log.time(what, 0, {"seconds": spent})
     return run, functions
+
+
+# The phases before anything is learnt need no weights, so they come before the policy is made: the built-in one takes its words from what was
+# collected.
+
+
+def with_collected(config: SkillTTRLConfig, folder: RunFolder) -> SkillTTRLConfig:
+    """The config that names the episodes which the phase collect writes, where the run has that phase."""
+    if "collect" not in config.phases:
+        return config
+    further = range(2, len(config.collect.data or ()) + 1)
+    names = [COLLECTED, *(COLLECTED.replace(".", f"-{number}.") for number in further)]
+    files = [str(folder.path / name) for name in names]
+    demonstrations = config.demonstrations.model_copy(update={"trajectories": files if further else files[0]})
+    return config.model_copy(update={"demonstrations": demonstrations})
+
+
+def gather(config: SkillTTRLConfig, bank: RunBank | None, ledger: Ledger, progress: Progress) -> dict[str, float]:
+    """Run the phases collect and distill of a run that has no checkpoint.
+
+    Args:
+        config: the run's (`with_collected`).
+        bank: the run's skill bank; skills go there.
+        ledger: records the cost of language models.
+        progress: reports both phases.
+
+    Returns:
+        Wall time in seconds of each of the two phases that ran.
+
+    Raises:
+        SkillTTRLError: episodes cannot be played or read, or a teacher gave no usable answer.
+        Interrupted: a signal came; finished episodes are stored.
+    """
+    files = config.demonstrations.trajectories
+    spent: dict[str, float] = {}
+    if "collect" in config.phases:
+        assert files is not None  # see `with_collected`
+        began = time.perf_counter()
+        with ledger.phase("collect"), _resumed_by_the_run():
+            each = [{"data": data} for data in config.collect.data or ()] or [{}]
+            for path, own in zip(paths_of(files), each, strict=True):
+                env = config.env.model_copy(update={"kwargs": {**config.env.kwargs, **own}})
+                collect_into(path, config.model_copy(update={"env": env}), progress)
+        spent["collect"] = time.perf_counter() - began
+    if "distill" in config.phases:
+        assert files is not None  # a rule
+        assert bank is not None  # the config's own check
+        if "collect" not in config.phases:
+            tasks = ConfigTasks(config)
+            tasks.episode_leaks(tasks.evaluated() if config.data.held_out else [])
+        began = time.perf_counter()
+        with ledger.phase("distill"):
+            episodes = read_with_progress(files, progress, progress)
+            try:
+                found = distill_into(bank.bank, episodes, config, progress)
+            except EndpointError as error:
+                ways = "the same command with --resume auto asks the teacher again; skills.on_failure=skip or heuristic continues without it"
+                raise EndpointError(f"{error} The episodes are saved: {ways}.", error.kind) from None
+        played = sum(count for counts in found.episodes.values() for count in counts.values())
+        progress.notice(f"Distilled {len(found.skills)} skills from {played:,} episodes ({found.teacher}).")
+        spent["distill"] = time.perf_counter() - began
+    return spent
+
+
+@contextmanager
+def _resumed_by_the_run() -> Iterator[None]:
+    """Adapt messages about an early end to a run: the command `collect` resumes by itself, a run needs `--resume auto`."""
+    try:
+        yield
+    except Interrupted as leaving:
+        raise Interrupted(str(leaving).replace(SAME, RESUME), leaving.exit_code - 128) from None
+    except BudgetError as error:
+        raise BudgetError(str(error).removesuffix(AGAIN).rstrip()) from None  # `train` says how it goes on
 
 
 def run_seeds(

@@ -22,8 +22,7 @@ from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval import BankView
-from skill_ttrl.train.bank_changes import decide_changes, evolve, warn_if_never
-from skill_ttrl.train.bank_text import BankText, edit_text
+from skill_ttrl.train.bank_changes import BankText, decide_changes, edit_text, evolve, warn_if_never
 from skill_ttrl.train.metrics import (
     EARLY,
     collapse_signs,

@@ -30,7 +30,7 @@ from skill_ttrl.runs.folder import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval import BankView
-from skill_ttrl.train.bank_changes import BankGate, make_gate
+from skill_ttrl.train.bank_changes import BankGate, BankText, make_gate
 from skill_ttrl.train.metrics import completions_of
 from skill_ttrl.train.run import (
     OnRolloutEnd,
@@ -48,8 +48,6 @@ from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest, mean
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-    from skill_ttrl.train.bank_text import BankText
 
 
 RL = "rl"

@@ -38,7 +38,7 @@ from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.train.bank_text import BankText, edit_text
+from skill_ttrl.train.bank_changes import BankText, edit_text
 from skill_ttrl.train.document_rollouts import PolicyRollouts, as_bank
 from skill_ttrl.train.run import Run
 from skill_ttrl.types import BankUpdate, Group, from_json

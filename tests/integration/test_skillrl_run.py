@@ -210,7 +210,7 @@ HARNESS = '''
 import json, os, signal, sys
 import skill_ttrl.cli.display, skill_ttrl.commands.train, transformers.models.qwen2.modeling_qwen2, accelerate, peft
 import skill_ttrl.rollout.rollout as rollout, skill_ttrl.commands.distill as distill, skill_ttrl.train.imitate as imitate
-import skill_ttrl.train.rules as rules, skill_ttrl.train.encode as encode, skill_ttrl.commands.data_phases as gather
+import skill_ttrl.train.rules as rules, skill_ttrl.train.encode as encode, skill_ttrl.commands.train as gather
 import skill_ttrl.runs.checkpoint as checkpoint
 from skill_ttrl.cli.main import main
 from skill_ttrl.runs.folder import RunFolder

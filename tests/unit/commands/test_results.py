@@ -18,7 +18,7 @@ from skill_ttrl.optimize.calls import Calls, Item, Journal
 from skill_ttrl.optimize.types import RolloutResult, graded
 from skill_ttrl.progress import NoticeCollector
 from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.train.bank_text import rollouts_of
+from skill_ttrl.train.bank_changes import rollouts_of
 from skill_ttrl.train.document_rollouts import as_result
 from skill_ttrl.train.policy import make_agent
 from skill_ttrl.train.run import RolloutWorker
