@@ -249,28 +249,21 @@ class SeedSection:
         ]
 
 
+def _view(section: str, about: str) -> property:
+    return property(lambda config: SeedSection(config, section), doc=about)
+
+
 class SeedSections:
     """The views, for the config."""
 
-    @property
-    def algorithm(self) -> SeedSection:
-        """Alias of settings in `rl`."""
-        return SeedSection(self, "algorithm")  # type: ignore[arg-type]
-
-    @property
-    def skill_bank(self) -> SeedSection:
-        """Alias of settings in `skills`; setting one adds that section where there is none."""
-        return SeedSection(self, "skill_bank")  # type: ignore[arg-type]
-
-    @property
-    def merger(self) -> SeedSection:
-        """Alias of settings in `endpoints.roles.merger`; setting the model makes it `skills.merger` too."""
-        return SeedSection(self, "merger")  # type: ignore[arg-type]
-
-    @property
-    def trainer(self) -> SeedSection:
-        """Alias of settings in `rl`, `seed` and `runtime`."""
-        return SeedSection(self, "trainer")  # type: ignore[arg-type]
+    algorithm = _view("algorithm", "Alias of settings in `rl`.")
+    skill_bank = _view(
+        "skill_bank", "Alias of settings in `skills`; setting one adds that section where there is none."
+    )
+    merger = _view(
+        "merger", "Alias of settings in `endpoints.roles.merger`; setting the model makes it `skills.merger` too."
+    )
+    trainer = _view("trainer", "Alias of settings in `rl`, `seed` and `runtime`.")
 
 
 def _value(config: BaseModel, path: str) -> Any:

@@ -337,17 +337,21 @@ def encode_episodes(
         shown, imitated, left_out = demonstrate(episodes, agent, config, whole.seed)
         if config.rationale == OPENAI:
             shown = with_thoughts(shown, models_of(whole).asking("teacher"), progress)
-        encoded = _encode_chats(parts, [(each.messages, each.response(tagged)) for each in shown])
-        chats = [as_chat(each, tagged) for each in shown]
+        said = [(each.messages, each.response(tagged)) for each in shown]
+        encoded = _encode_chats(parts, said)
+        chats = [
+            as_chat((*asked, Message("assistant", answer)), each)
+            for (asked, answer), each in zip(said, shown, strict=True)
+        ]
     found = coverage(shown, imitated, [] if parts.bank is None else parts.bank.skills, left_out)
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(each) + "\n" for each in chats))
     folder.write_json(COVERAGE, asdict(found))
-    said = f"Imitating {found.examples:,} steps of {found.episodes:,} episodes, {found.won:,} of them won."
+    text = f"Imitating {found.examples:,} steps of {found.episodes:,} episodes, {found.won:,} of them won."
     if found.not_written:
-        said += f" {found.not_written:,} steps are skipped because agent.observations cannot write their action, or an earlier one of the episode."
+        text += f" {found.not_written:,} steps are skipped because agent.observations cannot write their action, or an earlier one of the episode."
     if found.skills_shown:
-        said += f" {found.no_skill_fraction:.0%} of the prompts have no skills."
-    progress.notice(said)
+        text += f" {found.no_skill_fraction:.0%} of the prompts have no skills."
+    progress.notice(text)
     tokenizer = parts.policy.tokenizer
     unknown, read = count_unknown(tokenizer, [ids for each in encoded for ids in (each.prompt_ids, each.response_ids)])
     if unknown:
@@ -655,15 +659,10 @@ def coverage(
     )
 
 
-def as_chat(shown: StepShown, tagged: bool) -> dict[str, object]:
+def as_chat(messages: Sequence[Message], shown: StepShown | EpisodeShown, **more: Any) -> dict[str, Any]:
     """A demonstration as other trainers read it: `messages` with roles, the last one the assistant's."""
-    said = [*shown.messages, Message("assistant", shown.response(tagged))]
-    return {
-        "messages": _MESSAGES.dump_python(said),
-        "task": shown.task_id,
-        "task_type": shown.task_type,
-        "skills": list(shown.skills),
-    }
+    about = {"task": shown.task_id, "task_type": shown.task_type, "skills": list(shown.skills)}
+    return {"messages": _MESSAGES.dump_python([*messages]), **more, **about}
 
 
 MEMORY = "episode"
@@ -692,13 +691,7 @@ class EpisodeShown:
         """The episode as other trainers read it: `messages` with roles, and in `learnt` what is to be learnt in place of each of the
         assistant's; null: nothing.
         """
-        return {
-            "messages": _MESSAGES.dump_python([*self.messages]),
-            "learnt": list(self.learnt),
-            "task": self.task_id,
-            "task_type": self.task_type,
-            "skills": list(self.skills),
-        }
+        return as_chat(self.messages, self, learnt=list(self.learnt))
 
     @classmethod
     def from_chat(cls, row: Mapping[str, Any]) -> Self:

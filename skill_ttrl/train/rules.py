@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -167,74 +166,73 @@ class Rules:
         """Everything that is called by a name that nothing has, in the parts of the config that are used."""
         config, env_id = self.config, None
         if self.use in ("distill", "merge"):
-            lookups = self._of_bank()
-        else:
-            try:
-                found = resolve_env(config.env.id)
-                placed(config.env.id, config.env.kwargs)
-                if self.use != "collect":
-                    config = with_env_defaults(config)
-                env_id = found  # the environment may have brought the template
-            except SkillTTRLError as error:
-                yield error
-            with suppress(SkillTTRLError):  # an unknown algorithm is found by its lookup
-                config = config.model_copy(update={"rl": with_algorithm_defaults(config.rl)})
-            lookups = replace(self, config=config)._lookups(env_id)
-        for look in lookups:
-            yield from _failing(look)
+            yield from self._of_bank()
+            return
+        try:
+            found = resolve_env(config.env.id)
+            placed(config.env.id, config.env.kwargs)
+            if self.use != "collect":
+                config = with_env_defaults(config)
+            env_id = found  # the environment may have brought the template
+        except SkillTTRLError as error:
+            yield error
+        with suppress(SkillTTRLError):  # an unknown algorithm is found by its lookup
+            config = config.model_copy(update={"rl": with_algorithm_defaults(config.rl)})
+        yield from replace(self, config=config)._lookups(env_id)
 
-    def _of_bank(self) -> Iterator[Callable[[], object]]:
+    def _of_bank(self) -> Iterator[SkillTTRLError]:
         """Lookups of what writes a bank: the teacher, the merger, and the embedder that a new bank is to have."""
         config, skills, models = self.config, self.config.skills, models_of(self.config)
         if self.use == "distill" or (self.use == "train" and "distill" in config.phases):
-            yield partial(make_teacher, config.distill.teacher, models=models)
+            yield from _failing(make_teacher, config.distill.teacher, models=models)
         if self.use != "merge" and skills is not None and skills.embeds:
-            yield partial(EMBEDDERS.get, skills.embedder)
+            yield from _failing(EMBEDDERS.get, skills.embedder)
         if self.use == "merge" or (config.reinforces and skills is not None and skills.update == "merge"):
-            yield partial(make_merger, (skills or SkillsConfig()).merger, models=models)
+            yield from _failing(make_merger, (skills or SkillsConfig()).merger, models=models)
         if self.use == "train" and config.reinforces and config.evolve is not None:
-            yield partial(make_teacher, config.evolve.teacher, models=models)
+            yield from _failing(make_teacher, config.evolve.teacher, models=models)
 
-    def _lookups(self, env_id: str | None) -> Iterator[Callable[[], object]]:
+    def _lookups(self, env_id: str | None) -> Iterator[SkillTTRLError]:
         config = self.config
         agent, rl, phases, rollout = config.agent, config.rl, config.phases, config.rollout
         if env_id is not None and (
             self.use == "collect" or (self.use == "train" and {"collect", "dagger"} & {*phases})
         ):
-            yield partial(
-                make_scripted_agent if self.use == "collect" else find_scripted_agent, config.collect.agent, env_id
-            )
+            look = make_scripted_agent if self.use == "collect" else find_scripted_agent
+            yield from _failing(look, config.collect.agent, env_id)
         if self.use == "collect":
             return
-        yield partial(find_observations, agent.observations)
-        yield partial(BACKENDS.get, rollout.backend)
+        yield from _failing(find_observations, agent.observations)
+        yield from _failing(BACKENDS.get, rollout.backend)
         if env_id is not None:
             if agent.windowed:
-                yield lambda: Templates(agent.prompts).get(agent.template, of_a_turn=True)
+                yield from _failing(lambda: Templates(agent.prompts).get(agent.template, of_a_turn=True))
             else:
-                yield partial(PromptFormatter.from_config, agent)
-            yield from (partial(make_scripted_agent, name, env_id, agent) for name in config.eval.controls)
+                yield from _failing(PromptFormatter.from_config, agent)
+            for name in config.eval.controls:
+                yield from _failing(make_scripted_agent, name, env_id, agent)
         if self.use == "sample":
             if config.skills is not None and config.skills.embeds:
-                yield partial(EMBEDDERS.get, config.skills.embedder)
+                yield from _failing(EMBEDDERS.get, config.skills.embedder)
             return
         shown = config.demonstration_source if config.imitates else None
-        named = (config.train_source, config.eval_source, shown)
-        yield from (partial(find_family, each) for each in named if each is not None)
+        for source in (config.train_source, config.eval_source, shown):
+            if source is not None:
+                yield from _failing(find_family, source)
         yield from self._of_bank()
         if not config.reinforces:
             return
-        yield partial(check_strategy, *config.vote.chosen)
+        yield from _failing(check_strategy, *config.vote.chosen)
         for name in (rl.reward, *rl.extra_rewards):
             if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model
-                yield partial(build_reward, name, {})
+                yield from _failing(build_reward, name, {})
         from skill_ttrl.rl.algorithms import build_algorithm
         from skill_ttrl.rl.losses import build_loss
 
-        yield partial(build_loss, rl.loss)
-        yield partial(build_algorithm, rl.algorithm)
+        yield from _failing(build_loss, rl.loss)
+        yield from _failing(build_algorithm, rl.algorithm)
         if rl.stop_rule is not None:
-            yield partial(find_rule, *rl.stop)
+            yield from _failing(find_rule, *rl.stop)
 
     def _of_prompts(self) -> Found:
         """Forms of observations and actions, and what the backend must be able to do for them."""
