@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.integrations.verl import compute_score, majority_vote_scores
+from skill_ttrl.voting import compute_voting_rewards
+
+SAID = [r"\boxed{4}", "The answer is 4.", "no idea", r"\boxed{5}"]
+
+
+def test_a_response_is_graded() -> None:
+    assert compute_score("sums", SAID[0], "4", {"split": "test"}) == {"score": 1.0, "acc": 1.0, "pred": "4"}
+    assert compute_score("sums", "It is 4", "4", None, last_number=True)["score"] == 1
+    assert compute_score("sums", SAID[2], None)["pred"] == ""
+
+
+def test_the_responses_of_a_training_prompt_vote_and_others_are_graded() -> None:
+    infos: list[dict[str, Any]] = [{"split": "train", "index": 0}] * 4 + [{"split": "test", "index": 0}] * 4
+    scores = majority_vote_scores(["sums"] * 8, SAID * 2, ["5"] * 8, infos)
+    assert [each["score"] for each in scores] == [1, 1, 0, 0, 0, 0, 0, 1]
+    with pytest.raises(ConfigError, match=r"extra_info\.split"):
+        majority_vote_scores(["sums"], SAID[:1], ["5"], [{"index": 0}])
+
+
+class Tokens:
+    """A tokenizer of the places in `SAID`."""
+
+    def decode(self, ids: Any, skip_special_tokens: bool = True) -> str:
+        return SAID[int(ids[0])]
+
+
+def batch(rows: list[tuple[int, str, dict[str, Any]]]) -> Any:
+    """(place in `SAID`, uid, `extra_info`) of each response, as verl's rollout hands it over."""
+    import numpy as np
+    import torch
+    from verl import DataProto
+
+    said = torch.tensor([[row[0]] for row in rows])
+    fields = {
+        "uid": [row[1] for row in rows],
+        "extra_info": [dict(row[2]) for row in rows],
+        "data_source": ["sums"] * len(rows),
+        "reward_model": [{"ground_truth": "5"} for _ in rows],
+    }
+    return DataProto.from_dict(
+        tensors={"prompts": said, "responses": said, "attention_mask": torch.ones(len(rows), 2, dtype=torch.int64)},
+        non_tensors={name: np.array(values, dtype=object) for name, values in fields.items()},
+    )
+
+
+def test_verls_own_loop_scores_by_our_vote() -> None:
+    pytest.importorskip("verl")
+    from omegaconf import OmegaConf
+    from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
+    from verl.trainer.ppo.reward import load_reward_manager
+
+    here = "pkg://skill_ttrl.integrations.verl"
+    manager = {"source": "importlib", "name": "MajorityVoteManager", "module": {"path": here}}
+    own = {"path": None, "name": "compute_score"}
+    reward = {"num_workers": 1, "reward_manager": manager, "custom_reward_function": own}
+    config = OmegaConf.create(
+        {"reward": {**reward, "reward_model": {"enable": False}}, "actor_rollout_ref": {"rollout": {"n": 4}}}
+    )
+    train, test = {"split": "train", "index": 0}, {"split": "test", "index": 0}
+    # The groups come mixed, and one validation response without a group.
+    rows = [(0, "a", train), (3, "b", train), (1, "a", train), (3, "b", train), (3, "c", test)]
+    rows += [(2, "a", train), (0, "b", train), (3, "a", train), (3, "b", train)]
+
+    async def score() -> list[dict[str, Any]]:
+        worker = RewardLoopWorker.__new__(RewardLoopWorker)  # without its tokenizer
+        worker.config, worker.reward_manager = config, load_reward_manager(config, Tokens())
+        return await asyncio.wait_for(worker.compute_score_batch(batch(rows)), 60)
+
+    scores = [each["reward_score"] for each in asyncio.run(score())]
+    for name in "ab":
+        members = [place for place, row in enumerate(rows) if row[1] == name]
+        answers = [compute_score("", SAID[rows[place][0]], None)["pred"] or None for place in members]
+        assert [scores[place] for place in members] == compute_voting_rewards(answers)[0]
+    assert scores[4] == 1
+    config.reward.num_workers = 8
+    with pytest.raises(ConfigError, match="num_workers=8"):
+        load_reward_manager(config, Tokens())
+
+
+def test_verls_own_manager_of_batches_calls_ours() -> None:
+    pytest.importorskip("verl")
+    from verl.workers.reward_manager.batch import BatchRewardManager
+
+    manager = BatchRewardManager(Tokens(), 0, majority_vote_scores)
+    rows = [(place, "a", {"split": "train", "index": 0}) for place in range(4)]
+    found = manager(batch(rows), return_dict=True)
+    assert found["reward_tensor"].flatten().tolist() == [1, 1, 0, 0]
+    assert json.dumps(found["reward_extra_info"]["pred"]) == '["4", "4", "", "5"]'
