@@ -29,7 +29,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 help:
 	@echo 'make quickstart         install into .venv, then train a small model without labels on the CPU'
-	@echo 'make quickstart-skills  install the extra skills too, then train one to ask a skill bank'
+	@echo 'make quickstart-skills  the same, then train one to ask a skill bank'
 	@echo 'make test               install the development extras, then lint, types, layers, tests, wheel'
 	@echo 'make test-all           the same, then the tests that take minutes, need an index of packages or all official games'
 	@echo 'make test-vllm          install vLLM for the CPU into .venv-vllm, then run the tests that need it (4 GB, ten minutes)'
@@ -47,7 +47,7 @@ help:
 quickstart: $(VENV)/.installed
 	$(BIN)/skillttrl train quickstart
 
-quickstart-skills: $(VENV)/.installed-skills
+quickstart-skills: $(VENV)/.installed
 	$(BIN)/skillttrl train quickstart_skills
 
 test test-all: $(VENV)/.installed-alfworld
@@ -101,15 +101,11 @@ clean:
 
 # The stamps make a second call start at once. A changed pyproject.toml or constraints.txt installs again.
 $(VENV)/.installed: $(PINS) | $(BIN)/python
-	@$(call install,.)
-
-$(VENV)/.installed-skills: $(PINS) | $(BIN)/python
-	@$(call install,.[skills])
-	@touch $(VENV)/.installed
+	@$(call install,.[train])
 
 $(VENV)/.installed-dev: $(PINS) | $(BIN)/python
 	@$(call install,.[dev])
-	@touch $(VENV)/.installed $(VENV)/.installed-skills $(VENV)/.installed-docs
+	@touch $(VENV)/.installed $(VENV)/.installed-docs
 
 $(VENV)/.installed-docs: $(PINS) | $(BIN)/python
 	@$(call install,.[docs])

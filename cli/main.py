@@ -30,7 +30,7 @@ from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import rl, sft, train
 from skill_ttrl.cli.vote import vote
-from skill_ttrl.errors import EXIT_CODES, RunFolderError, SkillTTRLError
+from skill_ttrl.errors import EXIT_CODES, RunFolderError, SkillTTRLError, naming_extra
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.trust import trusting
 
@@ -114,7 +114,8 @@ def main() -> None:
     # What peft calls of transformers will be renamed one day: no concern of those who run a command.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
-        command_tree()(arguments, prog_name="skillttrl")
+        with naming_extra(f"`{shlex.join(['skillttrl', *given])}`"):
+            command_tree()(arguments, prog_name="skillttrl")
     except (SkillTTRLError, Interrupted, OSError) as error:
         if debug:
             traceback.print_exception(error)

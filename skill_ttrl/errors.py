@@ -172,11 +172,31 @@ class MissingDependencyError(SkillTTRLError, ImportError):
     exit_code = 5
 
     @classmethod
-    def for_extra(cls, feature: str, extra: str) -> MissingDependencyError:
+    def for_extra(cls, feature: str, extra: str, package: str = "") -> MissingDependencyError:
         """The one wording for every missing optional package."""
-        return cls(
-            f"{feature} needs packages that are not installed. Install them with: pip install 'skill-ttrl[{extra}]'"
-        )
+        lacks = f"{package}, which is" if package else "packages that are"
+        return cls(f"{feature} needs {lacks} not installed. Install with: pip install 'skill-ttrl[{extra}]'")
+
+
+TRAIN_PACKAGES = frozenset(
+    "accelerate datasets gguf jaxtyping pandas peft pyarrow safetensors tokenizers torch transformers".split()
+)
+"""What the extra `train` installs for the trainer; all other modules import without it."""
+
+
+@contextmanager
+def naming_extra(feature: str) -> Iterator[None]:
+    """Turn the failed import of a package of the extra `train` into the line that says how to install it.
+
+    Raises:
+        MissingDependencyError: such a package is not installed, and `feature` imported it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in TRAIN_PACKAGES:
+            raise
+        raise MissingDependencyError.for_extra(feature, "train", error.name) from error
 
 
 @contextmanager

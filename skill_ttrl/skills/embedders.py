@@ -166,7 +166,7 @@ class SentenceTransformerEmbedder:
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError:
-            raise MissingDependencyError.for_extra("The sentence-transformers embedder", "skills") from None
+            raise MissingDependencyError.for_extra("The embedder", "skills", "sentence-transformers") from None
         folder = Path(model).expanduser()
         try:
             if folder.is_dir():

@@ -248,10 +248,8 @@ class _Keywords:
     """BM25 over a list of texts."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        try:
-            import bm25s
-        except ImportError:
-            raise MissingDependencyError.for_extra("Keyword retrieval", "skills") from None
+        import bm25s  # here: its import takes a quarter of a second
+
         words = [words_of(text) for text in texts]
         self._known = {word for found in words for word in found}
         self._count = len(texts)
@@ -470,11 +468,7 @@ def check_packages(skills: SkillsConfig) -> None:
     Raises:
         MissingDependencyError: one is not installed.
     """
-    asks = skills.retrieval != "template" or skills.max_retrievals > 0
-    wanted = ["bm25s"] if skills.retrieval != "embedding" and asks else []
-    if skills.embeds:
-        wanted += ["chromadb"] * (skills.index == "chroma")
-        wanted += ["sentence_transformers"] * (skills.embedder == "sentence-transformers")
-    for name in wanted:
-        if importlib.util.find_spec(name) is None:
-            raise MissingDependencyError.for_extra(f"The skill bank ({name})", "skills")
+    wanted = {"chromadb": skills.index == "chroma", "sentence_transformers": skills.embedder == "sentence-transformers"}
+    for name, needed in wanted.items():
+        if skills.embeds and needed and importlib.util.find_spec(name) is None:
+            raise MissingDependencyError.for_extra("skills.retrieval", "skills", name)

@@ -85,7 +85,7 @@ def test_pins_are_within_the_ranges() -> None:
         *project["dependencies"],
         *(
             each
-            for name in ("dev", "test", "skills", "math", "openai", "mcp", "docs", "alfworld")
+            for name in ("dev", "test", "train", "skills", "math", "openai", "mcp", "docs", "alfworld")
             for each in extras[name]
         ),
     ]
