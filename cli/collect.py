@@ -24,7 +24,6 @@ from skill_ttrl.cli.options import (
     Program,
     Resume,
     Seed,
-    check_program,
     check_resume,
     generated_data,
     policy_option,
@@ -132,8 +131,7 @@ def collect(
     from skill_ttrl.train.tasks import TaskSelection
 
     check_resume(resume, output, lines_of(output))
-    check_program(policy, agent)
-    policy = policy or "expert"
+    policy = policy or ("expert" if agent is None else "none")
     data = generated_data(env_data, mock)
     scripted = find_scripted_agent(policy, resolve_env(env)) is not None
     of_model = {

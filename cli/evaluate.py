@@ -28,7 +28,6 @@ from skill_ttrl.cli.options import (
     Resume,
     Samples,
     Seed,
-    check_program,
     check_resume,
     config_option,
     is_scripted,
@@ -113,7 +112,7 @@ def evaluate(
     Example: `skillttrl evaluate runs/quickstart --data problems.jsonl -n 8`
     """
     check_resume(resume, output)
-    check_program(policy, agent)
+    policy = policy or (None if agent is None else "none")
     scripted = _is_scripted(policy, env, config)
     if data and (env is not None or scripted):
         raise ConfigError(

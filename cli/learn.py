@@ -105,8 +105,8 @@ def distill(
 
     asked, view = _checked(config, overrides), RunView(Console(stderr=True), f"distill {trajectories}", transient=True)
     if not append:
-        refuse({"--policy": policy}, "needs --append")
-    with prints_aside(), view, _gate(policy, gate_set, agent) as gate:
+        refuse({"--policy": policy, "--agent": agent}, "needs --append")
+    with prints_aside(), view, _gate(policy, with_program(gate_set, agent)) as gate:
         found = run(trajectories, output, teacher=teacher, merge=append, config=asked, progress=view, gate=gate)
     show(found, as_json, distilled_view, distilled_lines)
 
@@ -136,16 +136,16 @@ def merge(
 
 
 @contextmanager
-def _gate(policy: str | None, overrides: Sequence[str] | None, agent: str | None = None) -> Iterator[TestChange | None]:
+def _gate(policy: str | None, overrides: Sequence[str] | None) -> Iterator[TestChange | None]:
     """Open the gate of `--policy`; None without one."""
     if policy is None:
-        refuse({"--gate-set": overrides or None, "--agent": agent}, "needs --policy")
+        refuse({"--gate-set (or --agent)": overrides or None}, "needs --policy")
         yield None
         return
     check_model(policy, "a gate")
     from skill_ttrl.commands.play import open_gate
 
-    with open_gate(policy, with_program(overrides, agent)) as test:
+    with open_gate(policy, overrides or ()) as test:
         yield test
 
 

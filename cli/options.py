@@ -66,7 +66,7 @@ Program = Annotated[
     typer.Option(
         "--agent",
         metavar="COMMAND",
-        help='Your agent program plays: it calls the policy at OPENAI_BASE_URL, e.g. "python my_agent.py". Short for --set program.argv=COMMAND.',
+        help='Your agent program plays: it calls the policy at OPENAI_BASE_URL, e.g. "python my_agent.py". Short for --set program.argv=COMMAND. Without a policy: `none`.',
     ),
 ]
 NumWorkers = Annotated[
@@ -136,16 +136,6 @@ def check_model(policy: str, use: str) -> None:
     """
     if is_scripted(policy):
         raise ConfigError(f"{policy} is a scripted agent, but {use} needs a model: {POLICIES}.".replace("`", ""))
-
-
-def check_program(policy: str | None, program: str | None) -> None:
-    """Refuse `--agent` without a policy that it calls.
-
-    Raises:
-        ConfigError: none is named.
-    """
-    if policy is None:
-        refuse({"--agent": program}, "needs a policy that it calls; name none where it brings its own model")
 
 
 def with_program(overrides: Sequence[str] | None, program: str | None) -> list[str]:

@@ -40,6 +40,7 @@ from skill_ttrl.rollout.gateway import Gateway, Session
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.files import write_skills
+from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Completion, Message, Skill, Step
 from skill_ttrl.voting.rewards import as_reward
@@ -56,8 +57,6 @@ LOOK_S = 0.02
 """Pause between two looks at the clock and the program, in seconds."""
 KEPT_ERROR_BYTES = 4096
 """Of stderr the end is kept."""
-MOST_BYTES = 64 << 20
-"""Files of a command line that are larger are known by their size alone."""
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT")
 """Environment variables that every program gets."""
 NAME_CHARS = 80
@@ -194,56 +193,8 @@ class Programs:
             EndpointError: the program can no longer be started.
         """
         session = None if self.gateway is None else self.gateway.session(seed)
-        limit = TIME_LIMIT_S if episode.remaining_s is None else episode.remaining_s
-        finished = await self._run(self._task(episode, messages, document, seed), limit, session)
-        episode.elapsed_s += finished.seconds
-        refuse_abandoned()
-        if session is not None and session.error is not None:
-            raise session.error
-        problem, answer, reward = self._problem(finished, episode.seconds or TIME_LIMIT_S, session), "", None
-        output = finished.output.decode("utf-8", "replace")
-        if problem is None:
-            try:
-                answer, reward = read_answer(output, episode.task.env_id)
-            except ValueError as error:
-                problem = f"{self.name} {error}."
-        steps = [
-            Step(
-                *(call.observation, "".join(map(call_text, call.calls)) or call.completion.text, 0.0, False, False),
-                prompt_ids=call.prompt_ids,
-                completion=call.completion,
-                calls=call.calls,
-            )
-            for call in (() if session is None else session.calls)
-        ]
-        if session is None and problem is None:
-            said = Completion(output.rstrip("\n"), (), (), "stop")
-            steps = [Step(episode.observation, answer, 0.0, False, False, completion=said)]
-        if problem is None and not steps:
-            problem = (
-                f"{self.name} answered without a call of the model, which it finds at OPENAI_BASE_URL with OPENAI_API_KEY and OPENAI_MODEL. "
-                "A program with a model of its own is the policy none."
-            )
-        episode.by_program, episode.steps = True, steps
-        if problem is not None:
-            episode.stop_reason = "timeout" if finished.outcome == "timeout" else "error"
-            episode.error = problem
-        else:
-            await episode.act_program(answer, reward, max_turns)
-
-    @property
-    def name(self) -> str:
-        """The command line as it was given, cut where it is long."""
-        return one_line(shlex.join(self.config.argv), NAME_CHARS)
-
-    def _task(
-        self, episode: ActiveRollout, messages: Sequence[Message], document: str, seed: int
-    ) -> tuple[dict[str, Any], list[Skill]]:
-        """The task as the program reads it, apart from the folder of skills; and the skills."""
-        skills = [*episode.skills]
-        if document.strip():
-            skills.append(Skill("document", "Skill document", document))
-        return {
+        skills = [*episode.skills, *([Skill("document", "Skill document", document)] if document.strip() else ())]
+        task = {
             "id": episode.task.id,
             "question": episode.observation,
             "prompt": "\n\n".join(message.content for message in messages),
@@ -252,65 +203,101 @@ class Programs:
             "seed": seed % (1 << 31),
             "temperature": self.sampling.temperature,
             "max_new_tokens": self.sampling.max_new_tokens,
-            "skills": [
-                {name: getattr(skill, name) for name in ("id", "title", "text", "when_to_apply")} for skill in skills
-            ],
-        }, skills
+        }
+        finished = await self._run(task, skills, episode.remaining_s or TIME_LIMIT_S, session)
+        episode.elapsed_s += finished.seconds
+        refuse_abandoned()
+        if session is not None and session.error is not None:
+            raise session.error
+        episode.by_program = True
+        episode.steps = [
+            Step(
+                *(call.observation, "".join(map(call_text, call.calls)) or call.completion.text, 0.0, False, False),
+                prompt_ids=call.prompt_ids,
+                completion=call.completion,
+                calls=call.calls,
+            )
+            for call in (() if session is None else session.calls)
+        ]
+        said = finished.output.decode("utf-8", "replace")
+        try:
+            if finished.outcome != "ok":
+                raise ValueError(_why(finished, episode.seconds or TIME_LIMIT_S))
+            answer, reward = read_answer(said, episode.task.env_id)
+            if session is None:
+                whole = Completion(said.rstrip("\n"), (), (), "stop")
+                episode.steps = [Step(episode.observation, answer, 0.0, False, False, completion=whole)]
+            if not episode.steps:
+                raise ValueError(
+                    "answered without a call of the model, which it finds at OPENAI_BASE_URL with OPENAI_API_KEY and OPENAI_MODEL (one "
+                    "with a model of its own is the policy none)"
+                )
+        except ValueError as error:
+            episode.stop_reason = "timeout" if finished.outcome == "timeout" else "error"
+            episode.error = f"{self._name} {error}.{self._last_words(finished, session)}"
+            return
+        await episode.act_program(answer, reward, max_turns)
 
-    async def _run(self, task: tuple[dict[str, Any], list[Skill]], limit: float, session: Session | None) -> Finished:
-        gone, begun = threading.Event(), threading.Event()
+    @property
+    def _name(self) -> str:
+        return one_line(shlex.join(self.config.argv), NAME_CHARS)
 
-        def stopped() -> bool:
-            left = self.left is not None and self.left.is_set()
-            return left or gone.is_set() or (session is not None and session.error is not None)
-
-        def run() -> Finished:
-            if stopped():
-                return Finished("cancelled")
-            begun.set()
-            self.running.add(gone)
-            try:
-                with TemporaryDirectory(prefix="skillttrl-program-", ignore_cleanup_errors=True) as folder:
-                    text, env = write_task(Path(folder), *task)
-                    if session is not None and self.gateway is not None:
-                        env |= {"OPENAI_BASE_URL": session.url, "OPENAI_API_KEY": session.key}
-                        env["OPENAI_MODEL"] = self.gateway.model
-                    return run_program(self.argv, text, {**self.env, **env}, folder, limit, stopped)
-            finally:
-                self.running.discard(gone)
-
+    async def _run(
+        self, task: Mapping[str, Any], skills: Sequence[Skill], limit: float, session: Session | None
+    ) -> Finished:
+        gone, request = threading.Event(), CountedRequest(1)
         own_model: Any = counted_request(PROGRAM, self.config.argv[0], Usage(attempts=1))
-        async with own_model if session is None else nullcontext(CountedRequest(1)) as counted:
+        async with nullcontext(request) if session else own_model as counted:
+
+            def stopped() -> bool:
+                left = self.left is not None and self.left.is_set()
+                return left or gone.is_set() or (session is not None and session.error is not None)
+
+            def run() -> Finished:
+                if stopped():
+                    return Finished("cancelled")
+                counted.attempts = 1
+                self.running.add(gone)
+                try:
+                    with TemporaryDirectory(prefix="skillttrl-program-", ignore_cleanup_errors=True) as folder:
+                        text, env = write_task(Path(folder), task, skills)
+                        if session is not None and self.gateway is not None:
+                            env |= {"OPENAI_BASE_URL": session.url, "OPENAI_API_KEY": session.key}
+                            env["OPENAI_MODEL"] = self.gateway.model
+                        return run_program(self.argv, text, {**self.env, **env}, folder, limit, stopped)
+                finally:
+                    self.running.discard(gone)
+
             try:
                 finished = await asyncio.get_running_loop().run_in_executor(self.pool, run)
-                counted.outcome = finished.outcome
-                return finished
             except OSError as error:
-                raise EndpointError(f"Cannot start {self.name}: {error.strerror or error}.", "unreachable") from None
+                raise EndpointError(f"Cannot start {self._name}: {error.strerror or error}.", "unreachable") from None
             finally:
                 gone.set()  # the one who asks may be gone: a program is not to go on without
                 if session is not None:
                     session.close()
-                # 0 where it was still in the queue when nobody waited for it any more.
-                counted.attempts = int(begun.is_set())
+            counted.outcome = finished.outcome
+            return finished
 
-    def _problem(self, finished: Finished, most_s: float, session: Session | None) -> str | None:
-        """Say in a sentence why it failed, with the end of stderr; None: it did not. No variable's value is in it."""
-        if finished.outcome == "ok":
-            return None
-        why = {
-            "timeout": f"did not end within {most_s:g} s (rollout.rollout_timeout_s) and was stopped",
-            "too_long": f"wrote more than {MOST_OUTPUT_BYTES:,} bytes and was stopped",
-            "cancelled": "was stopped before it answered",
-            "failed": f"ended with exit code {finished.exit_code}",
-        }[finished.outcome]
+    def _last_words(self, finished: Finished, session: Session | None) -> str:
+        """Quote the end of stderr, without the value of any variable that only the program gets."""
         said = finished.error_output.decode("utf-8", "replace").strip()
         secrets = {name: self.env[name] for name in self.config.env}
         secrets |= {} if session is None else {"OPENAI_API_KEY": session.key}
         for name, value in secrets.items():
             if len(value) >= SHORTEST_SECRET:
                 said = said.replace(value, f"[{name}]")
-        return f"{self.name} {why}." + (f" Its stderr ends: {one_line(said[-SHOWN:])}" if said else "")
+        return f" Its stderr ends: {one_line(said[-SHOWN:])}" if said else ""
+
+
+def _why(finished: Finished, most_s: float) -> str:
+    """Why a program failed."""
+    return {
+        "timeout": f"did not end within {most_s:g} s (rollout.rollout_timeout_s) and was stopped",
+        "too_long": f"wrote more than {MOST_OUTPUT_BYTES:,} bytes and was stopped",
+        "cancelled": "was stopped before it answered",
+        "failed": f"ended with exit code {finished.exit_code}",
+    }[finished.outcome]
 
 
 def write_task(folder: Path, task: Mapping[str, Any], skills: Sequence[Skill]) -> tuple[str, dict[str, str]]:
@@ -320,7 +307,8 @@ def write_task(folder: Path, task: Mapping[str, Any], skills: Sequence[Skill]) -
         write_skills(shown, Snapshot.of(0, skills), "agentskills")
     else:
         shown.mkdir()
-    text = json.dumps({**task, "skills_dir": str(shown)})
+    listed = [{name: getattr(skill, name) for name in ("id", "title", "text", "when_to_apply")} for skill in skills]
+    text = json.dumps({**task, "skills": listed, "skills_dir": str(shown)})
     file.write_text(text, encoding="utf-8")
     return text, {"SKILLTTRL_TASK": str(file), "SKILLTTRL_SKILLS": str(shown)}
 
@@ -341,11 +329,10 @@ def read_answer(output: str, env_id: str) -> tuple[str, float | None]:
         if isinstance(found, dict) and "answer" in found:
             answer, reward, stated = found["answer"], found.get("reward"), True
             text = answer if isinstance(answer, str) else "" if answer is None else json.dumps(answer)
-    if reward is not None:
-        try:
-            reward = as_reward(reward)
-        except (TypeError, ValueError):
-            raise ValueError(f"gave the reward {reward!r:.80}, which is no number to learn from") from None
+    try:
+        reward = None if reward is None else as_reward(reward)
+    except (TypeError, ValueError):
+        raise ValueError(f"gave the reward {reward!r:.80}, which is no number to learn from") from None
     short = stated or ("\n" not in text and len(text) <= SHORT_ANSWER)
     if text and env_id == MATH_ENV_ID and short and find_answer(text) is None:
         text = f"<answer>{text}</answer>"
@@ -394,20 +381,12 @@ def file_digests(config: ProgramConfig) -> dict[str, str]:
 
     An argument is looked up from here, as for a run of the program.
     """
-    found = {each: _digest(Path(each)) for each in config.argv[1:] if names_file(each)}
-    program = config.argv[0]
-    if "/" in program and os.path.isfile(program):
-        with suppress(OSError), open(program, "rb") as stream:
-            if stream.read(2) == b"#!":  # an interpreter is no script: an update of the system is no other agent
-                found[program] = _digest(Path(program))
+    found = {}
+    for place, name in enumerate(config.argv):
+        if names_file(name) and (place or "/" in name):
+            with wrap_os_errors("read", Path(name)), open(name, "rb") as stream:
+                # An interpreter is no script: an update of the system is no other agent.
+                if place or stream.read(2) == b"#!":
+                    stream.seek(0)
+                    found[name] = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()[:32]}"
     return dict(sorted(found.items()))
-
-
-def _digest(path: Path) -> str:
-    try:
-        if (size := path.stat().st_size) > MOST_BYTES:
-            return f"{size} bytes"
-        with path.open("rb") as stream:
-            return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()[:32]}"
-    except OSError as error:
-        return f"unreadable: {error.strerror}"

@@ -109,13 +109,12 @@ def test_a_run_and_a_model_are_measured_with_a_program(answering: Path, tmp_path
 
 def test_without_a_model_a_program_is_collected_from_and_distilled(tmp_path: Path) -> None:
     episodes = tmp_path / "episodes.jsonl"
-    given = ["collect", "--env", "qa", "--policy", "none", *RULES, "--limit", 6, "-o", episodes]
+    given = ["collect", "--env", "qa", *RULES, "--limit", 6, "-o", episodes]
     done = skillttrl(*given, "--json")
     assert done.code == 0 and done.json["overall"]["failed"] == 0, done
     assert all(line["steps"][0]["completion"]["text"] for line in read_jsonl(episodes))
-    nobody = ["collect", "--env", "qa", *RULES, "-o", tmp_path / "x.jsonl"]
-    refused(skillttrl(*nobody), 2, "--agent needs a policy that it calls")
-    refused(skillttrl(*nobody, "--policy", "random"), 2, "--agent needs a model, but random is a scripted agent")
+    scripted = ["collect", "--env", "qa", "--policy", "random", *RULES, "-o", tmp_path / "x.jsonl"]
+    refused(skillttrl(*scripted), 2, "--agent needs a model, but random is a scripted agent")
     done = skillttrl(
         "distill",
         "--trajectories",

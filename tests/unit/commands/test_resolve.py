@@ -11,7 +11,6 @@ import pytest
 
 from skill_ttrl.commands.resolve import resolve_target, with_fitting
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rollout.programs import MOST_BYTES
 
 
 def test_a_small_model_without_settings_gets_a_prompt_and_a_length_that_fit() -> None:
@@ -65,6 +64,3 @@ def test_a_program_is_known_by_the_files_that_its_command_line_names(
     assert known(sys.executable, "-c", "1").endswith("-c 1"), "an interpreter is no code of the agent"
     agent.write_text("#!/bin/sh\n")
     assert "[./agent.py sha256:" in known("./agent.py")
-    with agent.open("wb") as stream:
-        stream.truncate(MOST_BYTES + 1)
-    assert known("python3", "agent.py").endswith(f"[agent.py {MOST_BYTES + 1} bytes]")

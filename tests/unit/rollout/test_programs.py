@@ -83,8 +83,8 @@ def python(code: str, *arguments: str) -> list[str]:
 def left_running(seconds: int = 61) -> bool:
     """True if a `sleep` of a program is still running after a while: one that was killed takes a moment to go."""
     for _ in range(50):
-        names = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])]
-        if ["sleep", str(seconds)] not in names:
+        names = [(each.info["cmdline"] or [])[-2:] for each in psutil.process_iter(["cmdline"])]
+        if not any(each[1:] == [str(seconds)] and each[0].endswith("sleep") for each in names):
             return False
         time.sleep(0.02)
     return True
