@@ -26,7 +26,7 @@ from skill_ttrl.data.families import RULES, Operators, question
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.statistics import wilson_interval
-from skill_ttrl.train.policy import build_policy
+from skill_ttrl.train.build import build_policy
 from skill_ttrl.types import Skill
 
 SKILLS, NOTES = "quickstart_skills", "quickstart_notes"

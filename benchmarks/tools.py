@@ -31,8 +31,7 @@ from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.statistics import mean_interval, paired_difference
-from skill_ttrl.train.build import build_for_eval
-from skill_ttrl.train.policy import build_policy
+from skill_ttrl.train.build import build_for_eval, build_policy
 from skill_ttrl.types import Group, Task
 
 RECIPE = "quickstart_tools"

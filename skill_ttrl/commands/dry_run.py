@@ -17,7 +17,7 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.train.build import make_envs
 from skill_ttrl.train.defaults import with_defaults
 from skill_ttrl.train.open_run import Resume
-from skill_ttrl.train.rules import Rules, combined
+from skill_ttrl.train.rules import Rules, combined, errors_of
 from skill_ttrl.train.tasks import ConfigTasks, seen_prompts
 from skill_ttrl.types import Task
 
@@ -103,13 +103,13 @@ def dry_run(
         found.exit_code = whole.exit_code
     with suppress(SkillTTRLError):  # which is among the obstacles
         config = with_defaults(config)
-        _Tasks(config, found).check()
+        _look_at_tasks(config, found)
         if not remote:
             found.model = found.attempt(_model_size, config.model) or ""
         for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
                 found.refuse(EndpointError(f"{check.name}: {check.found}. {check.advice}".rstrip()))
-    found.phases = [_Tasks(config, found).phase(name) for name in (*config.phases, "evaluate")]
+    found.phases = [_size(config, found, name) for name in (*config.phases, "evaluate")]
     return found
 
 
@@ -135,80 +135,71 @@ class AtOnce(SilentProgress):
         raise TakesLongError(f"{total:,} {unit}s would have to be read or made")
 
 
-@dataclass(frozen=True)
-class _Tasks:
-    """The tasks of a run, and the sizes of its phases."""
+def _size(config: SkillTTRLConfig, found: DryRun, name: str) -> PhaseSize:
+    tasks, measured, rl, sft, own = found.train_tasks, found.evaluated_tasks, config.rl, config.sft, config.dagger
+    if name == "collect":
+        count = config.collect.episodes or (tasks or 0) * config.collect.rollouts_per_task
+        return PhaseSize(name, prompts=tasks, samples=count * len(config.collect.data or [None]) or None)
+    if name == "sft":
+        batch = sft.batch_size if sft.batch_tokens is None else None
+        return PhaseSize(name, sft.steps, batch, batch and sft.steps * batch)
+    if name == "dagger":
+        return PhaseSize(name, sum(own.round_steps), own.episodes, own.rounds * own.episodes)
+    if name in ("rl", "vote_sft"):
+        samples = rl.steps * rl.prompts_per_step * config.rollout.n_votes_per_prompt
+        return PhaseSize(name, rl.steps, rl.prompts_per_step, samples)
+    if name == "evaluate" and measured:
+        each = config.eval.samples * (1 + len(config.eval.extra_temperatures)) + config.eval.greedy
+        return PhaseSize(name, prompts=measured, samples=measured * each)
+    return PhaseSize(name)
 
-    config: SkillTTRLConfig
-    found: DryRun
 
-    def phase(self, name: str) -> PhaseSize:
-        config, tasks, measured = self.config, self.found.train_tasks, self.found.evaluated_tasks
-        rl, sft, own = config.rl, config.sft, config.dagger
-        if name == "collect":
-            count = config.collect.episodes or (tasks or 0) * config.collect.rollouts_per_task
-            return PhaseSize(name, prompts=tasks, samples=count * len(config.collect.data or [None]) or None)
-        if name == "sft":
-            batch = sft.batch_size if sft.batch_tokens is None else None
-            return PhaseSize(name, sft.steps, batch, batch and sft.steps * batch)
-        if name == "dagger":
-            return PhaseSize(name, sum(own.round_steps), own.episodes, own.rounds * own.episodes)
-        if name in ("rl", "vote_sft"):
-            samples = rl.steps * rl.prompts_per_step * config.rollout.n_votes_per_prompt
-            return PhaseSize(name, rl.steps, rl.prompts_per_step, samples)
-        if name == "evaluate" and measured:
-            each = config.eval.samples * (1 + len(config.eval.extra_temperatures)) + config.eval.greedy
-            return PhaseSize(name, prompts=measured, samples=measured * each)
-        return PhaseSize(name)
+def _look_at_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
+    """Look at the tasks that are trained and evaluated on, and at the environment with the first of them."""
+    data, env, tasks = config.data, config.env, ConfigTasks(config, AtOnce())
 
-    def check(self) -> None:
-        """Check the tasks that are trained and evaluated on, and the environment with the first of them."""
-        config, found, data = self.config, self.found, self.config.data
-        tasks = ConfigTasks(config, AtOnce())
-        split = config.env.train_split if data.train is None else "train"
-        train = evaluated = found.attempt(
-            self._count, tasks.training, config.train_source, split, config.env.train_tasks
-        )
-        if data.held_out:
-            place = (config.eval_source, config.evaluation_split, config.env.eval_tasks)
-            evaluated = found.attempt(self._count, tasks.evaluated, *place)
-        found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
-        known = [*(train or ()), *(evaluated or ())]
-        envs = found.attempt(make_envs, config.env, config.agent, known) if known else None
-        for error in Rules(config).of_tasks(train, envs):
-            found.refuse(error)
-        if envs is not None:
-            envs.close()
-        if evaluated is None:
-            return
-        if data.held_out and train is not None:
-            found.notes += found.attempt(tasks.leaks, train, evaluated) or []
-        found.notes += found.attempt(self._imitated, evaluated) or []
-
-    def _count(
-        self, read: Callable[[], list[Task]], source: Source | None, split: str, limit: int | None
+    def count(
+        read: Callable[[], list[Task]], source: Source | None, split: str, limit: int | None
     ) -> list[Task] | None:
         """The tasks as the run would take them; None where that takes long, which is noted."""
         if source is not None and source.path.startswith("hf:"):
-            self.found.notes.append(f"the number of tasks in {source.path} is not known before it is fetched")
+            found.notes.append(f"the number of tasks in {source.path} is not known before it is fetched")
             return None
         try:
             return read()
         except TakesLongError as slow:
             if limit is None:
-                self.found.notes.append(
-                    f"the number of tasks of {self.config.env.id} in the split {split} is not known: {slow} first"
-                )
+                found.notes.append(f"the number of tasks of {env.id} in the split {split} is not known: {slow} first")
             return None
 
-    def _imitated(self, evaluated: list[Task]) -> list[str]:
-        """Lines the run would report on demonstrations of tasks that it is measured on."""
-        config, data, files = self.config, self.config.demonstration_source, self.config.demonstrations.trajectories
-        tasks, notes, imitated = ConfigTasks(config), list[str](), config.imitates and data is None
-        # Those that are collected are of training tasks.
-        if files and "collect" not in config.phases and (imitated or "distill" in config.phases):
-            notes += tasks.episode_leaks(evaluated if imitated or config.data.held_out else [])
-        if config.imitates and data is not None and not data.path.startswith("hf:"):
-            seen = seen_prompts(each.prompt for each in tasks.demonstrations(data))
-            notes += tasks.keep_apart(evaluated, seen, f"sft.data ({data.name})")
-        return notes
+    split = env.train_split if data.train is None else "train"
+    train = evaluated = found.attempt(count, tasks.training, config.train_source, split, env.train_tasks)
+    if data.held_out:
+        place = (config.eval_source, config.evaluation_split, env.eval_tasks)
+        evaluated = found.attempt(count, tasks.evaluated, *place)
+    found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
+    known = [*(train or ()), *(evaluated or ())]
+    envs = found.attempt(make_envs, env, config.agent, known) if known else None
+    for error in errors_of(Rules(config).of_tasks(train, envs)):
+        found.refuse(error)
+    if envs is not None:
+        envs.close()
+    if evaluated is None:
+        return
+    if data.held_out and train is not None:
+        found.notes += found.attempt(tasks.leaks, train, evaluated) or []
+    found.notes += found.attempt(_imitated, ConfigTasks(config), evaluated) or []
+
+
+def _imitated(tasks: ConfigTasks, evaluated: list[Task]) -> list[str]:
+    """Lines the run would report on demonstrations of tasks that it is measured on."""
+    config, notes = tasks.config, list[str]()
+    data, files = config.demonstration_source, config.demonstrations.trajectories
+    imitated = config.imitates and data is None
+    # Those that are collected are of training tasks.
+    if files and "collect" not in config.phases and (imitated or "distill" in config.phases):
+        notes += tasks.episode_leaks(evaluated if imitated or config.data.held_out else [])
+    if config.imitates and data is not None and not data.path.startswith("hf:"):
+        seen = seen_prompts(each.prompt for each in tasks.demonstrations(data))
+        notes += tasks.keep_apart(evaluated, seen, f"sft.data ({data.name})")
+    return notes

@@ -48,7 +48,7 @@ from skill_ttrl.train.build import build_for_eval
 from skill_ttrl.train.defaults import load_checked, with_env_defaults
 from skill_ttrl.train.document_rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, true_answer
 from skill_ttrl.train.run import RolloutWorker
-from skill_ttrl.train.tasks import ConfigTasks, pinned_source, task_content
+from skill_ttrl.train.tasks import ConfigTasks, named, pinned_source, task_content
 from skill_ttrl.types import Task, derive_seed
 
 Resume = Literal["auto", "never"]
@@ -180,7 +180,7 @@ def prepare(
     for role, task in ((role, task) for role, part in tasks.items() for task in part):
         if task.env_id in (MATH_ENV_ID, QA_ENV_ID) and true_answer(task) is None:
             raise DataError(
-                f"The {_named(role)} task {_shown(task)} has no true answer, and {task.env_id} needs one. Give each record its answer "
+                f"The {_named(role)} task {named(task)} has no true answer, and {task.env_id} needs one. Give each record its answer "
                 "(data.answer_field names its column), or remove such records; test tasks are optional (optimize.test_tasks=0)."
             )
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
@@ -238,7 +238,6 @@ def check_start(
     *,
     resume: Resume = "auto",
     chat: ChatFn | None = None,
-    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Check everything that can be checked before an optimization starts: `optimize_run` begins with it, `--dry-run` ends with it.
 
@@ -256,7 +255,7 @@ def check_start(
     if chat is None and asks_endpoint(options, config.endpoints):
         EndpointChat(config.endpoints).close()  # its key, address and package are there
     if backend_facts(config).remote:  # else its weights have to be loaded
-        with _rollouts(run, progress or SilentProgress()):
+        with _rollouts(run, SilentProgress()):
             pass
     steps, step_items = sizes_of(options, len(run.tasks[TRAIN]))
     return {
@@ -484,20 +483,20 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
         raise ConfigError("optimize.selection: set tasks or data, not both.")
     if asked.test_tasks and data.eval is not None:
         raise ConfigError("optimize.test_tasks and data.eval both name test tasks: set only one.")
-    named = ConfigTasks(config, progress)
-    train = named.training(pinned=True)
+    there = ConfigTasks(config, progress)
+    train = there.training(pinned=True)
     if asked.test_tasks:
         train, test = hold_out(train, asked.test_tasks, derive_seed(config.seed, TEST), TEST)
     elif asked.test_tasks is None and data.eval is not None:
-        test = named.read(pinned_source(config.eval_source), TEST)
+        test = there.read(pinned_source(config.eval_source), TEST)
     elif asked.test_tasks is None and data.train is None:
-        test = named.read(None, config.env.eval_split, config.env.eval_tasks)
+        test = there.read(None, config.env.eval_split, config.env.eval_tasks)
     elif asked.test_tasks is None:
         progress.notice(
             "Without data.eval nothing is tested at the end, and the selection score of the best document is optimistic."
         )
     if own.data is not None:
-        selection = named.read(pinned_source(data.source(own.data)), SELECTION)
+        selection = there.read(pinned_source(data.source(own.data)), SELECTION)
     else:
         train, selection = hold_out(train, own.tasks, derive_seed(config.seed, SELECTION), SELECTION)
     return told_apart({TRAIN: train, SELECTION: selection, TEST: test})
@@ -542,7 +541,7 @@ def told_apart(roles: Mapping[str, Sequence[Task]]) -> dict[str, list[Task]]:
         for task in tasks:
             other, content = names.get(task.id, role), contents.setdefault(task_content(task), role)
             if content != role:
-                raise DataError(f"The {role} task {_shown(task)} is also a {_named(content)} task. {WAYS}")
+                raise DataError(f"The {role} task {named(task)} is also a {_named(content)} task. {WAYS}")
             if other != role and not task.id.isdigit():
                 raise DataError(
                     f"The id {task.id!r} names a {_named(other)} task and another {_named(role)} task. {WAYS}"
@@ -554,8 +553,3 @@ def told_apart(roles: Mapping[str, Sequence[Task]]) -> dict[str, list[Task]]:
 
 def _named(role: str) -> str:
     return "training" if role == TRAIN else role
-
-
-def _shown(task: Task) -> str:
-    question = task.options.get("question")
-    return f"{task.id!r} ({question[:60]!r})" if isinstance(question, str) else repr(task.id)

@@ -39,9 +39,8 @@ from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.train.bank_changes import BankGate, TestChange
-from skill_ttrl.train.build import build_for_eval
+from skill_ttrl.train.build import PolicyBundle, build_for_eval, build_policy
 from skill_ttrl.train.defaults import with_env_defaults
-from skill_ttrl.train.policy import PolicyBundle, build_policy
 from skill_ttrl.train.rules import check_graded
 from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import ConfigTasks, split_tasks

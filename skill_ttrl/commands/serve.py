@@ -95,7 +95,7 @@ def plan(
     path = policy or config.model.path
     if path == BUILTIN:  # as a run of this recipe would begin with it
         from skill_ttrl.llm.models.load import save_model
-        from skill_ttrl.train.policy import PolicyLoader
+        from skill_ttrl.train.build import PolicyLoader
 
         loaded = PolicyLoader(config).load()
         with wrap_os_errors("write", output):

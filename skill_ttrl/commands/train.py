@@ -302,11 +302,16 @@ def gather(config: SkillTTRLConfig, bank: RunBank | None, ledger: Ledger, progre
     if "collect" in config.phases:
         assert files is not None  # see `with_collected`
         began = time.perf_counter()
-        with ledger.phase("collect"), _resumed_by_the_run():
-            each = [{"data": data} for data in config.collect.data or ()] or [{}]
-            for path, own in zip(paths_of(files), each, strict=True):
-                env = config.env.model_copy(update={"kwargs": {**config.env.kwargs, **own}})
-                collect_into(path, config.model_copy(update={"env": env}), progress)
+        each = [{"data": data} for data in config.collect.data or ()] or [{}]
+        try:
+            with ledger.phase("collect"):
+                for path, own in zip(paths_of(files), each, strict=True):
+                    env = config.env.model_copy(update={"kwargs": {**config.env.kwargs, **own}})
+                    collect_into(path, config.model_copy(update={"env": env}), progress)
+        except Interrupted as leaving:  # the command `collect` resumes by itself, a run needs `--resume auto`
+            raise Interrupted(str(leaving).replace(SAME, RESUME), leaving.exit_code - 128) from None
+        except BudgetError as error:
+            raise BudgetError(str(error).removesuffix(AGAIN).rstrip()) from None  # `train` says how it goes on
         spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases:
         assert files is not None  # a rule
@@ -326,17 +331,6 @@ def gather(config: SkillTTRLConfig, bank: RunBank | None, ledger: Ledger, progre
         progress.notice(f"Distilled {len(found.skills)} skills from {played:,} episodes ({found.teacher}).")
         spent["distill"] = time.perf_counter() - began
     return spent
-
-
-@contextmanager
-def _resumed_by_the_run() -> Iterator[None]:
-    """Adapt messages about an early end to a run: the command `collect` resumes by itself, a run needs `--resume auto`."""
-    try:
-        yield
-    except Interrupted as leaving:
-        raise Interrupted(str(leaving).replace(SAME, RESUME), leaving.exit_code - 128) from None
-    except BudgetError as error:
-        raise BudgetError(str(error).removesuffix(AGAIN).rstrip()) from None  # `train` says how it goes on
 
 
 def run_seeds(

@@ -24,8 +24,7 @@ from skill_ttrl.scale.cluster import fetch, open_pool, share
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, Retriever, make_retriever
-from skill_ttrl.train.build import make_envs
-from skill_ttrl.train.policy import PolicyLoader, build_policy
+from skill_ttrl.train.build import PolicyLoader, build_policy, make_envs
 from skill_ttrl.train.run import Batch, Meter, OnRolloutEnd, RolloutWorker, TrainingComponents
 from skill_ttrl.types import Group, Task
 from skill_ttrl.workers import Pool

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,18 +68,20 @@ Found = Iterator[SkillTTRLError | str]
 """Errors, or the texts of errors in the config."""
 
 
-def combined(errors: Sequence[SkillTTRLError]) -> SkillTTRLError | None:
-    """One error for all of them, with the exit code of a wrong config if one is about that; None where there are none."""
+def combined(found: Iterable[SkillTTRLError | str]) -> SkillTTRLError | None:
+    """One error for all that was found, with the exit code of a wrong config if one is about that; None where nothing was."""
+    errors = errors_of(found)
     if len(errors) <= 1:
         return errors[0] if errors else None
     lines = "\n".join(f"  {error}" for error in errors)
-    found = ConfigError(f"The config has {len(errors)} problems:\n{lines}")
-    found.exit_code = min(error.exit_code for error in errors)
-    return found
+    whole = ConfigError(f"The config has {len(errors)} problems:\n{lines}")
+    whole.exit_code = min(error.exit_code for error in errors)
+    return whole
 
 
-def _errors(found: Found) -> Iterator[SkillTTRLError]:
-    return (ConfigError(each) if isinstance(each, str) else each for each in found)
+def errors_of(found: Iterable[SkillTTRLError | str]) -> list[SkillTTRLError]:
+    """What was found as errors; texts are about the config."""
+    return [ConfigError(each) if isinstance(each, str) else each for each in found]
 
 
 def _failing(look: Callable[..., object], *args: Any, **options: Any) -> Iterator[SkillTTRLError]:
@@ -132,7 +134,7 @@ class Rules:
         Raises:
             SkillTTRLError: the only reason, or a `ConfigError` that lists all of them.
         """
-        if error := combined([*self.refusals()]):
+        if error := combined(self.refusals()):
             raise error
 
     def refusals(self) -> Iterator[SkillTTRLError]:
@@ -160,7 +162,7 @@ class Rules:
             "sample": (rules._of_prompts, rules._of_model, rules._of_skills, rules._of_shared_policy),
         }
         for part in parts.get(self.use, (rules._of_skills,)):
-            yield from _errors(part())
+            yield from errors_of(part())
 
     def _unknown_names(self) -> Iterator[SkillTTRLError]:
         """Everything that is called by a name that nothing has, in the parts of the config that are used."""
@@ -591,11 +593,8 @@ class Rules:
         if self.output is not None and (self.resume is None or not RunFolder.exists(self.output)):
             yield from _failing(RunFolder.check_new, self.output)
 
-    def of_policy(self, backend: Backend, agent: Agent) -> Iterator[SkillTTRLError]:
+    def of_policy(self, backend: Backend, agent: Agent) -> Found:
         """Every reason why a policy cannot be sampled that is known only once its backend is made."""
-        return _errors(self._of_policy(backend, agent))
-
-    def _of_policy(self, backend: Backend, agent: Agent) -> Found:
         config, name = self.config, self.config.rollout.backend
         encode_next = getattr(backend, "encode_next", lambda message: None)
         if config.agent.whole_episodes and encode_next(Message("user", "next")) is None:
@@ -616,16 +615,13 @@ class Rules:
                 parts["the templates around skills"] = _around_skills(config.skills, backend, agent)
             yield from self._of_length(parts, backend.max_model_len)
 
-    def of_tasks(self, train: Sequence[Task] | None, envs: EnvPool | None) -> Iterator[SkillTTRLError]:
+    def of_tasks(self, train: Sequence[Task] | None, envs: EnvPool | None) -> Found:
         """Every reason why a run cannot start with its tasks.
 
         Args:
             train: The tasks to train on; None: not known yet.
             envs: Environments that can play them.
         """
-        return _errors(self._of_tasks(train, envs))
-
-    def _of_tasks(self, train: Sequence[Task] | None, envs: EnvPool | None) -> Found:
         config, rl, gate = self.config, self.config.rl, self.config.gate
         if not config.data.held_out:
             edits = config.optimize is not None and config.optimize.every is not None

@@ -31,7 +31,7 @@ from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.rollout.episode import Exploration
 from skill_ttrl.rollout.rollout import run_scripted_episode
-from skill_ttrl.train.policy import PolicyLoader
+from skill_ttrl.train.build import PolicyLoader
 from skill_ttrl.train.results import Evaluation
 from skill_ttrl.types import Trajectory, to_json
 from tests.alfworld_kitchen import LIGHT, PLACE, problem, write_game

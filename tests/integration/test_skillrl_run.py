@@ -23,9 +23,9 @@ from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.rollout.episode import ADVICE
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.train.build import build_policy
 from skill_ttrl.train.encode import demonstrate
 from skill_ttrl.train.open_run import read_run_bank
-from skill_ttrl.train.policy import build_policy
 from skill_ttrl.types import Trajectory, from_json
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_skill_commands import Heard

@@ -19,8 +19,8 @@ from skill_ttrl.optimize.types import RolloutResult, graded
 from skill_ttrl.progress import NoticeCollector
 from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.train.bank_changes import rollouts_of
+from skill_ttrl.train.build import make_agent
 from skill_ttrl.train.document_rollouts import as_result
-from skill_ttrl.train.policy import make_agent
 from skill_ttrl.train.run import RolloutWorker
 from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory
 from tests.scripted_backend import ScriptedBackend
@@ -143,4 +143,4 @@ def test_tasks_without_a_true_answer_are_refused_where_nothing_else_tells(env: s
     with pytest.raises(DataError) as caught:
         prepare({**config, "endpoints": endpoints}, policy="openai:m")
     said = str(caught.value)
-    assert "training task 't.jsonl1'" in said and "no true answer" in said and "optimize.test_tasks=0" in said
+    assert "(task 't.jsonl1') has" in said and "no true answer" in said and "optimize.test_tasks=0" in said

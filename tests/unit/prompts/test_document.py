@@ -13,7 +13,7 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.errors import DocumentError
 from skill_ttrl.prompts.templates import document_revision, read_document
 from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.train.policy import make_agent
+from skill_ttrl.train.build import make_agent
 from skill_ttrl.train.run import RolloutWorker
 from skill_ttrl.types import Message
 from tests.scripted_backend import ScriptedBackend
