@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="most of an answer")
     parser.add_argument("--hidden", type=int, default=128, help="width of the model, in 4 heads")
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--processes", type=int, default=2, help="that hold the programs")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -76,6 +76,7 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
     sampling = Sampling(max_new_tokens=options.tokens)
     rows: list[dict[str, float]] = []
     gaps: dict[str, list[float]] = {"direct": [], "gateway": []}
+    busy: dict[str, list[float]] = {"direct": [], "gateway": []}
     with workers(options.processes) as pipes:
         await directly(batching, left, sampling, [1] * options.programs)  # the first batch is slower
         for number in range(options.rounds):
@@ -84,10 +85,14 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
             row = {}
             for side in ("direct", "gateway") if number % 2 else ("gateway", "direct"):
                 backend.spans.clear()
+                began = time.monotonic()
                 if side == "direct":
-                    row[side] = round(await directly(batching, left, sampling, counts))
+                    tokens = await directly(batching, left, sampling, counts)
                 else:
-                    row[side] = round(await through(batching, left, sampling, counts, pipes))
+                    tokens = await through(batching, left, sampling, counts, pipes)
+                seconds = time.monotonic() - began
+                row[side] = round(tokens / seconds)
+                busy[side].append(sum(end - start for start, end in backend.spans) / seconds)
                 gaps[side] += [1000 * (after[0] - before[1]) for before, after in pairwise(backend.spans)]
             print(json.dumps(row), flush=True)
             rows.append(row)
@@ -99,6 +104,7 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
         "tokens_per_s": rows,
         "share": round(share, 3),
         "reached": share >= SHARE,
+        "sampling_share_of_time": {side: round(statistics.median(each), 3) for side, each in busy.items()},
         "between_batches_ms": {side: round(statistics.median(each), 1) for side, each in gaps.items() if each},
         "added_latency_ms": await latency(backend.source),
     }
@@ -122,8 +128,8 @@ class Timed:
         return found
 
 
-async def directly(backend: Any, left: list[int], sampling: Sampling, counts: Sequence[int]) -> float:
-    """Tokens a second of coroutines that ask the backend."""
+async def directly(backend: Any, left: list[int], sampling: Sampling, counts: Sequence[int]) -> int:
+    """Tokens of coroutines that ask the backend."""
     tokens, left[0] = 0, len(counts)
 
     async def program(place: int) -> None:
@@ -135,28 +141,25 @@ async def directly(backend: Any, left: list[int], sampling: Sampling, counts: Se
             tokens += len(found.completions[0].token_ids)
         left[0] -= 1
 
-    began = time.monotonic()
     await asyncio.gather(*map(program, range(len(counts))))
-    return tokens / (time.monotonic() - began)
+    return tokens
 
 
 async def through(
     backend: Any, left: list[int], sampling: Sampling, counts: Sequence[int], pipes: Sequence[Connection]
-) -> float:
-    """Tokens a second of programs that call the gateway; every answer must have been recorded."""
+) -> int:
+    """Tokens of programs that call the gateway; every answer must have been recorded."""
     left[0] = len(counts)
     async with Gateway(backend, sampling) as gateway:
         sessions = [gateway.session(place) for place in range(len(counts))]
         asked = [(each.url, each.key, place, counts[place]) for place, each in enumerate(sessions)]
-        began = time.monotonic()
         for place, pipe in enumerate(pipes):
             pipe.send(asked[place :: len(pipes)])
         found = await asyncio.gather(*(asyncio.to_thread(pipe.recv) for pipe in pipes))
-        seconds = time.monotonic() - began
     for place, texts in (pair for part in found for pair in part):
         recorded = [call.completion.text for call in sessions[place].calls]
         assert len(texts) == counts[place] and texts == recorded, f"program {place} lost a call"
-    return sum(len(call.completion.token_ids) for each in sessions for call in each.calls) / seconds
+    return sum(len(call.completion.token_ids) for each in sessions for call in each.calls)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import ExitStack, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
@@ -223,6 +223,8 @@ class Session:
         prompt_ids, new, extended = self._prompt(messages, keys, tools)
         tokens = gateway.backend.count(messages) if prompt_ids is None else len(prompt_ids)
         room = gateway.check_length(tokens)
+        if extended is not None:
+            gateway.keep()
         stops = tuple(filter(None, asked.stop))
         how = replace(gateway.sampling, stop=tuple(dict.fromkeys((*gateway.sampling.stop, *stops))))
         limits = (asked.max_tokens, asked.max_completion_tokens, room, how.max_new_tokens)
@@ -303,10 +305,8 @@ class Session:
         calls = tuple(each for each in calls if not each.error)[: None if asked.parallel_tool_calls else 1]
         named = []
         for call in calls:
-            self._called += 1
-            named.append(
-                replace(call, id=call.id or f"call{self._called:05}")
-            )  # nine letters and digits, for Mistral's
+            self._called += 1  # Mistral's templates want nine letters and digits
+            named.append(replace(call, id=call.id or f"call{self._called:05}"))
         recorded = replace(completion, text=text if calls else completion.text, calls=None)
         return text, tuple(named), recorded
 
@@ -346,6 +346,7 @@ class Gateway:
 
     async def __aenter__(self) -> Gateway:
         self._loop, self._context = asyncio.get_running_loop(), copy_context()
+        self._stack, self._keeps = ExitStack(), False
         self._server = _Server(self)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="gateway", daemon=True).start()
         return self
@@ -355,6 +356,7 @@ class Gateway:
             session.close()
         self._server.shutdown()
         self._server.server_close()
+        self._stack.close()
 
     def session(self, seed: int) -> Session:
         """Open an address for one rollout; its random choices draw from `seed`."""
@@ -370,6 +372,12 @@ class Gateway:
         """Begin to answer a request in the rollout's event loop and context, where budgets and places are."""
         begin = asyncio.run_coroutine_threadsafe
         return self._context.copy().run(begin, session.complete(asked), self._loop)
+
+    def keep(self) -> None:
+        """Have the backend hold on to what it computes from now on: a conversation has grown. Single calls are faster without."""
+        if not self._keeps:
+            self._keeps = True
+            self._stack.enter_context(getattr(self.backend, "keeping", nullcontext)())
 
     def check_length(self, tokens: int) -> int | None:
         """The most tokens that can follow a prompt of so many; None: any number.
