@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -65,8 +66,8 @@ SHOWN = 400
 """Characters of stderr in a message."""
 SHORTEST_SECRET = 6
 """Shorter values of variables are not looked for in what a program says."""
-SHORT_ANSWER = 40
-"""Longest line of a program's output, in characters, that is an answer in mathematics although nothing marks it as one."""
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3}")
+"""A word, and no LaTeX command or variable."""
 SCRIPTS = (".py", ".sh", ".js")
 """Endings of a first argument that has to be a file: the script that an interpreter runs."""
 
@@ -316,7 +317,7 @@ def write_task(folder: Path, task: Mapping[str, Any], skills: Sequence[Skill]) -
 def read_answer(output: str, env_id: str) -> tuple[str, float | None]:
     """The action and the reward that a program printed: those of a JSON object with `answer` in its last line, else all that it printed.
 
-    Where mathematics expects an answer that is marked as one, a stated answer and a single short line are marked here.
+    Where mathematics expects an answer that is marked as one, a stated answer and a single line without words are marked here.
 
     Raises:
         ValueError: it printed nothing, or the reward is no number.
@@ -333,8 +334,8 @@ def read_answer(output: str, env_id: str) -> tuple[str, float | None]:
         reward = None if reward is None else as_reward(reward)
     except (TypeError, ValueError):
         raise ValueError(f"gave the reward {reward!r:.80}, which is no number to learn from") from None
-    short = stated or ("\n" not in text and len(text) <= SHORT_ANSWER)
-    if text and env_id == MATH_ENV_ID and short and find_answer(text) is None:
+    bare = stated or not ("\n" in text or _WORD.search(text))
+    if text and env_id == MATH_ENV_ID and bare and find_answer(text) is None:
         text = f"<answer>{text}</answer>"
     return text, reward
 

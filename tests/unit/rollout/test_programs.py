@@ -157,8 +157,8 @@ def test_it_gets_named_variables_alone_and_no_message_shows_their_values(monkeyp
 )
 def test_a_program_that_fails_is_a_failed_rollout_and_leaves_no_children(argv: list[str], why: str, words: str) -> None:
     began = time.monotonic()
-    (found,) = play(argv, timeout_s=0.6)
-    assert time.monotonic() - began < 5 and not left_running()
+    (found,) = play(argv, timeout_s=0.6 if why == "timeout" else None)
+    assert time.monotonic() - began < 20 and not left_running()
     assert found.error is not None and words in found.error
     assert (found.stop_reason, found.answer, found.steps, found.success) == (why, None, (), False)
 
@@ -202,11 +202,13 @@ def test_budgets_hold_with_a_model_and_without(tmp_path: Path) -> None:
     [
         ("so\n\\boxed{7}\n", "so\n\\boxed{7}", None),
         ("7\n", "<answer>7</answer>", None),
+        ("x = \\frac{1}{2}", "<answer>x = \\frac{1}{2}</answer>", None),
+        ("The next is 7", "The next is 7", None),
         ("7\n8", "7\n8", None),
         ('x\n{"answer": 7.5, "reward": -1}\n', "<answer>7.5</answer>", -1.0),
         ('{"answer": null}', "", None),
         ('{"answer": "the answer is 7"}', "the answer is 7", None),
-        ('{"found": 7}', '<answer>{"found": 7}</answer>', None),
+        ('{"found": 7}', '{"found": 7}', None),
         ('{"answer": [1, 2]}', "<answer>[1, 2]</answer>", None),
     ],
 )
