@@ -78,7 +78,9 @@ def learn(seeds: Sequence[int], output: Path) -> None:
         for name, settings in VARIANTS.items():
             folder = output / f"{name.replace(' ', '-')}-{seed}"
             if not (folder / "summary.json").exists():
-                skillttrl("train", RECIPE, seed, folder, [*SMALL, *settings, f"model.path={weights_of(cold)}"])
+                measured = [f"run.baseline={output / f'majority-{seed}'}"] if name in ("random", "vote_sft") else []
+                settings = [*SMALL, *settings, *measured, f"model.path={weights_of(cold)}"]
+                skillttrl("train", RECIPE, seed, folder, settings)
             rows.append(f"| {name} | {seed} | {row(folder)} |")
     print("\n| run | seed | avg@4 before | after | change (95 %) | two calls, first steps | last steps | s |")
     print("|---|---|---|---|---|---|---|---|")
