@@ -29,22 +29,15 @@ from tests.unit.rollout.test_tools import call as written
 
 TASK = Task("one", "SkillTTRL/Math-v0")
 ASKED = {"role": "user", "content": "Compute 12+34."}
-ADD = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
-        "strict": True,
-    },
-}
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}}
+ADD = {"type": "function", "function": {"name": "add", "parameters": PARAMETERS, "strict": True}}
 
 
 def through(backend: Any, *programs: Callable[[openai.OpenAI], None], **options: Any) -> list[Session]:
     """Run programs at once, each with a session of its own."""
 
     async def run() -> list[Session]:
-        how = options.pop("sampling", Sampling(max_new_tokens=8))
-        async with Gateway(backend, how, **options) as gateway:
+        async with Gateway(backend, Sampling(max_new_tokens=8), **options) as gateway:
             sessions = [gateway.session(seed) for seed in range(len(programs))]
             clients = [openai.OpenAI(base_url=each.url, api_key=each.key, max_retries=0) for each in sessions]
             await asyncio.gather(*map(asyncio.to_thread, programs, clients))
@@ -136,11 +129,8 @@ def test_tools_with_parallel_calls_and_results(tiny_model: tuple[Any, Any]) -> N
             asked = message.model_dump(exclude_none=True)
             for each in asked["tool_calls"]:  # as pydantic-ai writes them anew
                 each["function"]["arguments"] = each["function"]["arguments"].replace(": ", ":")
-            results = [
-                {"role": "tool", "tool_call_id": each.id, "content": f"<{json.loads(each.function.arguments)['a']}>"}
-                for each in message.tool_calls
-            ]
-            talk += [asked, *results]
+            numbers = [(each.id, json.loads(each.function.arguments)["a"]) for each in message.tool_calls]
+            talk += [asked, *({"role": "tool", "tool_call_id": id, "content": f"<{a}>"} for id, a in numbers)]
         found.append(ask(client, *talk, tools=[ADD]).choices[0])
         talk += [{"role": "assistant", "content": " 3 and done.\n"}, ASKED]
         found.append(ask(client, *talk, tools=[ADD], tool_choice="none").choices[0])
@@ -151,10 +141,9 @@ def test_tools_with_parallel_calls_and_results(tiny_model: tuple[Any, Any]) -> N
     (session,) = through(Spoken(tiny_model[1], said), program)
     two, one, done, none, _ = found
     assert two.content == "<think>\nTwo.\n</think>\n\nI add."
-    assert [(each.id, each.function.name, each.function.arguments) for each in two.tool_calls] == [
-        ("call00001", "add", '{"a": 1}'),
-        ("call00002", "add", '{"a": 2}'),
-    ]
+    one_of, other = two.tool_calls
+    assert (one_of.id, one_of.function.name, one_of.function.arguments) == ("call00001", "add", '{"a": 1}')
+    assert (other.id, other.function.arguments) == ("call00002", '{"a": 2}')
     assert one.content == "<tool_call>{</tool_call>" and len(one.tool_calls) == 1
     assert (done.message.tool_calls, done.finish_reason) == (None, "stop")
     assert none.message.content == said[3] and none.message.tool_calls is None
@@ -201,14 +190,12 @@ def test_a_stop_text_that_is_put_back_makes_no_branch(tiny_model: tuple[Any, Any
         ({"model": "gpt-5"}, openai.NotFoundError, "only 'policy'"),
         ({"messages": []}, openai.BadRequestError, "messages: "),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, openai.BadRequestError, "no images"),
-        ({"messages": [{"role": "king", "content": "x"}]}, openai.BadRequestError, "role"),
         ({"messages": [ASKED | {"content": "12 " * 200}]}, openai.BadRequestError, "at most 127 fit"),
         ({"messages": [ASKED | {"content": "12 " * 20}]}, openai.BadRequestError, "at most 40 fit"),
         ({"messages": [ASKED | {"content": " " * 10_000}]}, openai.BadRequestError, "Shorten the messages"),
         ({"messages": [ASKED | {"content": " " * (5 << 20)}]}, openai.APIStatusError, "at most 4,194,304 bytes"),
         ({"top_logprobs": 3}, openai.BadRequestError, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
-        ({"n": 0}, openai.BadRequestError, "n: "),
         ({"n": 10**6}, openai.BadRequestError, "n: "),
     ],
 )
@@ -327,7 +314,7 @@ def test_a_slow_a_silent_and_a_hostile_client_stop_no_other(backend: Any, monkey
         for _ in range(40):
             send(client, b"")  # silent
             send(client, head[:20])  # slow headers
-            send(client, json_head + b"100\r\n\r\n{"[: 8 + 5])  # a slow body
+            send(client, json_head + b"100\r\n\r\n{")  # a slow body
             kept_alive = head.replace(b"POST /0/v1/chat/completions", b"GET /0/v1/models") + b"\r\n\r\n"
             assert b" 200 " in send(client, kept_alive)
         assert b" 413 " in send(client, json_head + b"999999999999\r\n\r\n")
@@ -341,14 +328,12 @@ def test_a_slow_a_silent_and_a_hostile_client_stop_no_other(backend: Any, monkey
             for body in (b"", b"{", b"[" * 100_000, b"\xff\xfe", b"9" * 5000, b"[]", b'{"model": "policy"}', b"null"):
                 answer = raw.post(f"{root}0/v1/chat/completions", content=body)
                 assert answer.status_code == 400 and answer.json()["error"]["message"]
-            paths = "../etc/passwd 0/v1/../../../etc/passwd 0/v1/%2e%2e/models 0/v1/responses 0/v1/files"
+            paths = "../etc/passwd 0/v1/../../../etc/passwd 0/v1/%2e%2e/models 999/v1/models 0/v1/files"
             for path in paths.split():
                 assert b"passwd" not in (found := raw.get(root + path)).content and found.status_code in (401, 404)
             assert raw.get(f"{root}1/v1/models").status_code == 401  # the key of another rollout
         with pytest.raises(openai.AuthenticationError, match="not that of this address"):
             ask(client.with_options(api_key=client.api_key + "x"), ASKED)
-        with pytest.raises(openai.AuthenticationError):
-            ask(client.with_options(base_url=str(client.base_url).replace("/0/", "/999/")), ASKED)
         with pytest.raises(openai.NotFoundError, match="no such route"):
             client.responses.create(model="policy", input="12")
 
