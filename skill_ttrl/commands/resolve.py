@@ -252,7 +252,10 @@ def resolve_target(
         name, asked, own = _not_loaded(name, now, base)
         stated += own
     elif is_trained(path):
-        refuse_config(path, config)
+        if config is not None:
+            raise ConfigError(
+                f"{source} has the config of its run; --config is for plain models. Change settings with --set."
+            )
         found = find_trained(path, now)
         name, asked, weights, run, base = found.name, found.config, found.weights, found.run, found.origin
     else:
@@ -274,14 +277,6 @@ def resolve_target(
     # Data sets are pinned where they are read.
     pinned = pin_policy(asked, use_bank=use_bank and asked.skills is not None and asked.skills.enabled)
     return EvalTarget(name, pinned, weights, run, base, stated)
-
-
-def refuse_config(source: str | Path, config: object) -> None:
-    """Raise `ConfigError` where a run, which has its own config, is given another."""
-    if config is not None:
-        raise ConfigError(
-            f"{source} has the config of its run; --config is for plain models. Change settings with --set."
-        )
 
 
 def is_trained(source: str | Path) -> bool:

@@ -115,11 +115,12 @@ def run(
     Rules(config, output=Path(output), resume=resume).check()
     config = with_defaults(config)
     with ExitStack() as stack:
-        folder, config = open_folder(config, output, resume, source, progress)
+        folder, config = open_folder(config, output, source, progress)
         stack.enter_context(folder)
         ledger = stack.enter_context(track_usage(folder.path / USAGE, config.endpoints))
-        with annotate_budget_error(GO_ON):
-            ledger.check()  # a run that goes on with a spent budget would do one step and leave
+        if ledger.bounded:  # a run that goes on with a spent budget would do one step and leave
+            with annotate_budget_error(GO_ON):
+                ledger.check()
         stop = stack.enter_context(StopSignal())
         resumed = restore_checkpoint(folder, config, progress)
         if folder.config.rl.steps != config.rl.steps:

@@ -15,7 +15,8 @@ the same. Each decision is a line of `gate.jsonl`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -93,13 +94,18 @@ def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankG
     if not bank or given is None or bank.config.gate is None:
         return None
     gate = BankGate(bank.config.gate, given.tasks, replace(components.worker, envs=given.envs))
-    try:
+    with _reading("the bank's pending changes"):
         bank.start_draft(from_json(BankUpdate, json.dumps(each)) for each in state.get("bank_pending", []))
-    except (AttributeError, TypeError, ValueError) as error:  # a ValidationError is a ValueError
-        raise CheckpointError(
-            f"The checkpoint is damaged: the bank's pending changes cannot be read ({error})."
-        ) from None
     return gate
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Read a part of a checkpoint's state; where that fails the checkpoint is damaged."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a ValidationError is a ValueError
+        raise CheckpointError(f"The checkpoint is damaged: {what} cannot be read ({error}).") from None
 
 
 def decide_changes(run: Run, gate: BankGate | None, evolver: Evolver | None, step: int) -> dict[str, float]:
@@ -208,7 +214,7 @@ def make_evolver(components: TrainingComponents, state: Mapping[str, Any]) -> Ev
         return None
     teacher = make_teacher(config.teacher, models=bank.models)
     saved = state.get("evolve", {})
-    try:
+    with _reading("its evolve state"):
         tracker = SuccessTracker(
             config,
             splits={task.split for task in tasks},
@@ -219,8 +225,6 @@ def make_evolver(components: TrainingComponents, state: Mapping[str, Any]) -> Ev
             state=saved,
         )
         return Evolver(config, teacher, tracker, [str(each) for each in saved.get("retired", [])])
-    except (AttributeError, TypeError, ValueError) as error:
-        raise CheckpointError(f"The checkpoint is damaged: its evolve state cannot be read ({error}).") from None
 
 
 def warn_if_never(run: Run) -> None:
@@ -380,14 +384,10 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any]) -> 
     close = (lambda: None) if chat is None else chat.close
     found = BankText(config, optimizer, components.config.rl.steps // config.every, close=close)
     if (saved := state.get(TEXT)) is not None:
-        try:
+        with _reading("its optimize state"):
             found.updates = int(saved["updates"])
             if saved["optimizer"]:
                 unwrapped(optimizer).load_state_dict(saved["optimizer"])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"What the checkpoint holds of optimize cannot be read ({error}). It is damaged."
-            ) from None
     return found
 
 

@@ -43,12 +43,12 @@ OF_VOTING = tuple(
 
 
 def open_folder(
-    config: SkillTTRLConfig, output: str | Path, resume: Resume | None, source: str | None, progress: Progress
+    config: SkillTTRLConfig, output: str | Path, source: str | None, progress: Progress
 ) -> tuple[RunFolder, SkillTTRLConfig]:
     """Open and lock the run's folder; also gives the config with its revisions pinned, now or when the resumed run was started.
 
     Raises:
-        RunFolderError: it holds a run and `resume` is None, or it was made for another config.
+        RunFolderError: it was made for another config.
     """
     if not RunFolder.exists(output):
         pinned = pin_revisions(config)

@@ -446,31 +446,24 @@ class Run:
         with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
             began = time.perf_counter()
             bank = self.components.bank_view() if use_bank else None
-            found = self.meter.evaluate(self.components.worker, label, bank, self._advancing(phase), keep)
+            found = self.meter.evaluate(self.components.worker, label, bank, self.count_rollouts(phase), keep)
         self.log.time("evaluate", len(self.meter.evaluations), {"seconds": time.perf_counter() - began})
         self.progress.finish(phase)
         return found
 
-    def _advancing(self, phase: str) -> OnRolloutEnd:
-        """Advance the phase with each rollout that ends."""
+    def count_rollouts(self, phase: str, part: str = "") -> OnRolloutEnd:
+        """Advance the phase with each rollout that ends; with `part`, show under it how many multi-turn rollouts have ended."""
         ended: list[bool] = []
         several = self.config.agent.max_turns > 1
 
-        def on_rollout_end(trajectory: Trajectory) -> None:
-            ended.append(trajectory.is_success)
-            self.progress.advance(phase, len(ended), {"success": sum(ended) / len(ended)} if several else {})
-
-        return on_rollout_end
-
-    def count_rollouts(self, phase: str, part: str) -> OnRolloutEnd:
-        """Show under `part` of the phase how many multi-turn rollouts have ended, and how many were won."""
-        ended: list[bool] = []
-
         def count(trajectory: Trajectory) -> None:
             ended.append(trajectory.is_success)
-            self.progress.enter(phase, f"{part}: {len(ended)} episodes, {sum(ended)} won")
+            if not part:
+                self.progress.advance(phase, len(ended), {"success": sum(ended) / len(ended)} if several else {})
+            elif several:
+                self.progress.enter(phase, f"{part}: {len(ended)} episodes, {sum(ended)} won")
 
-        return count if self.config.agent.max_turns > 1 else ignore
+        return count
 
 
 def tracked_metrics(found: Evaluation) -> dict[str, float]:
