@@ -438,11 +438,6 @@ class Rules:
         meant = getattr(kind, "defaults", {}).get("loss", {}).get("type", loss)
         if meant not in (loss, "ppo_clip"):  # values for the default loss are no reason to refuse another
             yield f"{named} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, which works with any loss."
-        if rl.mini_batch_size is not None and rl.mini_batch_size > rl.prompts_per_step:
-            yield (
-                f"rl.mini_batch_size={rl.mini_batch_size}, but a step has rl.prompts_per_step={rl.prompts_per_step} prompts. Lower it, or "
-                "set rl.mini_batch_size=null for one mini-batch per step."
-            )
 
     def _of_votes(self) -> Found:
         """Groups that are too small to vote or to compare, and rounds that save nothing."""

@@ -83,7 +83,6 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "rl.algorithm=gdpo"], 2, "several rewards"),
     ([*STEP, "rl.algorithm={type: grpo_nsr, positive_weight: 0, negative_weight: 0}"], 2, "both 0"),
     ([*STEP, "rl.algorithm=gspo", "rl.loss=sapo"], 2, "with the loss gspo"),
-    ([*STEP, "rl.mini_batch_size=4", "rl.prompts_per_step=3"], 2, "rl.prompts_per_step"),
     ([*STEP, "rl.algorithm={type: null}"], 2, "rl.algorithm"),
     ([*STEP, "rl.algorithm=w_reinforce", "rl.extra_rewards={format: 0.7, random: 0.7}"], 2, "1.4"),
     ([*STEP, "rl.invalid_action_penalty_coef=0.1"], 2, "invalid"),
