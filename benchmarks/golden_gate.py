@@ -35,7 +35,6 @@ ROOT = Path(__file__).resolve().parent.parent
 CLI = "from skill_ttrl.cli.entry import main; main()"
 
 NAMES: dict[str, str | None] = {
-    "command": "program",
     "dropped": None,
     "prompt_variant": None,
     "gradient_shares": None,

@@ -40,7 +40,7 @@ from skill_ttrl.rollout.episode import ActiveRollout
 from skill_ttrl.rollout.gateway import Gateway, Session
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.skills.changes import Snapshot
-from skill_ttrl.skills.files import write_skills
+from skill_ttrl.skills.files import dump_agentskills
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Completion, Message, Skill, Step
@@ -304,10 +304,10 @@ def _why(finished: Finished, most_s: float) -> str:
 def write_task(folder: Path, task: Mapping[str, Any], skills: Sequence[Skill]) -> tuple[str, dict[str, str]]:
     """Write the task and its skills into the program's folder; gives the text for stdin, and the variables that name both."""
     file, shown = folder / "task.json", folder / "skills"
-    if skills:
-        write_skills(shown, Snapshot.of(0, skills), "agentskills")
-    else:
-        shown.mkdir()
+    shown.mkdir()
+    for name, written in dump_agentskills(Snapshot.of(0, skills)).items():
+        (shown / name).parent.mkdir()
+        (shown / name).write_text(written, encoding="utf-8")
     listed = [{name: getattr(skill, name) for name in ("id", "title", "text", "when_to_apply")} for skill in skills]
     text = json.dumps({**task, "skills": listed, "skills_dir": str(shown)})
     file.write_text(text, encoding="utf-8")
