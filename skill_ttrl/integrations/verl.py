@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,6 +12,8 @@ from skill_ttrl.answers import compute_reward, extract
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.integrations.votes import vote_in_groups
 
+MOST_WAITING = 800
+"""Responses of a batch for each of verl's workers: Ray runs at most 1,000 calls of an actor at once, and they are drawn at random."""
 LONGEST_WAIT_S = 3600.0
 """Longest time between an answer and the last one of its group. verl drops a group of which a rollout has failed."""
 
@@ -69,41 +72,62 @@ def majority_vote_scores(
 class MajorityVoteManager:
     """A reward manager of verl 0.7 to 0.9: the responses of a training prompt wait for each other and vote, others are graded.
 
-    verl scores each response alone, in one of `reward.num_workers` processes. So there must be one, which sees all. The prompt's name
-    is the `uid` that verl gives it; `rollout.n` responses vote. Options of `compute_score` stand in `reward.reward_kwargs`.
+    verl scores each response alone, in one of `reward.num_workers` actors; the vote is held in one more. The prompt's name is the
+    `uid` that verl gives it, and `rollout.n` responses vote. Options of `compute_score` stand in `reward.reward_kwargs`.
 
     Raises:
-        ConfigError: `reward.num_workers` is not 1, or, of a response, its `extra_info` has no `split`.
+        ConfigError: there are too few workers for a batch to wait in; or, of a response, its `extra_info` has no `split`.
     """
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any = None, **others: Any) -> None:
+        import ray
         from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
-        if config.reward.num_workers != 1:
+        size = config.actor_rollout_ref.rollout.n
+        least = math.ceil(config.data.train_batch_size * size / MOST_WAITING)
+        if config.reward.num_workers < least:
             raise ConfigError(
-                f"The responses of a prompt can only vote in one process, but reward.num_workers={config.reward.num_workers}. Set it to 1."
+                f"{config.data.train_batch_size} prompts with {size} responses each cannot wait in "
+                f"reward.num_workers={config.reward.num_workers} actors. Set it to at least {least}."
             )
-        self._single = NaiveRewardManager(
-            config, tokenizer, partial(_graded, config.reward.get("reward_kwargs") or {}), **others
-        )
-        self._size = config.actor_rollout_ref.rollout.n
-        self._groups: dict[str, list[tuple[str, asyncio.Future[float]]]] = {}
+        options = config.reward.get("reward_kwargs") or {}
+        self._single = NaiveRewardManager(config, tokenizer, partial(_graded, options), **others)
+        place = {"name": "skill_ttrl_votes", "get_if_exists": True, "num_cpus": 0, "max_concurrency": 1_000_000}
+        self._votes: Any = ray.remote(Votes).options(**place).remote(size)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
         """Score one response; verl calls it for all of them at once."""
         found: dict[str, Any] = await self._single.run_single(data)
         fields = data[-1].non_tensor_batch
-        if not is_trained(fields.get("extra_info") or {}):
-            return found
-        group = self._groups.setdefault(str(fields["uid"]), [])
-        reward: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        group.append((found["reward_extra_info"]["pred"], reward))
-        if len(group) == self._size:
-            answers, waiting = zip(*self._groups.pop(str(fields["uid"])), strict=True)
-            for each, value in zip(waiting, vote_in_groups([0] * len(answers), answers)[0], strict=True):
-                each.set_result(value)
-        found["reward_score"] = await asyncio.wait_for(reward, LONGEST_WAIT_S)
+        if is_trained(fields.get("extra_info") or {}):
+            found["reward_score"] = await self._votes.add.remote(str(fields["uid"]), found["reward_extra_info"]["pred"])
         return found
+
+
+class Votes:
+    """Votes in progress: an answer waits until all those of its prompt are there.
+
+    Args:
+        size: answers of a prompt.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size, self._waiting = size, dict[str, list[tuple[str, asyncio.Future[float]]]]()
+
+    async def add(self, prompt: str, answer: str) -> float:
+        """The reward of an answer.
+
+        Raises:
+            TimeoutError: the others have not come.
+        """
+        reward: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        group = self._waiting.setdefault(prompt, [])
+        group.append((answer, reward))
+        if len(group) == self._size:
+            answers, rewards = zip(*self._waiting.pop(prompt), strict=True)
+            for each, value in zip(rewards, vote_in_groups([0] * len(answers), answers)[0], strict=True):
+                each.set_result(value)
+        return await asyncio.wait_for(reward, LONGEST_WAIT_S)
 
 
 def _graded(options: Mapping[str, Any], **given: Any) -> dict[str, Any]:

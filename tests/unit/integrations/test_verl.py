@@ -55,35 +55,48 @@ def batch(rows: list[tuple[int, str, dict[str, Any]]]) -> Any:
 
 def test_verls_own_loop_scores_by_our_vote() -> None:
     pytest.importorskip("verl")
+    import ray
     from omegaconf import OmegaConf
     from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
     from verl.trainer.ppo.reward import load_reward_manager
 
-    here = "pkg://skill_ttrl.integrations.verl"
-    manager = {"source": "importlib", "name": "MajorityVoteManager", "module": {"path": here}}
-    own = {"path": None, "name": "compute_score"}
-    reward = {"num_workers": 1, "reward_manager": manager, "custom_reward_function": own}
-    config = OmegaConf.create(
-        {"reward": {**reward, "reward_model": {"enable": False}}, "actor_rollout_ref": {"rollout": {"n": 4}}}
-    )
+    here = {"path": "pkg://skill_ttrl.integrations.verl"}
+    reward = {
+        "num_workers": 2,
+        "reward_manager": {"source": "importlib", "name": "MajorityVoteManager", "module": here},
+        "custom_reward_function": {"path": None},
+        "reward_model": {"enable": False},
+    }
+    rollout = {"rollout": {"n": 4}}
+    config = OmegaConf.create({"reward": reward, "actor_rollout_ref": rollout, "data": {"train_batch_size": 2}})
     train, test = {"split": "train", "index": 0}, {"split": "test", "index": 0}
-    # The groups come mixed, and one validation response without a group.
+    # The groups come mixed and in two workers, and with them one validation response without a group.
     rows = [(0, "a", train), (3, "b", train), (1, "a", train), (3, "b", train), (3, "c", test)]
     rows += [(2, "a", train), (0, "b", train), (3, "a", train), (3, "b", train)]
 
     async def score() -> list[dict[str, Any]]:
-        worker = RewardLoopWorker.__new__(RewardLoopWorker)  # without its tokenizer
-        worker.config, worker.reward_manager = config, load_reward_manager(config, Tokens())
-        return await asyncio.wait_for(worker.compute_score_batch(batch(rows)), 60)
+        async with asyncio.timeout(120):
+            both = [batch(rows[:5]), batch(rows[5:])]
+            parts = await asyncio.gather(*(worker().compute_score_batch(part) for part in both))
+        return [each for part in parts for each in part]
 
-    scores = [each["reward_score"] for each in asyncio.run(score())]
+    def worker() -> Any:
+        made = RewardLoopWorker.__new__(RewardLoopWorker)  # without its tokenizer
+        made.config, made.reward_manager = config, load_reward_manager(config, Tokens())
+        return made
+
+    ray.init(num_cpus=1, include_dashboard=False)
+    try:
+        scores = [each["reward_score"] for each in asyncio.run(score())]
+    finally:
+        ray.shutdown()
     for name in "ab":
         members = [place for place, row in enumerate(rows) if row[1] == name]
         answers = [compute_score("", SAID[rows[place][0]], None)["pred"] or None for place in members]
         assert [scores[place] for place in members] == compute_voting_rewards(answers)[0]
     assert scores[4] == 1
-    config.reward.num_workers = 8
-    with pytest.raises(ConfigError, match="num_workers=8"):
+    config.data.train_batch_size = 1024
+    with pytest.raises(ConfigError, match="at least 6"):
         load_reward_manager(config, Tokens())
 
 
