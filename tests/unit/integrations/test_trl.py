@@ -13,6 +13,8 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.integrations.trl import (
     OVER,
+    Environment,
+    Environments,
     alfworld,
     environment_reward,
     majority_vote_reward,
@@ -25,47 +27,38 @@ from skill_ttrl.voting import compute_voting_rewards
 
 def test_the_completions_of_a_prompt_vote_wherever_they_stand_and_in_any_form() -> None:
     said = [r"\boxed{2}", r"\boxed{7}", [{"role": "assistant", "content": "The answer is 2."}], r"\boxed{4/2}"]
-    rewards = majority_vote_reward(["a", "b", "a", "a"], said, completion_ids=[[1]] * 4)
-    assert rewards == [1, 1, 1, 1]
+    assert majority_vote_reward(["a", "b", "a", "a"], said, completion_ids=[[1]] * 4) == [1, 1, 1, 1]
     turns = [{"role": "assistant", "content": r"\boxed{3}"}, {"role": "tool", "content": "9"}, {"role": "assistant"}]
     assert majority_vote_reward(["a"] * 3, [turns, "no answer", r"\boxed{3}"]) == [1, 0, 1]
-
-
-def test_a_strategy_has_its_options_and_the_data_set_its_inputs() -> None:
     anchored = vote_reward("anchored", weight=1.0)
     assert anchored(["a"] * 2, [r"\boxed{3}", r"\boxed{4}"], base_answers=[["4"]] * 2) == [0, 1]
     with pytest.raises(ConfigError, match="no option"):
         vote_reward("majority", weight=1.0)
 
 
+def played(factory: Environments, tool: str, *said: str) -> Environment:
+    """The environment after a tool was called with each of the texts in its first task."""
+    env = factory()
+    env.reset(task=next(iter(factory.tasks)), prompt=[])
+    env.last = [getattr(env, tool)(text) for text in said][-1]  # type: ignore[attr-defined]
+    return env
+
+
 def test_environments_pay_for_what_the_tools_do() -> None:
-    games = alfworld(count=2)
-    task = next(iter(games.tasks))
-    players: list[Any] = [games(), games()]
-    won, lost = players
-    for each in players:
-        assert "Your task is to" in each.reset(task=task, prompt=[])
-    walk = make_env("alfworld").reset(options={"task": task, "walkthrough": True})[1]["walkthrough"]
-    said = [won.act(command) for command in walk]
-    assert said[-1].endswith(OVER) and environment_reward([won, lost]) == [1, 0]
-    assert won.act("look") == OVER and won.reward == 1
-    won.reset(task=task)
-    assert won.reward == 0
-
-    sums = math(count=2)
-    solvers: list[Any] = [sums(), sums()]
-    name, sum_ = next(iter(sums.tasks.items()))
-    for each, answer in zip(solvers, (sum_.ground_truth, "0"), strict=True):
-        each.reset(task=name)
-        assert each.submit(answer) == OVER
-    assert environment_reward(solvers) == [1, 0]
-    assert majority_vote_reward(["a"] * 3, [[]] * 3, environments=[*solvers, solvers[0]]) == [1, 0, 1]
-
-    goals = webshop(count=1)
-    shopper: Any = goals()
-    shopper.reset(task=next(iter(goals.tasks)))
-    assert "Page 1" in shopper.search("shoes")
-    assert "Instruction" in shopper.click("Back to Search")
+    games, sums, goals = alfworld(count=1), math(count=1), webshop(count=1)
+    (game,) = games.tasks
+    walk = make_env("alfworld").reset(options={"task": game, "walkthrough": True})[1]["walkthrough"]
+    for after in ([], ["look"]):  # nothing is paid twice
+        won = played(games, "act", *walk, *after)
+        assert won.last.endswith(OVER) and won.reward == 1  # type: ignore[attr-defined]
+    won.reset(task=game)
+    assert environment_reward([won, played(games, "act", "look")]) == [0, 0]
+    (problem,) = sums.tasks.values()
+    tries = [played(sums, "submit", answer) for answer in (str(problem.ground_truth), "0", "0")]
+    assert environment_reward(tries) == [1, 0, 0]
+    assert majority_vote_reward(["a"] * 3, [[]] * 3, environments=tries) == [0, 1, 1]
+    assert "Page 1" in played(goals, "search", "shoes").last  # type: ignore[attr-defined]
+    assert "Instruction" in played(goals, "click", "Back to Search").last  # type: ignore[attr-defined]
 
 
 # With TRL, in an environment of its own: tests/integration/test_trainers_of_others.py.

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.integrations.verl import compute_score, majority_vote_scores
-from skill_ttrl.voting import compute_voting_rewards
 
 SAID = [r"\boxed{4}", "The answer is 4.", "no idea", r"\boxed{5}"]
 
@@ -90,11 +88,7 @@ def test_verls_own_loop_scores_by_our_vote() -> None:
         scores = [each["reward_score"] for each in asyncio.run(score())]
     finally:
         ray.shutdown()
-    for name in "ab":
-        members = [place for place, row in enumerate(rows) if row[1] == name]
-        answers = [compute_score("", SAID[rows[place][0]], None)["pred"] or None for place in members]
-        assert [scores[place] for place in members] == compute_voting_rewards(answers)[0]
-    assert scores[4] == 1
+    assert scores == [1, 1, 1, 1, 1, 0, 0, 0, 1]  # a: 4 4 none 5; b: 5 5 4 5; c is right
     config.data.train_batch_size = 1024
     with pytest.raises(ConfigError, match="at least 6"):
         load_reward_manager(config, Tokens())
@@ -104,8 +98,7 @@ def test_verls_own_manager_of_batches_calls_ours() -> None:
     pytest.importorskip("verl")
     from verl.workers.reward_manager.batch import BatchRewardManager
 
-    manager = BatchRewardManager(Tokens(), 0, majority_vote_scores)
     rows = [(place, "a", {"split": "train", "index": 0}) for place in range(4)]
-    found = manager(batch(rows), return_dict=True)
+    found = BatchRewardManager(Tokens(), 0, majority_vote_scores)(batch(rows), return_dict=True)
     assert found["reward_tensor"].flatten().tolist() == [1, 1, 0, 0]
-    assert json.dumps(found["reward_extra_info"]["pred"]) == '["4", "4", "", "5"]'
+    assert found["reward_extra_info"]["pred"] == ["4", "4", "", "5"]
