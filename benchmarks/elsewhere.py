@@ -1,10 +1,12 @@
 """Games a second of our ALFWorld inside another library, beside the official ALFWorld (TextWorld) driven in the same way.
 
     python benchmarks/elsewhere.py verifiers               # needs the extras verifiers and alfworld; 20 games, minutes
+    pip install trl==1.16.0 && python benchmarks/elsewhere.py trl
 
 Both engines play the same generated games with the same commands: those of our expert. There is no model: in verifiers a server in a
-process of its own answers with the next command. Rounds alternate (ours, official, ours, ...), after a game of each that is not
-counted; games are read from their files in the first round. "alone" is the environment without the library.
+process of its own answers with the next command, in TRL a script stands for the sampler. Rounds alternate (ours, official, ours, ...),
+after a game of each that is not counted; games are read from their files in the first round. "alone" is the environment without the
+library.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import multiprocessing
 import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -155,7 +158,46 @@ def answer_chats(answers: Mapping[str, Sequence[str]], ready: Any) -> None:
     server.serve_forever()
 
 
-LIBRARIES = {"verifiers": in_verifiers}
+@contextmanager
+def in_trl(played: Sequence[Trajectory]) -> Iterator[Play]:
+    """TRL's own rollouts of a batch of games: its chat template, parser, tokens and tools; only the sampling is scripted."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    from skill_ttrl.integrations.trl import ALFWorldTools, Environments, environment_reward
+    from tests.unit.integrations.test_trl import tiny
+
+    model, tokenizer = tiny()
+
+    @functools.cache
+    def loaded(env_id: str) -> Any:
+        games = Environments(ALFWorldTools, env_id, "", SPLIT, len(played), {})
+        config = GRPOConfig(tempfile.mkdtemp(), max_completion_length=100_000, num_generations=2, use_cpu=True, bf16=False,
+                            per_device_train_batch_size=2, report_to="none", disable_tqdm=True)  # fmt: skip
+        return GRPOTrainer(
+            model, environment_reward, config, games.dataset(), processing_class=tokenizer, environment_factory=games
+        )
+
+    def inside(env_id: str, games: Sequence[Trajectory]) -> list[float]:
+        trainer = loaded(env_id)
+        batch = [*games, *games[: len(games) % 2]]  # TRL compares at least two
+        turn = itertools.count()
+
+        def say(*_: Any, **__: Any) -> tuple[list[list[int]], None]:
+            number, said = next(turn), []
+            for steps in (game.steps for game in batch if number <= len(game.steps)):
+                call = {"name": "act", "arguments": {"command": steps[number].action}} if number < len(steps) else None
+                said.append("Done." if call is None else f"<tool_call>\n{json.dumps(call)}\n</tool_call>")
+            return [tokenizer(f"{text}<|im_end|>")["input_ids"] for text in said], None
+
+        trainer._generate_single_turn = say
+        prompt = [{"role": "user", "content": "Do the task.\n\n"}]
+        trainer._generate_and_score_completions([{"prompt": prompt, "task": game.task.id} for game in batch])
+        return [env.reward for env in trainer.environments[: len(games)]]
+
+    yield inside
+
+
+LIBRARIES = {"trl": in_trl, "verifiers": in_verifiers}
 
 
 if __name__ == "__main__":
