@@ -20,11 +20,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any, cast
+
+import psutil
 
 from skill_ttrl.answers import find_answer
 from skill_ttrl.config import ProgramConfig
@@ -129,6 +131,14 @@ def run_program(
     return Finished("failed" if outcome == "ok" and code else outcome, *said, code, seconds)
 
 
+def _end_strays(folder: str) -> None:
+    """Kill what programs left running in sessions of their own: it still has the variable that names its task, in this folder."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("SKILLTTRL_TASK", "").startswith(folder + os.sep):
+                process.kill()
+
+
 def _size(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
 
@@ -149,8 +159,13 @@ async def open_programs(
         ConfigError: the program, or a variable that it is to get, is not there.
     """
     argv, env = found_program(config), passed_environment(config, os.environ)
-    with ThreadPoolExecutor(min(PROGRAMS, PROGRAMS_PER_CORE * cores()), "program") as pool:
-        found = Programs(config, argv, env, sampling, pool)
+    with (
+        TemporaryDirectory(prefix="skillttrl-programs-", ignore_cleanup_errors=True) as folder,
+        ExitStack() as last,
+        ThreadPoolExecutor(min(PROGRAMS, PROGRAMS_PER_CORE * cores()), "program") as pool,
+    ):
+        last.callback(_end_strays, folder)
+        found = Programs(config, argv, env, sampling, pool, Path(folder))
         if isinstance(backend, ProgramBackend):
             yield found
             return
@@ -171,6 +186,8 @@ class Programs:
     """Environment of every run."""
     sampling: Sampling
     pool: ThreadPoolExecutor
+    folder: Path
+    """Holds the working folder of each run."""
     gateway: Gateway | None = None
     running: set[threading.Event] = field(default_factory=set)
     """One for each program that runs now: as many calls of the model may come at once."""
@@ -260,7 +277,7 @@ class Programs:
                 counted.attempts = 1
                 self.running.add(gone)
                 try:
-                    with TemporaryDirectory(prefix="skillttrl-program-", ignore_cleanup_errors=True) as folder:
+                    with TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
                         text, env = write_task(Path(folder), task, skills)
                         if session is not None and self.gateway is not None:
                             env |= {"OPENAI_BASE_URL": session.url, "OPENAI_API_KEY": session.key}

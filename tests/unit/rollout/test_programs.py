@@ -169,8 +169,10 @@ def test_calls_of_a_program_that_fails_are_kept_and_one_without_calls_does_not_p
     assert len(crashed.steps) == 1 and crashed.answer is None, "it has no vote"
     (alone,) = play(["echo", "2"], RecordingBackend(["2"]))
     assert alone.error is not None and "without a call of the model" in alone.error and "OPENAI_BASE_URL" in alone.error
-    (left,) = play(python("import subprocess; subprocess.Popen(['sleep', '63']); print('2')"))
-    assert left.answer == "2" and not left_running(63)
+    for own in (False, True):  # a session of its own is no way out
+        code = f"import subprocess; subprocess.Popen(['sleep', '63'], start_new_session={own}); print('2')"
+        (left,) = play(python(code))
+        assert left.answer == "2" and not left_running(63)
 
 
 def test_one_that_nobody_waits_for_any_more_is_stopped() -> None:
