@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +23,6 @@ SMALL = [
     *("phases=[rl]", "rl.prompts_per_step=2", "data.eval.limit=1", "eval.samples=1", "eval.greedy=false"),
     *("rollout.n_votes_per_prompt=3", "rollout.n_samples_per_prompt=3", "rl.reward=random"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_secrets() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SECRET_OF_THE_RUN", "sk-not-for-you")
-        yield
 
 
 def sets(*settings: str) -> list[str]:
@@ -59,8 +50,9 @@ def test_training_with_a_program_changes_the_weights_by_what_the_program_sampled
 
 
 def test_a_run_whose_program_crashes_says_so_with_the_end_of_its_stderr(
-    tiny_yaml: Path, answering: Path, tmp_path: Path
+    tiny_yaml: Path, answering: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_RUN", "sk-not-for-you")
     (tmp_path / "crashes.py").write_text("import os; raise SystemExit(f'{sorted(os.environ)} and no more')")
     given = sets(*SMALL, f"model.path={answering}")
     done = skillttrl(
@@ -115,25 +107,10 @@ def test_without_a_model_a_program_is_collected_from_and_distilled(tmp_path: Pat
     assert all(line["steps"][0]["completion"]["text"] for line in read_jsonl(episodes))
     scripted = ["collect", "--env", "qa", "--policy", "random", *RULES, "-o", tmp_path / "x.jsonl"]
     refused(skillttrl(*scripted), 2, "--agent needs a model, but random is a scripted agent")
-    done = skillttrl(
-        "distill",
-        "--trajectories",
-        episodes,
-        "-o",
-        tmp_path / "bank",
-        "--teacher",
-        "tests.integration.test_distill_command:Own",
-    )
+    learn = ["distill", "--trajectories", episodes, "--teacher", "tests.integration.test_distill_command:Own"]
+    done = skillttrl(*learn, "-o", tmp_path / "bank")
     assert done.code == 0 and "My own words" in done.out, done
     (tmp_path / "rules.md").write_text("- Write dates as YYYY-MM-DD.\n- Write durations in whole minutes.\n")
     measured = ["evaluate", "none", *RULES, "--env", "qa", "--split", "val", "--limit", 16, "-n", 1, "--json"]
     plain, ruled = (skillttrl(*measured, *more).json for more in ([], ["--document", tmp_path / "rules.md"]))
     assert plain["accuracy"] == 0 < ruled["accuracy"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"), [("no-such-agent", "neither a program"), ("cat gone.py", "no file gone.py")]
-)
-def test_a_dry_run_says_what_is_wrong_with_a_program(tiny_yaml: Path, argv: str, words: str) -> None:
-    done = skillttrl("train", tiny_yaml, "--agent", argv, "--dry-run", "--json")
-    assert done.code == 2 and words in json.dumps(done.json["obstacles"]), done

@@ -27,7 +27,7 @@ from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.programs import read_answer
 from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.trust import powers
-from skill_ttrl.types import Task, Trajectory
+from skill_ttrl.types import Group, Task, Trajectory
 from tests.scripted_backend import RecordingBackend
 
 TASK = Task("t", MATH_ENV_ID, {"question": "1+1?"}, ground_truth="2", task_type="sum")
@@ -102,13 +102,7 @@ def test_calls_are_steps_and_those_that_extend_each_other_one_sequence() -> None
         assert bytes(third.prompt_ids) == b"Sum up." and bytes(third.completion.token_ids) == b"two"
         assert (first.action, second.observation, third.action) == ("two", "Sure?", "<answer>two</answer>")
         assert [step.reward for step in each.steps] == [0.0, 0.0, 0.25] and each.success
-    assert len(pack([_group(found)], join=True)) == 6, "one of two calls, and one of a branch, for each rollout"
-
-
-def _group(found: tuple[Trajectory, ...]) -> Any:
-    from skill_ttrl.types import Group
-
-    return Group(TASK, found)
+    assert len(pack([Group(TASK, found)], join=True)) == 6, "one of two calls, and one of a branch, for each rollout"
 
 
 def test_the_task_comes_in_on_stdin_and_in_files_and_no_true_answer_with_it() -> None:
