@@ -7,6 +7,7 @@ family blocked, and on the wheel in an environment of its own, as does the workf
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import sys
 import tempfile
@@ -61,6 +62,7 @@ def refused(remedy: str) -> Iterator[None]:
 
 def check() -> None:
     """Play, solve, vote, retrieve; then the commands, and the line of each that trains."""
+    assert importlib.util.find_spec("torch") is None, "an environment with the trainer"
     assert play("SkillTTRL/ALFWorld-v0", "valid_unseen") == 1.0
     assert play("SkillTTRL/WebShop-v0", "test") > 0.5
     problem = gymnasium.make("skill_ttrl.envs:SkillTTRL/Math-v0")

@@ -462,13 +462,16 @@ def make_retriever(settings: BankSettings, folder: Path | None = None) -> Retrie
     return Retriever(mode, embedder, index, min_score=least, searched=settings.searched)
 
 
+_PACKAGES = {"skills.index: chroma": "chromadb", "skills.embedder: sentence-transformers": "sentence_transformers"}
+
+
 def check_packages(skills: SkillsConfig) -> None:
     """Refuse skills that cannot be found for want of a package, without importing it.
 
     Raises:
         MissingDependencyError: one is not installed.
     """
-    wanted = {"chromadb": skills.index == "chroma", "sentence_transformers": skills.embedder == "sentence-transformers"}
-    for name, needed in wanted.items():
-        if skills.embeds and needed and importlib.util.find_spec(name) is None:
-            raise MissingDependencyError.for_extra("skills.retrieval", "skills", name)
+    asked = {f"skills.index: {skills.index}", f"skills.embedder: {skills.embedder}"} if skills.embeds else set()
+    for setting in sorted(asked & _PACKAGES.keys()):
+        if importlib.util.find_spec(_PACKAGES[setting]) is None:
+            raise MissingDependencyError.for_extra(setting, "skills", _PACKAGES[setting])
