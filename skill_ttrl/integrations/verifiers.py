@@ -122,12 +122,12 @@ class GameEnv(vf.Env[GameEnvConfig]):  # type: ignore[misc]
                     total += reward
                     if over:
                         break
+                talk.trace.record_reward("env", total)
+                talk.trace.record_metric("won", float(game.info.get("won", total > 0)))
+                if "score" in game.info:
+                    talk.trace.record_metric("score", game.info["score"])
         finally:
             game.env.close()
-        talk.trace.record_reward("env", total)
-        talk.trace.record_metric("won", float(game.info.get("won", total > 0)))
-        if "score" in game.info:
-            talk.trace.record_metric("score", game.info["score"])
         return talk.trace, game.info.get("answer")
 
 
