@@ -6,7 +6,8 @@
 Programs are threads of other processes, which speak HTTP as an SDK does, over connections that are kept alive. Beside them as many
 coroutines in the sampler's event loop ask the same batching backend for answers to the same messages. The two take turns, so that what
 else the machine does meets both; the share is the median of the rounds. No call may be lost: what each program read is compared with what
-was recorded. The model has random weights: what it writes does not matter here.
+was recorded. On a machine that is busy with other things the rates say little: `tokens_per_cpu_s` (of the process that samples) and
+`sampling_share_of_time` are what they are on a quiet one. The model has random weights: what it writes does not matter here.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
     rows: list[dict[str, float]] = []
     gaps: dict[str, list[float]] = {"direct": [], "gateway": []}
     busy: dict[str, list[float]] = {"direct": [], "gateway": []}
+    computed: dict[str, list[float]] = {"direct": [], "gateway": []}
     with workers(options.processes) as pipes:
         await directly(batching, left, sampling, [1] * options.programs)  # the first batch is slower
         for number in range(options.rounds):
@@ -85,13 +87,14 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
             row = {}
             for side in ("direct", "gateway") if number % 2 else ("gateway", "direct"):
                 backend.spans.clear()
-                began = time.monotonic()
+                began, worked = time.monotonic(), time.process_time()
                 if side == "direct":
                     tokens = await directly(batching, left, sampling, counts)
                 else:
                     tokens = await through(batching, left, sampling, counts, pipes)
                 seconds = time.monotonic() - began
                 row[side] = round(tokens / seconds)
+                computed[side].append(tokens / (time.process_time() - worked))
                 busy[side].append(sum(end - start for start, end in backend.spans) / seconds)
                 gaps[side] += [1000 * (after[0] - before[1]) for before, after in pairwise(backend.spans)]
             print(json.dumps(row), flush=True)
@@ -104,6 +107,7 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
         "tokens_per_s": rows,
         "share": round(share, 3),
         "reached": share >= SHARE,
+        "tokens_per_cpu_s": {side: round(statistics.median(each)) for side, each in computed.items()},
         "sampling_share_of_time": {side: round(statistics.median(each), 3) for side, each in busy.items()},
         "between_batches_ms": {side: round(statistics.median(each), 1) for side, each in gaps.items() if each},
         "added_latency_ms": await latency(backend.source),
