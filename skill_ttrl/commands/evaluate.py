@@ -24,6 +24,7 @@ from skill_ttrl.commands.sampler import DrawnSamples, draw_samples
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.backends import NO_MODEL
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.rollout.outcome import TaskSamples
 from skill_ttrl.train.measure import evaluate_samples, evaluation_draws
@@ -113,7 +114,7 @@ def measure_subject(
         found = tuple(each for part in problems for each in _evaluations(subject, part.name, samples))
         if samples.folder is not None:
             samples.folder.write_text(EVALUATION, f"[{', '.join(to_json(each) for each in found)}]\n")
-    if samples.known is None:
+    if samples.known is None and settings.rollout.backend != NO_MODEL:
         progress.notice(f"Contamination unknown: {samples.why_unknown}.")
     return found
 

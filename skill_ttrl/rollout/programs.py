@@ -305,6 +305,7 @@ class Programs:
         for name, value in secrets.items():
             if len(value) >= SHORTEST_SECRET:
                 said = said.replace(value, f"[{name}]")
+        said = re.sub(r"(?m)^[ ~^]+$\n?", "", said)  # what a traceback underlines
         return f" Its stderr ends: {one_line(said[-SHOWN:])}" if said else ""
 
 

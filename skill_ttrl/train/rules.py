@@ -282,7 +282,7 @@ class Rules:
             "scale.address=null": config.scale.address is not None,
         }
         if found := [need for need, lacks in needs.items() if lacks]:
-            yield f"program.argv: a program answers once, and calls the model as it likes. It needs {', '.join(found)}."
+            yield f"program.argv: a program answers once, in an environment of one turn, and calls the model as it likes. It needs {', '.join(found)}."
 
     def _of_phases(self) -> Found:
         """Phases that nothing feeds, or that train nothing."""

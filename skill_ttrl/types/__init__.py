@@ -439,4 +439,4 @@ def first_problem(error: ValidationError) -> str:
     """Describe the first validation error of `from_json`, with its field if there is one: "steps.0.reward: ..."."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
-    return f"{field}{': ' if field else ''}{problem['msg']}"
+    return f"{field}{': ' if field else ''}{problem['msg'].removeprefix('Value error, ')}"
