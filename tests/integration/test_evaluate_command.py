@@ -144,7 +144,7 @@ def test_a_folder_of_something_else_is_refused(run: Path, tmp_path: Path) -> Non
 def test_sources_that_are_none(run: Path, model: Path, tmp_path: Path) -> None:
     refused(skillttrl("evaluate", model), 2, "--data FILE")
     refused(skillttrl("evaluate", run, "--config", "quickstart"), 2, "--config")
-    refused(skillttrl("evaluate", ""), 4)
+    refused(skillttrl("evaluate", ""), 2, "Name the policy")
     refused(skillttrl("evaluate"), 2)
     refused(skillttrl("evaluate", "random"), 2, "--env")
     refused(skillttrl("evaluate", "somewhere", "--split", "test"), 2, "--split needs --env")
