@@ -1,6 +1,6 @@
 """The skill bank: a versioned set of skills that changes by `BankUpdate`s only.
 
-Every method that changes something ends in `apply`, which writes one update with its reason and evidence to the log
+Every method that changes something writes one update with its reason and evidence to the log
 (`skills/log.py`) before it counts. What readers get is a `Snapshot`: a frozen version that stays as it is whatever happens
 to the bank. A bank without a path lives in memory and behaves the same.
 """
