@@ -21,13 +21,14 @@ from tests.integration.test_wheel import answers, built, run  # noqa: F401  (a f
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "tests" / "smoke.py"
 BLOCKED = (*TRAIN_PACKAGES, "chromadb", "sentence_transformers", "openai", "huggingface_hub", "sklearn")
+CLEAN = {name: value for name, value in os.environ.items() if name != "ALFWORLD_DATA"}  # alfworld sets it on import
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def test_light_surface_works_with_the_trainer_blocked(tmp_path: Path) -> None:
     data_file("alfred.pddl")  # skips without the package
     code = f"import sys, runpy; sys.modules.update(dict.fromkeys({BLOCKED!r})); runpy.run_path({str(SMOKE)!r}, run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=CLEAN, capture_output=True, text=True)
     assert done.stdout.endswith("ok\n"), done.stderr
 
 
@@ -59,8 +60,7 @@ def test_wheel_installs_alone_and_light(built: Path, python: str, tmp_path: Path
     pip = [*own, "-m", "pip", "install", "--quiet", "--no-deps"]
     alfworld = next(text for text in PROJECT["optional-dependencies"]["alfworld"] if text.startswith("alfworld"))
     run(*pip, alfworld, cwd=tmp_path)
-    environment = dict(os.environ, HOME=str(tmp_path))
-    assert run(*own, str(SMOKE), cwd=tmp_path, env=environment).endswith("ok\n")
+    assert run(*own, str(SMOKE), cwd=tmp_path, env=CLEAN | {"HOME": str(tmp_path)}).endswith("ok\n")
     run(
         sys.executable,
         "-m",
