@@ -72,26 +72,26 @@ def question(program: int, call: int) -> str:
 async def load(options: argparse.Namespace) -> dict[str, Any]:
     """Both sides in turn, then the latency of one call."""
     backend = Timed(source(options))
-    left = [0]
-    batching: Any = BatchingBackend(cast(Backend, backend), lambda: left[0])
+    batching: Any = BatchingBackend(cast(Backend, backend), lambda: min(options.programs, backend.left))
     sampling = Sampling(max_new_tokens=options.tokens)
     rows: list[dict[str, float]] = []
     gaps: dict[str, list[float]] = {"direct": [], "gateway": []}
     busy: dict[str, list[float]] = {"direct": [], "gateway": []}
     computed: dict[str, list[float]] = {"direct": [], "gateway": []}
     with workers(options.processes) as pipes:
-        await directly(batching, left, sampling, [1] * options.programs)  # the first batch is slower
+        await directly(batching, sampling, [1] * options.programs)  # the first batch is slower
         for number in range(options.rounds):
             calls = options.calls // options.rounds
             counts = [len(range(place, calls, options.programs)) for place in range(options.programs)]
             row = {}
             for side in ("direct", "gateway") if number % 2 else ("gateway", "direct"):
                 backend.spans.clear()
+                backend.left = calls
                 began, worked = time.monotonic(), time.process_time()
                 if side == "direct":
-                    tokens = await directly(batching, left, sampling, counts)
+                    tokens = await directly(batching, sampling, counts)
                 else:
-                    tokens = await through(batching, left, sampling, counts, pipes)
+                    tokens = await through(batching, sampling, counts, pipes)
                 seconds = time.monotonic() - began
                 row[side] = round(tokens / seconds)
                 computed[side].append(tokens / (time.process_time() - worked))
@@ -115,11 +115,12 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Timed:
-    """A backend, and when it sampled."""
+    """A backend, when it sampled, and how many requests are still to come: nobody is waited for in vain."""
 
     def __init__(self, source: HFBackend) -> None:
         self.source = source
         self.spans: list[tuple[float, float]] = []
+        self.left = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.source, name)
@@ -129,12 +130,13 @@ class Timed:
         began = time.monotonic()
         found = await self.source.generate(requests, sampling, seed=seed)
         self.spans.append((began, time.monotonic()))
+        self.left -= len(requests)
         return found
 
 
-async def directly(backend: Any, left: list[int], sampling: Sampling, counts: Sequence[int]) -> int:
+async def directly(backend: Any, sampling: Sampling, counts: Sequence[int]) -> int:
     """Tokens of coroutines that ask the backend."""
-    tokens, left[0] = 0, len(counts)
+    tokens = 0
 
     async def program(place: int) -> None:
         nonlocal tokens
@@ -143,17 +145,13 @@ async def directly(backend: Any, left: list[int], sampling: Sampling, counts: Se
             request, seed = Request(token_ids=ids), derive_seed(place, call)
             (found,) = await backend.generate([request], sampling, seed=seed)
             tokens += len(found.completions[0].token_ids)
-        left[0] -= 1
 
     await asyncio.gather(*map(program, range(len(counts))))
     return tokens
 
 
-async def through(
-    backend: Any, left: list[int], sampling: Sampling, counts: Sequence[int], pipes: Sequence[Connection]
-) -> int:
+async def through(backend: Any, sampling: Sampling, counts: Sequence[int], pipes: Sequence[Connection]) -> int:
     """Tokens of programs that call the gateway; every answer must have been recorded."""
-    left[0] = len(counts)
     async with Gateway(backend, sampling) as gateway:
         sessions = [gateway.session(place) for place in range(len(counts))]
         asked = [(each.url, each.key, place, counts[place]) for place, each in enumerate(sessions)]
