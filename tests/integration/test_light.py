@@ -73,4 +73,4 @@ def test_wheel_installs_alone_and_light(built: Path, python: str, tmp_path: Path
         cwd=tmp_path,
     )
     run(*pip, "--force-reinstall", str(next((tmp_path / "sdist").iterdir())), cwd=tmp_path)
-    assert run(*own, str(SMOKE), cwd=tmp_path, env=environment).endswith("ok\n")
+    assert run(*own, str(SMOKE), cwd=tmp_path, env=CLEAN | {"HOME": str(tmp_path)}).endswith("ok\n")
