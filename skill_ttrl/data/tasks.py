@@ -296,16 +296,17 @@ def _from_messages(messages: Any, place: str) -> list[Demonstration]:
         elif role == "a":
             turn = prompt, said[at] + "".join(map(call_text, calls[at]))
             found.append(Demonstration(*turn, before=tuple(before)))
-            of_ids = [messages[later].get("tool_call_id") for later in range(at + 1, at + 1 + len(calls[at]))]
-            ids = [str(given or call.id) for given, call in zip(of_ids, calls[at], strict=True)]
-            if {call.id for call in calls[at]} != set(ids):
+            answers = {
+                str(messages[later].get("tool_call_id") or call.id): said[later]
+                for later, call in enumerate(calls[at], at + 1)
+            }
+            if len(answers) < len(calls[at]) or answers.keys() != {call.id for call in calls[at]}:
                 raise DataError(
                     f"{place}: the 'tool_call_id' of each tool message must be the id of another of the 'tool_calls' before it."
                 )
-            results = [said[at + 1 + ids.index(call.id)] for call in calls[at]]
-            called = tuple(replace(call, result=result) for call, result in zip(calls[at], results, strict=True))
+            called = tuple(replace(call, result=answers[call.id]) for call in calls[at])
             before.append((*turn, called) if called else turn)
-            prompt = "\n".join(results)
+            prompt = "\n".join(answers[call.id] for call in calls[at])
     return found
 
 

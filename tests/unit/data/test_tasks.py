@@ -113,8 +113,9 @@ def test_turns_that_call_tools_are_demonstrations_too(tmp_path: Path, tiny_model
     assert tokenizer.decode(second.prompt_ids) == grown + results
     assert tokenizer.decode(second.response_ids[:-1]) == "2 and 3"
     assert load_demonstrations(source(tmp_path, [{"messages": [*chat[:2], chat[3], chat[2], chat[4]]}])) == shown
-    with pytest.raises(DataError, match="the id of another"):
-        load_demonstrations(source(tmp_path, [{"messages": [*chat[:3], chat[2], chat[4]]}]))
+    for same in (chat[1], {**chat[1], "tool_calls": calls[:1] * 2}):
+        with pytest.raises(DataError, match="the id of another"):
+            load_demonstrations(source(tmp_path, [{"messages": [chat[0], same, chat[2], chat[2], chat[4]]}]))
     for wrong in (chat[:3], chat[:3] + chat[4:], chat[:2], [*chat[:1], *chat[2:]], chat[:4]):
         with pytest.raises(DataError, match="a tool message for each"):
             load_demonstrations(source(tmp_path, [{"messages": wrong}]))
