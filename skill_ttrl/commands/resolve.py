@@ -152,6 +152,8 @@ class EvalTarget:
         if backend_facts(config).remote:
             policy = config.endpoints.of("policy")
             asked = {"endpoints": {"policy": policy and policy.model_dump(mode="json", include=set(DECISIVE))}}
+        if config.program is not None:
+            asked["program"] = whole["program"]
         return (
             {name: whole[name] for name in KEPT}
             | asked

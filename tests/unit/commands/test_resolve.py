@@ -38,7 +38,7 @@ def test_a_program_that_brings_its_own_model_is_a_policy_by_its_command_line() -
     found = resolve_target("none", ["program.argv=my-agent --print 'a b'"], data=["problems.jsonl"])
     assert found.name == "my-agent --print 'a b'" and found.config.rollout.backend == "none"
     assert found.config.program is not None and found.config.program.argv == ["my-agent", "--print", "a b"]
-    assert found.fingerprint() == "none as my-agent --print 'a b'"
+    assert found.fingerprint() == "none as my-agent --print 'a b'" and found.decisive()["program"]["env"] == []
     assert resolve_target("none", config={"program": {"argv": ["x"]}}).name == "x"
     with pytest.raises(ConfigError, match="a program has to play"):
         resolve_target("none").check()
