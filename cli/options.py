@@ -66,7 +66,7 @@ Program = Annotated[
     typer.Option(
         "--agent",
         metavar="COMMAND",
-        help='Your agent program plays: it calls the policy at OPENAI_BASE_URL, e.g. "python my_agent.py". Short for --set program.argv=COMMAND. Without a policy: `none`.',
+        help='Your agent program plays: it calls the policy at OPENAI_BASE_URL, e.g. "python my_agent.py". Short for --set program.argv=COMMAND. Policy of collect and evaluate, unless named: `none`.',
     ),
 ]
 NumWorkers = Annotated[

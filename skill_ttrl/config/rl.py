@@ -101,8 +101,8 @@ class RLConfig(Section):
     ppo_epochs: int = Field(default=1, ge=1)
     """Passes over each batch of rollouts."""
     mini_batch_size: int | None = Field(default=1, ge=1)
-    """Prompts per optimizer step (TTRL: 1, that is 32 samples); None, or no fewer than there are: the whole batch in one step. If it does not divide the batch, the
-    last mini-batch is smaller and its mean has the same weight as the others."""
+    """Prompts per optimizer step (TTRL: 1, that is 32 samples); None, or no fewer than there are: the whole batch in one step. If it does not
+    divide the batch, the last mini-batch is smaller and its mean has the same weight as the others."""
     mini_batch_by: Literal["prompts", "samples"] = "prompts"
     """Unit in which a batch is shuffled and divided into mini-batches. `prompts`: all samples of a prompt stay together (verl on one GPU).
     `samples`: each mini-batch has the same number of samples, drawn from all prompts (TRL); gradients then vary less between mini-batches."""

@@ -1,10 +1,9 @@
 """Every reason why a run of a config, or a command that uses a part of one, cannot start.
 
-`Rules.refusals` lists them from the config, this machine and the run's folder, `Rules.of_tasks` from the tasks, `Rules.of_policy` from what
-samples. `train` and the commands of its phases, `evaluate` and
-the other commands that sample, `--dry-run` and `doctor` all check them before anything is sampled, paid for or written. To add a rule,
-yield an error, or the text of a `ConfigError`, in the method of its subject. A rule on the values of one section alone is a validator of the
-config (`skill_ttrl.config.schema`).
+`Rules.refusals` lists them from the config, this machine and the run's folder, `Rules.of_tasks` from the tasks, and `Rules.of_policy` from the
+backend and its agent. `train` and the commands of its phases, `evaluate` and the other commands that sample, `--dry-run` and `doctor` check
+the first of these before anything is sampled, paid for or written. To add a rule, yield an error, or the text of a `ConfigError`, in the
+method of its subject. A rule on the values of one section alone is a validator of the config (`skill_ttrl.config.schema`).
 
 Modules that need torch are imported inside the functions, so that `doctor` can report on every name where torch is broken.
 """
@@ -80,7 +79,7 @@ def combined(found: Iterable[SkillTTRLError | str]) -> SkillTTRLError | None:
 
 
 def errors_of(found: Iterable[SkillTTRLError | str]) -> list[SkillTTRLError]:
-    """What was found as errors; texts are about the config."""
+    """Return the errors, with a `ConfigError` for each text."""
     return [ConfigError(each) if isinstance(each, str) else each for each in found]
 
 
@@ -112,7 +111,7 @@ class Rules:
     """The rules on one config."""
 
     config: SkillTTRLConfig
-    """As given; `of_tasks` takes it with its defaults (`with_defaults`)."""
+    """As given; `of_tasks` and `of_policy` take it with its defaults (`with_defaults`)."""
     use: Use = "train"
     """Use of the config. `train`: its phases run. `sample`: a command samples from its policy. `collect`: its scripted agent
     plays. `distill`, `merge`: a bank is written from what was sampled."""
@@ -602,8 +601,7 @@ class Rules:
                 "agent.tools needs a backend that reads calls (tool_calls of skill_ttrl.llm.chat.TokenizerMixin); "
                 f"rollout.backend={name} has none. Add it, or leave the tools out."
             )
-        if agent.formatter.document.strip():
-            yield from _failing(check_document, agent, backend, config.data.max_prompt_tokens)
+        yield from _failing(check_document, agent, backend, config.data.max_prompt_tokens)
         if backend.max_model_len is not None:
             parts = config.context_parts
             if config.skills is not None:
@@ -708,9 +706,9 @@ def _around_skills(skills: SkillsConfig, backend: Backend, agent: Agent) -> int:
     )
     alone = sum(backend.count_text(render(each)) for each in shown)
     prompt = with_skills - without - alone + skills.prompt_top_k  # a line break for each
-    found = backend.count_text(agent.formatter.render_skill(every[1]))
-    told = backend.count_text(agent.formatter.render_retrieved([every[1]]))
-    return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieval_top_k - 1)
+    bare = backend.count_text(agent.formatter.render_skill(every[1]))
+    wrapped = backend.count_text(agent.formatter.render_retrieved([every[1]]))
+    return max(0, prompt) + skills.max_retrievals * max(0, wrapped - bare + skills.retrieval_top_k - 1)
 
 
 def uncorrected_staleness(rl: RLConfig, phases: Sequence[str]) -> str | None:

@@ -218,15 +218,13 @@ class ConfigTasks:
         Raises:
             DataError: there are none, or they cannot be read, or none of a math problem has an answer that a vote can read.
         """
-        shown, kwargs = (
-            load_demonstrations(source, seed=derive_seed(self.config.seed, "demonstrations")),
-            self.config.env.kwargs,
-        )
+        env, seed = self.config.env, derive_seed(self.config.seed, "demonstrations")
+        shown = load_demonstrations(source, seed=seed)
         if not shown:
             raise DataError(f"{source.name} holds no demonstrations.")
         # A family knows what it teaches: some parts of `operators` teach words alone.
-        if not source.path.startswith("synthetic:") and resolve_env(self.config.env.id) == MATH_ENV_ID:
-            parser = OutputParser(last_number=bool(kwargs.get("last_number")))
+        if not source.path.startswith("synthetic:") and resolve_env(env.id) == MATH_ENV_ID:
+            parser = OutputParser(last_number=bool(env.kwargs.get("last_number")))
             if not any(parser.parse(each.response).answer for each in shown):
                 raise DataError(
                     f"0 of {len(shown):,} demonstrations in {source.path} contain an answer; write \\boxed{{63}} or <answer>63</answer>, or "
