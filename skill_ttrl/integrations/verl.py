@@ -70,7 +70,7 @@ def majority_vote_scores(
 
 
 class MajorityVoteManager:
-    """A reward manager of verl 0.7 to 0.9: the responses of a training prompt wait for each other and vote, others are graded.
+    """A reward manager of verl 0.7.1 to 0.9: the responses of a training prompt wait for each other and vote, others are graded.
 
     verl scores each response alone, in one of `reward.num_workers` actors; the vote is held in one more. The prompt's name is the
     `uid` that verl gives it, and `rollout.n` responses vote. Options of `compute_score` stand in `reward.reward_kwargs`.
@@ -118,7 +118,7 @@ class Votes:
         """The reward of an answer.
 
         Raises:
-            TimeoutError: the others have not come.
+            TimeoutError: the others have not come in `LONGEST_WAIT_S`.
         """
         reward: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         group = self._waiting.setdefault(prompt, [])
@@ -126,7 +126,8 @@ class Votes:
         if len(group) == self._size:
             answers, rewards = zip(*self._waiting.pop(prompt), strict=True)
             for each, value in zip(rewards, vote_in_groups([0] * len(answers), answers)[0], strict=True):
-                each.set_result(value)
+                if not each.done():  # a response that has waited too long
+                    each.set_result(value)
         return await asyncio.wait_for(reward, LONGEST_WAIT_S)
 
 

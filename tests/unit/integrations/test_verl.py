@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.integrations.verl import compute_score, majority_vote_scores
+from skill_ttrl.integrations.verl import Votes, compute_score, majority_vote_scores
 
 SAID = [r"\boxed{4}", "The answer is 4.", "no idea", r"\boxed{5}"]
 
@@ -23,6 +23,17 @@ def test_the_responses_of_a_training_prompt_vote_and_others_are_graded() -> None
     assert [each["score"] for each in scores] == [1, 1, 0, 0, 0, 0, 0, 1]
     with pytest.raises(ConfigError, match=r"extra_info\.split"):
         majority_vote_scores(["sums"], SAID[:1], ["5"], [{"index": 0}])
+
+
+def test_a_response_after_another_has_waited_too_long_still_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def score() -> float:
+        votes = Votes(2)
+        with pytest.raises(TimeoutError):
+            await votes.add("a", "4")
+        return await votes.add("a", "4")
+
+    monkeypatch.setattr("skill_ttrl.integrations.verl.LONGEST_WAIT_S", 0.01)
+    assert asyncio.run(score()) == 1
 
 
 class Tokens:
