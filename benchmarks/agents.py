@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from stopping import skillttrl
-from tools import RECIPE, weights_of
+from tools import RECIPE, runs, weights_of
 
 from skill_ttrl.config import load_config
 from skill_ttrl.data.tasks import MATH_ENV_ID, load_tasks
@@ -70,18 +69,12 @@ def main() -> None:
 
 def learn(seeds: Sequence[int], output: Path) -> None:
     """Run what is missing, and print the table."""
-    rows = []
-    for seed in seeds:
-        cold = output / f"cold-{seed}"
-        if not (cold / "summary.json").exists():
-            skillttrl("sft", RECIPE, seed, cold, [])
-        for name, settings in VARIANTS.items():
-            folder = output / f"{name.replace(' ', '-')}-{seed}"
-            if not (folder / "summary.json").exists():
-                measured = [f"run.baseline={output / f'majority-{seed}'}"] if name in ("random", "vote_sft") else []
-                settings = [*SMALL, *settings, *measured, f"model.path={weights_of(cold)}"]
-                skillttrl("train", RECIPE, seed, folder, settings)
-            rows.append(f"| {name} | {seed} | {row(folder)} |")
+
+    def settings(name: str, seed: int) -> list[str]:
+        measured = [f"run.baseline={output / f'majority-{seed}'}"] if name in ("random", "vote_sft") else []
+        return [*SMALL, *VARIANTS[name], *measured]
+
+    rows = [f"| {name} | {seed} | {row(folder)} |" for name, seed, _, folder in runs(seeds, output, VARIANTS, settings)]
     print("\n| run | seed | avg@4 before | after | change (95 %) | two calls, first steps | last steps | s |")
     print("|---|---|---|---|---|---|---|---|")
     print("\n".join(rows))

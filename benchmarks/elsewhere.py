@@ -1,6 +1,6 @@
-"""Games a second of our ALFWorld inside another library, beside the official ALFWorld (TextWorld) driven in the same way.
+"""Games a second of our ALFWorld inside another library, and of the official ALFWorld (TextWorld) driven in the same way.
 
-    python benchmarks/elsewhere.py verifiers               # needs the extras verifiers and alfworld; 20 games, minutes
+    python benchmarks/elsewhere.py verifiers               # needs the extras verifiers and alfworld, and pytest; 20 games, minutes
     pip install trl==1.16.0 && python benchmarks/elsewhere.py trl
 
 Both engines play the same generated games with the same commands: those of our expert. There is no model: in verifiers a server in a
@@ -20,12 +20,14 @@ import multiprocessing
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -38,6 +40,7 @@ from skill_ttrl.envs.alfworld.games import Game
 from skill_ttrl.rollout.rollout import run_scripted_episode
 from skill_ttrl.types import Trajectory
 
+sys.path.append(str(Path(__file__).parents[1]))  # for tests
 SPLIT = "valid_unseen"
 ENGINES = {"ours": SHORT_NAMES["alfworld"], "official": "Elsewhere/OfficialALFWorld-v0"}
 
@@ -133,27 +136,10 @@ def in_verifiers(played: Sequence[Trajectory]) -> Iterator[Play]:
 
 def answer_chats(answers: Mapping[str, Sequence[str]], ready: Any) -> None:
     """A chat API that answers with the next command of the game whose first observation the conversation begins with."""
+    from tests.unit.integrations.test_games import Scripted
 
-    class Chat(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"]
-            (script,) = [script for seen, script in answers.items() if seen in said[0]["content"]]
-            message = {"role": "assistant", "content": script[len(said) // 2]}
-            reply = {"id": "x", "object": "chat.completion", "created": 0, "model": "m",
-                     "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}  # fmt: skip
-            body = json.dumps(reply).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
+    Scripted.answers = dict(answers)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
     ready.put(server.server_port)
     server.serve_forever()
 

@@ -1,4 +1,4 @@
-"""What an installation costs: packages, seconds, megabytes, and the import of the environments, in a fresh venv.
+"""Cost of an installation: packages, seconds, megabytes, and the import of the environments, in a fresh venv.
 
     python -m build                                                # a wheel from the sdist
     python benchmarks/install.py dist/*.whl                        # the core and [train] (4 GB, minutes)

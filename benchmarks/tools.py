@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -68,30 +68,36 @@ def weights_of(run: Path) -> Path:
     return max((run / "checkpoints").iterdir(), key=lambda each: each.stat().st_mtime)
 
 
-def learn(seeds: Sequence[int], output: Path) -> None:
-    """Run what is missing, sample from each policy, and print the tables."""
-    rows, calls = [], []
+def runs(
+    seeds: Sequence[int], output: Path, names: Iterable[str], settings: Callable[[str, int], Sequence[str]]
+) -> Iterator[tuple[str, int, Path, Path]]:
+    """Run what is missing. Yields name and seed of each variant, the folder of its cold start, and its own."""
     for seed in seeds:
         cold = output / f"cold-{seed}"
         if not (cold / "summary.json").exists():
             skillttrl("sft", RECIPE, seed, cold, [])
-        for name, settings in VARIANTS.items():
+        for name in names:
             folder = output / f"{name.replace(' ', '-')}-{seed}"
             if not (folder / "summary.json").exists():
-                skillttrl("train", RECIPE, seed, folder, [*settings, f"model.path={weights_of(cold)}"])
-            run = read_summary(folder)
-            before, after = measured(cold, folder), measured(folder, folder)
-            change, low, high = paired_difference([each["right"] for each in before], [each["right"] for each in after])
-            rows.append(
-                f"| {name} | {seed} | {fmean(each['right'] for each in before):.3f} | {fmean(each['right'] for each in after):.3f} | "
-                f"{change:+.3f} [{low:+.3f}, {high:+.3f}] | {run.greedy_after:.3f} | {sum(run.seconds.values()):.0f} |"
-            )
-            for kind in ("product", "words"):
-                pair = [[each for each in side if each["kind"] == kind] for side in (before, after)]
-                cells = [
-                    shown([each[what] for each in side]) for what in ("right", "called", "rightly") for side in pair
-                ]
-                calls.append(f"| {name} | {seed} | {kind} | {' | '.join(cells)} |")
+                skillttrl("train", RECIPE, seed, folder, [*settings(name, seed), f"model.path={weights_of(cold)}"])
+            yield name, seed, cold, folder
+
+
+def learn(seeds: Sequence[int], output: Path) -> None:
+    """Run what is missing, sample from each policy, and print the tables."""
+    rows, calls = [], []
+    for name, seed, cold, folder in runs(seeds, output, VARIANTS, lambda name, _: VARIANTS[name]):
+        run = read_summary(folder)
+        before, after = measured(cold, folder), measured(folder, folder)
+        change, low, high = paired_difference([each["right"] for each in before], [each["right"] for each in after])
+        rows.append(
+            f"| {name} | {seed} | {fmean(each['right'] for each in before):.3f} | {fmean(each['right'] for each in after):.3f} | "
+            f"{change:+.3f} [{low:+.3f}, {high:+.3f}] | {run.greedy_after:.3f} | {sum(run.seconds.values()):.0f} |"
+        )
+        for kind in ("product", "words"):
+            pair = [[each for each in side if each["kind"] == kind] for side in (before, after)]
+            cells = [shown([each[what] for each in side]) for what in ("right", "called", "rightly") for side in pair]
+            calls.append(f"| {name} | {seed} | {kind} | {' | '.join(cells)} |")
     print("\n| run | seed | avg@16 before | after | change (95 %) | greedy after | s |\n|---|---|---|---|---|---|---|")
     print("\n".join(rows))
     print(

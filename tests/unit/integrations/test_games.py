@@ -23,7 +23,7 @@ from skill_ttrl.envs.lookup import split_argument
 from skill_ttrl.rollout.rollout import run_scripted_episode
 
 
-def played(name: str, agent: str, count: int, split: str = "train") -> list:
+def played(name: str, agent: str, count: int, split: str) -> list:
     """Episodes of our own player."""
     env = make_env(name, **split_argument(name, split))
     script = make_scripted_agent(agent, resolve_env(name))
