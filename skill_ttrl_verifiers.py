@@ -1,4 +1,4 @@
-"""`skill_ttrl.integrations.verifiers` under a name that verifiers can import: `vf-eval skill-ttrl-verifiers`."""
+"""`skill_ttrl.integrations.verifiers` for `vf-eval skill-ttrl-verifiers`: a module at the root, as verifiers imports no dotted name."""
 
 from skill_ttrl.integrations.verifiers import GameEnv, GameHarness, GameTaskset, load_environment
 

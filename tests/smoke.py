@@ -25,7 +25,7 @@ from skill_ttrl.errors import MissingDependencyError
 
 
 def play(env_id: str, split: str) -> float:
-    """What the scripted expert earns in the first episode."""
+    """Return of the scripted expert in the first episode."""
     env = gymnasium.make(f"skill_ttrl.envs:{env_id}", split=split)
     observation, info = env.reset(seed=0)
     expert = make_scripted_agent("expert", env_id)

@@ -1,4 +1,4 @@
-"""An agent without any library: the model may call a calculator, and sees what it says. docs/agents.md trains it."""
+"""An agent without any library: the model may call a calculator, and sees its result. docs/agents.md trains it."""
 
 import json
 import os

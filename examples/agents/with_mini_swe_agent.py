@@ -1,4 +1,4 @@
-"""mini-swe-agent: its default agent and prompts, two steps, in a shell where nothing happens: what a small model writes is not run."""
+"""mini-swe-agent: its default agent and prompts, two steps, in a shell that runs nothing of what a small model writes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The openai SDK alone: one streamed call with two messages, then one that goes on."""
+"""The openai SDK alone: one streamed call with two messages, then one that continues them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""openai-agents: an agent with a tool, streamed; by chat completions, for it calls the Responses API unless told."""
+"""openai-agents: an agent with a tool, streamed; by chat completions, since its default is the Responses API."""
 
 import asyncio
 import json

@@ -1,1 +1,1 @@
-"""Our environments and votes inside other libraries: verifiers, OpenEnv. Each module needs the library that it is named after."""
+"""Our environments and votes inside other libraries: verifiers, OpenEnv, TRL and verl, a module for each. `game` and `votes` are their common parts."""

@@ -31,7 +31,7 @@ class TextAction(core.Action):  # type: ignore[misc]
 
 
 class TextObservation(core.Observation):  # type: ignore[misc]
-    """What the environment shows."""
+    """An observation of the environment."""
 
     text: str
     actions: list[str] = Field(default_factory=list)
@@ -87,9 +87,8 @@ class GameEnvironment(core.Environment):  # type: ignore[misc]
 
 def make_app(env: str, split: str = "train", sessions: int = 64, **kwargs: Any) -> Any:
     """The server's application (FastAPI); arguments as for `GameEnvironment`, and how many sessions it holds at once."""
-    GameEnvironment(
-        env, split, **kwargs
-    ).close()  # the first one may have to make its games; and it says at once what is wrong
+    # The first environment may have to make its games, and fails at once if an argument is wrong.
+    GameEnvironment(env, split, **kwargs).close()
     factory = partial(GameEnvironment, env, split, **kwargs)
     return core.create_fastapi_app(factory, TextAction, TextObservation, max_concurrent_envs=sessions)
 
@@ -102,11 +101,12 @@ def main() -> None:
     parser.add_argument("env", help="alfworld, webshop, math, or any other name of an environment")
     parser.add_argument("--split", default="train")
     parser.add_argument("--kwargs", type=json.loads, default={}, help='arguments of the environment, {"max_steps": 30}')
-    parser.add_argument("--sessions", type=int, default=64, help="at once")
-    parser.add_argument("--host", default="127.0.0.1", help="OpenEnv asks for no password: leave it on this machine")
+    parser.add_argument("--sessions", type=int, default=64, help="most at once")
+    parser.add_argument("--host", default="127.0.0.1", help="OpenEnv has no password: leave it on this machine")
     parser.add_argument("--port", type=int, default=8000)
-    asked = parser.parse_args()
-    uvicorn.run(make_app(asked.env, asked.split, asked.sessions, **asked.kwargs), host=asked.host, port=asked.port)
+    options = parser.parse_args()
+    app = make_app(options.env, options.split, options.sessions, **options.kwargs)
+    uvicorn.run(app, host=options.host, port=options.port)
 
 
 if __name__ == "__main__":

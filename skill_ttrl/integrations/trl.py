@@ -70,7 +70,7 @@ majority_vote_reward = vote_reward()
 
 
 def last_text(completion: Any) -> str:
-    """What a completion says: a text, or the last text of the assistant among messages."""
+    """The text of a completion, or the last text of the assistant if it is a list of messages."""
     if isinstance(completion, str):
         return completion
     said = [message.get("content") for message in completion if message["role"] == "assistant"]
@@ -79,7 +79,7 @@ def last_text(completion: Any) -> str:
 
 
 def environment_reward(environments: Sequence[Environment], **columns: Any) -> list[float | None]:
-    """A reward function for `GRPOTrainer(reward_funcs=...)`: what the environments paid; None where one could not grade."""
+    """A reward function for `GRPOTrainer(reward_funcs=...)`: the returns of the environments; None without a true answer to grade with."""
     return [environment.reward for environment in environments]
 
 
@@ -89,7 +89,7 @@ class Environment:
     def __init__(self, env: gymnasium.Env[str, str], tasks: Mapping[str, Task]) -> None:
         self._env, self._tasks, self._over = env, tasks, True
         self.reward: float | None = 0.0
-        """What the episode has paid so far; None: the environment has no true answer to grade with."""
+        """The sum of the rewards so far; None: the environment has no true answer to grade with."""
         self.answer: str | None = None
         """The answer that was given, in environments of questions."""
 
@@ -161,7 +161,7 @@ class Environments:
     Args:
         tools: the environment's class.
         env: any name of the environment (`--env`).
-        prompt: what stands before the first observation.
+        prompt: text before the first observation.
         split: of its tasks.
         count: so many tasks, spread over their types; None: all.
         kwargs: arguments of the environment.

@@ -29,7 +29,7 @@ except ImportError:
 __all__ = ["GameEnv", "GameHarness", "GameTaskset", "load_environment"]
 
 TASKSET = "skill-ttrl-verifiers"
-_tls = functools.cache(ssl.create_default_context)  # 40 ms, more than the rest of a turn
+_tls = functools.cache(ssl.create_default_context)  # reads the certificates once, not every turn
 
 
 class GameData(vf.TaskData):  # type: ignore[misc]
@@ -44,7 +44,7 @@ class GameTask(vf.Task[GameData]):  # type: ignore[misc]
 
 
 class GameConfig(vf.TasksetConfig):  # type: ignore[misc]
-    """Which tasks of which environment."""
+    """An environment, and its tasks."""
 
     env: str = "alfworld"
     """Any name of an environment (`skillttrl envs`)."""
@@ -60,9 +60,9 @@ class GameTaskset(vf.Taskset[GameTask, GameConfig]):  # type: ignore[misc]
 
     def load(self) -> Iterator[GameTask]:
         """The tasks, in the environment's order."""
-        asked = self.config
-        for task in env_tasks(asked.env, asked.kwargs, asked.split, asked.num):
-            yield GameTask(GameData(name=task.id, options=reset_options(task), seed=task.seed), asked.task)
+        config = self.config
+        for task in env_tasks(config.env, config.kwargs, config.split, config.num):
+            yield GameTask(GameData(name=task.id, options=reset_options(task), seed=task.seed), config.task)
 
 
 class GameHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
@@ -77,15 +77,15 @@ class GameHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
         """One call of the model on the conversation."""
         system, messages = self.resolve_prompt(data)
         said = [*([vf.SystemMessage(content=system)] if system else []), *messages]
-        asked = {"model": ctx.model, "messages": [message_to_wire(each) for each in said]}
+        request = {"model": ctx.model, "messages": [message_to_wire(each) for each in said]}
         async with httpx.AsyncClient(verify=_tls(), timeout=None, trust_env=False) as client:
             keys = {"Authorization": f"Bearer {secret}"}
-            reply = await client.post(f"{endpoint}/chat/completions", json=asked, headers=keys)
+            reply = await client.post(f"{endpoint}/chat/completions", json=request, headers=keys)
         return vf.ProgramResult(exit_code=int(reply.is_error), stdout="", stderr=reply.text if reply.is_error else "")
 
 
 class GameEnvConfig(vf.EnvConfig):  # type: ignore[misc]
-    """Who plays, and who rewards."""
+    """The agent, and the source of the reward."""
 
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
     votes: int = Field(1, ge=1)
@@ -109,8 +109,8 @@ class GameEnv(vf.Env[GameEnvConfig]):  # type: ignore[misc]
             trace.record_reward("vote", reward)
 
     async def _play(self, task: Any, agent: Any) -> tuple[Any, str | None]:
-        asked, total, over = self.taskset.config, 0.0, False
-        game = await asyncio.to_thread(TextGame, asked.env, asked.split, **asked.kwargs)
+        config, total, over = self.taskset.config, 0.0, False
+        game = await asyncio.to_thread(TextGame, config.env, config.split, **config.kwargs)
         try:
             prompt = await asyncio.to_thread(game.reset, task.data.options, task.data.seed)
             async with agent.interaction(task) as talk:

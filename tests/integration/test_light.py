@@ -61,16 +61,7 @@ def test_wheel_installs_alone_and_light(built: Path, python: str, tmp_path: Path
     alfworld = next(text for text in PROJECT["optional-dependencies"]["alfworld"] if text.startswith("alfworld"))
     run(*pip, alfworld, cwd=tmp_path)
     assert run(*own, str(SMOKE), cwd=tmp_path, env=CLEAN | {"HOME": str(tmp_path)}).endswith("ok\n")
-    run(
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--sdist",
-        "--outdir",
-        "sdist",
-        str(built / "source"),
-        cwd=tmp_path,
-    )
+    build = [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", "sdist"]
+    run(*build, str(built / "source"), cwd=tmp_path)
     run(*pip, "--force-reinstall", str(next((tmp_path / "sdist").iterdir())), cwd=tmp_path)
     assert run(*own, str(SMOKE), cwd=tmp_path, env=CLEAN | {"HOME": str(tmp_path)}).endswith("ok\n")

@@ -217,13 +217,8 @@ def test_locked_set_resolves_to_itself(name: LockName) -> None:
 def test_locked_set_is_within_the_ranges_of_the_project(name: LockName) -> None:
     pins = read_lock(name)
     extras = PROJECT["optional-dependencies"]
-    for text in [
-        *PROJECT["dependencies"],
-        *extras["train"],
-        *extras["skills"],
-        *extras["openai"],
-        *extras[ENGINES[name]],
-    ]:
+    locked = ("train", "skills", "openai", ENGINES[name])
+    for text in [*PROJECT["dependencies"], *(text for extra in locked for text in extras[extra])]:
         requirement = Requirement(text)
         if requirement.name == "skill-ttrl":
             continue  # its own extras
