@@ -38,6 +38,7 @@ from skill_ttrl.llm.chat import call_text
 from skill_ttrl.llm.hand_over import LEFT, BatchingBackend, refuse_abandoned
 from skill_ttrl.llm.openai.backend import ProgramBackend
 from skill_ttrl.llm.openai.ledger import PROGRAM, CountedRequest, Usage, counted_request
+from skill_ttrl.llm.openai.replies import sound
 from skill_ttrl.rollout.episode import ActiveRollout
 from skill_ttrl.rollout.gateway import Gateway, Session
 from skill_ttrl.sanitize import one_line
@@ -302,7 +303,7 @@ class Programs:
         said = finished.error_output.decode("utf-8", "replace").strip()
         secrets = {name: self.env[name] for name in self.config.env}
         secrets |= {} if session is None else {"OPENAI_API_KEY": session.key}
-        for name, value in secrets.items():
+        for name, value in sorted(secrets.items(), key=lambda each: -len(each[1])):  # one may begin with another
             if len(value) >= SHORTEST_SECRET:
                 said = said.replace(value, f"[{name}]")
         said = re.sub(r"(?m)^[ ~^]+$\n?", "", said)  # what a traceback underlines
@@ -344,7 +345,7 @@ def read_answer(output: str, env_id: str) -> tuple[str, float | None]:
     if not text:
         raise ValueError("printed no answer")
     with suppress(ValueError):
-        found = parse_json(text.rpartition("\n")[2])
+        found = sound(parse_json(text.rpartition("\n")[2]))
         if isinstance(found, dict) and "answer" in found:
             answer, reward, stated = found["answer"], found.get("reward"), True
             text = answer if isinstance(answer, str) else "" if answer is None else json.dumps(answer)

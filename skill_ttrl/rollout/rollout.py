@@ -239,7 +239,7 @@ async def _run_programs(run: RolloutContext, episodes: Sequence[ActiveRollout]) 
     if agent.skills is not None:
         attach_prompt_skills(episodes, agent, run.backend)
     if limit is not None:  # skills have a budget of their own
-        limit += max(episode.skill_tokens for episode in episodes)
+        limit += max((episode.skill_tokens for episode in episodes), default=0)
     async with open_programs(agent.program, run.backend, run.settings.sampling, limit) as programs:
 
         async def play(place: int, episode: ActiveRollout) -> None:

@@ -88,10 +88,8 @@ def test_conversations_become_sequences_whose_logprobs_are_those_of_a_fresh_forw
         for question in ("And 1+2?", "And 3?"):
             ask(client, {"role": "system", "content": "A sub-agent."}, {"role": "user", "content": question})
             said = ask(client, *talk).choices[0].message
-            talk += [
-                said.model_dump(exclude_none=True),
-                {"role": "user", "content": [{"type": "text", "text": question}]},
-            ]
+            asked = {"role": "user", "content": [{"type": "text", "text": question}]}
+            talk += [said.model_dump(exclude_none=True), asked]
         ask(client, *talk)
         ask(client, ASKED, {"role": "assistant", "content": "a summary"}, talk[-1])
 

@@ -130,8 +130,9 @@ def test_the_task_comes_in_on_stdin_and_in_files_and_no_true_answer_with_it() ->
 def test_it_gets_named_variables_alone_and_no_message_shows_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_RUN", "sk-not-for-you")
     monkeypatch.setenv("AGENT_KEY", "sk-for-the-agent")
+    monkeypatch.setenv("AGENT", "sk-for")
     code = "sys.exit(' '.join((str(os.environ.get('SECRET_OF_THE_RUN')), os.environ['AGENT_KEY'], key)))"
-    (found,) = play(python(ASKS + code), RecordingBackend(["2"]), env=("AGENT_KEY",))
+    (found,) = play(python(ASKS + code), RecordingBackend(["2"]), env=("AGENT", "AGENT_KEY"))
     assert found.error is not None
     assert found.error.endswith("ended with exit code 1. Its stderr ends: None [AGENT_KEY] [OPENAI_API_KEY]")
     monkeypatch.delenv("AGENT_KEY")
@@ -205,6 +206,7 @@ def test_budgets_hold_with_a_model_and_without(tmp_path: Path) -> None:
         ('{"answer": null}', "", None),
         ('{"answer": "the answer is 7"}', "the answer is 7", None),
         ('{"found": 7}', '{"found": 7}', None),
+        ('{"answer": "7\\ud800"}', "<answer>7\N{REPLACEMENT CHARACTER}</answer>", None),
         ('{"answer": [1, 2]}', "<answer>[1, 2]</answer>", None),
     ],
 )
