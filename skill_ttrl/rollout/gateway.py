@@ -46,6 +46,8 @@ CHARS_A_TOKEN = 64
 POLL_S = 0.5
 """Seconds between two looks whether a client still waits for its answer."""
 INVALID = "invalid_request_error"
+MODEL = "policy"
+"""Name by which programs ask for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,14 +331,11 @@ class Gateway:
     Args:
         backend: samples. One that is `blocking` comes in a `BatchingBackend`.
         sampling: how; requests can only shorten answers and add stop texts.
-        model: the name by which programs ask for the policy.
         max_prompt_tokens: a longer prompt is refused; None: any that the model can take.
     """
 
-    def __init__(
-        self, backend: Backend, sampling: Sampling, *, model: str = "policy", max_prompt_tokens: int | None = None
-    ) -> None:
-        self.backend, self.sampling, self.model = backend, sampling, model
+    def __init__(self, backend: Backend, sampling: Sampling, *, max_prompt_tokens: int | None = None) -> None:
+        self.backend, self.sampling = backend, sampling
         self._max_model_len = getattr(backend, "max_model_len", None)
         self._max_prompt_tokens = max_prompt_tokens
         limits = (max_prompt_tokens, self._max_model_len and self._max_model_len - 1)
@@ -452,9 +451,9 @@ class _Handler(JsonHandler):
             self.server.await_request(self.connection)
 
     def answer(self) -> Answer:
-        path, gateway = self.path.partition("?")[0], self.server.gateway
+        path = self.path.partition("?")[0]
         found = re.fullmatch(r"/(\d{1,9})/v1/(chat/completions|models(?:/(.*))?)", path)
-        session = gateway.find(path.split("/", 2)[1]) if path.count("/") > 1 else None
+        session = self.server.gateway.find(path.split("/", 2)[1]) if path.count("/") > 1 else None
         key = self.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         if session is None or not session.admits(key):
             said = "The key is not that of this address, or its rollout has ended. A program gets both as OPENAI_BASE_URL and OPENAI_API_KEY."
@@ -463,7 +462,7 @@ class _Handler(JsonHandler):
         if found is not None and self.command == "POST" and found[2] == "chat/completions":
             return self._chat(session, body)
         if found is not None and self.command == "GET" and found[2].startswith("models"):
-            about = {"id": gateway.model, "object": "model", "created": 0, "owned_by": "skill-ttrl"}
+            about = {"id": MODEL, "object": "model", "created": 0, "owned_by": "skill-ttrl"}
             if found[3] is None:
                 return 200, json.dumps({"object": "list", "data": [about]})
             self._check_model(found[3])
@@ -472,9 +471,8 @@ class _Handler(JsonHandler):
         raise Refused(404, said, INVALID, param=None, code="not_found")
 
     def _check_model(self, name: str) -> None:
-        model = self.server.gateway.model
-        if name != model:
-            said = f"There is no model {name[:80]!r} here, only {model!r}. A program gets its name as OPENAI_MODEL."
+        if name != MODEL:
+            said = f"There is no model {name[:80]!r} here, only {MODEL!r}. A program gets its name as OPENAI_MODEL."
             raise Refused(404, said, INVALID, param="model", code="model_not_found")
 
     def _chat(self, session: Session, body: bytes) -> Answer:

@@ -40,7 +40,7 @@ from skill_ttrl.llm.openai.backend import ProgramBackend
 from skill_ttrl.llm.openai.ledger import PROGRAM, CountedRequest, Usage, counted_request
 from skill_ttrl.llm.openai.replies import sound
 from skill_ttrl.rollout.episode import ActiveRollout
-from skill_ttrl.rollout.gateway import Gateway, Session
+from skill_ttrl.rollout.gateway import MODEL, Gateway, Session
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.files import dump_agentskills
@@ -80,7 +80,7 @@ class Finished:
     """The outcome of one run."""
 
     outcome: str
-    """`ok`, `failed` (exit code, or no such program), `timeout`, `too_long` (output) or `cancelled`."""
+    """`ok`, `failed` (exit code), `timeout`, `too_long` (output) or `cancelled`."""
     output: bytes = b""
     error_output: bytes = b""
     """End of stderr."""
@@ -264,9 +264,8 @@ class Programs:
     async def _run(
         self, task: Mapping[str, Any], skills: Sequence[Skill], limit: float, session: Session | None
     ) -> Finished:
-        gone, request = threading.Event(), CountedRequest(1)
-        own_model: Any = counted_request(PROGRAM, self.config.argv[0], Usage(attempts=1))
-        async with nullcontext(request) if session else own_model as counted:
+        gone, own_model = threading.Event(), counted_request(PROGRAM, self.config.argv[0], Usage(attempts=1))
+        async with nullcontext(CountedRequest(1)) if session else own_model as counted:
 
             def stopped() -> bool:
                 left = self.left is not None and self.left.is_set()
@@ -280,9 +279,9 @@ class Programs:
                 try:
                     with TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
                         text, env = write_task(Path(folder), task, skills)
-                        if session is not None and self.gateway is not None:
+                        if session is not None:
                             env |= {"OPENAI_BASE_URL": session.url, "OPENAI_API_KEY": session.key}
-                            env["OPENAI_MODEL"] = self.gateway.model
+                            env["OPENAI_MODEL"] = MODEL
                         return run_program(self.argv, text, {**self.env, **env}, folder, limit, stopped)
                 finally:
                     self.running.discard(gone)
@@ -292,7 +291,7 @@ class Programs:
             except OSError as error:
                 raise EndpointError(f"Cannot start {self._name}: {error.strerror or error}.", "unreachable") from None
             finally:
-                gone.set()  # the one who asks may be gone: a program is not to go on without
+                gone.set()  # a cancelled rollout stops its program
                 if session is not None:
                     session.close()
             counted.outcome = finished.outcome
@@ -311,11 +310,10 @@ class Programs:
 
 
 def _why(finished: Finished, most_s: float) -> str:
-    """Why a program failed."""
+    """Describe why a program failed; the rollout of one that was `cancelled` raises instead."""
     return {
         "timeout": f"did not end within {most_s:g} s (rollout.rollout_timeout_s) and was stopped",
         "too_long": f"wrote more than {MOST_OUTPUT_BYTES:,} bytes and was stopped",
-        "cancelled": "was stopped before it answered",
         "failed": f"ended with exit code {finished.exit_code}",
     }[finished.outcome]
 
