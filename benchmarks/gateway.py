@@ -1,10 +1,10 @@
-"""What the gateway costs: tokens a second of many agent programs at once beside the same requests sampled directly, and the latency it adds.
+"""Measure the gateway: the throughput of many concurrent agent programs, compared with direct sampling, and the latency that it adds.
 
     python benchmarks/gateway.py load                          # 64 programs, 2,000 calls; about 4 minutes on 2 cores
     python benchmarks/gateway.py load --rounds 1 --tokens 64   # shorter answers
 
-Programs are threads of other processes, which speak HTTP as an SDK does, over connections that are kept alive. Beside them as many
-coroutines in the sampler's event loop ask the same batching backend for answers to the same messages. The two take turns, so that what
+Programs are threads of other processes, which speak HTTP as an SDK does, over persistent connections. For comparison as many
+coroutines in the sampler's event loop request answers to the same messages from the same batching backend. The two take turns, so that what
 else the machine does meets both; the share is the median of the rounds. No call may be lost: what each program read is compared with what
 was recorded. On a machine that is busy with other things the rates say little: `tokens_per_cpu_s` (of the process that samples) and
 `sampling_share_of_time` are what they are on a quiet one. The model has random weights: what it writes does not matter here.
@@ -38,7 +38,7 @@ from skill_ttrl.rollout.gateway import Gateway
 from skill_ttrl.types import Message, derive_seed
 
 SHARE = 0.95
-"""What the gateway's share of the direct rate is to reach."""
+"""Share of the direct rate that the gateway has to reach."""
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def source(options: argparse.Namespace) -> HFBackend:
 
 
 def question(program: int, call: int) -> str:
-    """What a program asks at its nth call."""
+    """The message of a program's nth call."""
     return f"Compute {program}+{call}. " * (1 + call % 3)
 
 
@@ -115,7 +115,7 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Timed:
-    """A backend, when it sampled, and how many requests are still to come: nobody is waited for in vain."""
+    """Another backend; records when it sampled, and counts the requests still to come, so that no batch waits for more."""
 
     def __init__(self, source: HFBackend) -> None:
         self.source = source

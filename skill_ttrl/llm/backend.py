@@ -199,11 +199,11 @@ def refuse_error(generations: Sequence[Generation]) -> None:
 
 
 ROUNDING = 1e-3
-"""How far above 0 rounding may put a log-prob (nats)."""
+"""Largest log-prob that rounding may explain, in nats."""
 
 
 def checked(completion: Completion) -> Completion:
-    """A backend's completion as it may be used: one whose log-probs are none has failed (`finish_reason` "error").
+    """A backend's completion as it may be used: one with an invalid log-prob has failed (`finish_reason` "error").
 
     Halves of characters (lone surrogates) in its text are replaced one by one, so that spans of it stay right.
     """

@@ -154,9 +154,9 @@ class ActiveRollout:
         )
 
     async def act_program(self, answer: str, reward: float | None, max_turns: int) -> None:
-        """Hand a program's answer to the environment; the last of its calls, which are the steps so far, becomes the step of it.
+        """Hand a program's answer to the environment. The steps so far are its calls; the last becomes the step of the answer.
 
-        `reward` takes the place of the environment's; None: it does not.
+        `reward` replaces the environment's; None keeps that.
         """
         calls, last = self.steps[:-1], self.steps[-1]
         self.steps = calls

@@ -1,7 +1,7 @@
 """A server on loopback that speaks OpenAI's chat API in front of a sampler, and records the tokens of each call.
 
-An agent program calls it as any model; a rollout reads what was sampled. The tokens are the truth: a request that repeats an earlier call
-and its answer continues the tokens of that call, and nothing that stands is tokenized again. Any other request begins a branch.
+An agent program calls it like any model; the rollout reads what was sampled. A request that repeats an earlier call and its answer
+extends the tokens of that call, which are not encoded again. Any other request begins a branch.
 
 Each connection has a thread, which reads a request and writes its answer. All else happens in the event loop of the rollout, so that its
 backend can batch the calls of many programs.
@@ -40,11 +40,11 @@ MAX_MESSAGES = 4096
 MAX_CALLS = 128
 """Calls of one rollout at the same time, and answers to one call (`n`)."""
 MAX_WAITING = 256
-"""Connections that wait for a request. Beyond it the one that has waited longest is closed: a client that is slow takes nobody's place."""
+"""Connections that wait for a request. Beyond it the one that has waited longest is closed, so that slow clients exclude no other."""
 CHARS_A_TOKEN = 64
 """A prompt of more characters than this for each token that fits is not even encoded."""
 POLL_S = 0.5
-"""Seconds between two looks whether a client still waits for its answer."""
+"""Seconds between two checks that a client is still connected."""
 INVALID = "invalid_request_error"
 MODEL = "policy"
 """Name by which programs ask for the model."""
@@ -105,7 +105,7 @@ class _TextFormat(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """What a program may ask for. Other fields are ignored: temperature and the like are the run's, and a tool cannot be forced."""
+    """The fields of a request that count. Others are ignored: temperature and the like are the run's, and a tool cannot be forced."""
 
     model: str
     messages: Annotated[list[_MessageSaid], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -165,7 +165,7 @@ class _Recorded:
     tools: tuple[str, ...]
     keys: list[Key]
     answers: tuple[Key, ...]
-    """What was sent, and the same with a stop text that was cut off."""
+    """The answer as it was sent, and the same with each stop text that may have been cut off."""
     call: ModelCall
 
 
@@ -178,7 +178,7 @@ class Session:
         self.key = secrets.token_urlsafe(24)
         """`OPENAI_API_KEY` of the program."""
         self.error: BaseException | None = None
-        """A failure of the sampler that is not the program's: the budget is spent, a worker is gone."""
+        """A failure of the sampler that is not the program's: the budget is spent, a worker has died."""
         self._gateway, self._seed = gateway, seed
         self._recorded: list[_Recorded] = []
         self._branches: list[list[ModelCall]] = []
@@ -192,7 +192,7 @@ class Session:
         return [call for branch in self._branches for call in branch]
 
     def close(self) -> None:
-        """Answer no more requests, and cancel those of a program that is gone."""
+        """Answer no more requests, and cancel those that are running."""
         self._closed = True
         for each in list(self.running):
             each.cancel()
@@ -368,7 +368,7 @@ class Gateway:
         return self._sessions.get(name)
 
     def ask(self, session: Session, asked: ChatRequest) -> Future[dict[str, Any]]:
-        """Begin to answer a request in the rollout's event loop and context, where budgets and places are."""
+        """Begin to answer a request in the event loop and context of the rollout, which holds its budget and place."""
         begin = asyncio.run_coroutine_threadsafe
         return self._context.copy().run(begin, session.complete(asked), self._loop)
 
@@ -411,7 +411,7 @@ class _Server(JsonServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin with a connection."""
+        """Serve a connection in a thread of its own."""
         self.await_request(request)
         super().process_request(request, client_address)
 
@@ -427,7 +427,7 @@ class _Server(JsonServer):
                 each.shutdown(socket.SHUT_RDWR)
 
     def stop_waiting(self, connection: socket.socket) -> bool:
-        """Note that a connection waits for the model, or is gone; False if it has been closed meanwhile."""
+        """Note that a connection waits for the model, or has ended; False if it has been closed meanwhile."""
         with self._lock:
             return self._waiting.pop(connection, self) is None
 
@@ -499,7 +499,7 @@ class _Handler(JsonHandler):
         return 200, _stream(made, answer, bool(asked.stream_options.get("include_usage")))
 
     def _wait(self, session: Session, asked: ChatRequest) -> dict[str, Any]:
-        """The answer of the rollout's event loop; cancels what a client that is gone has asked for."""
+        """Wait for the answer of the rollout's event loop; the request of a client that disconnects is cancelled."""
         future = self.server.gateway.ask(session, asked)
         session.running.add(future)
         try:

@@ -1,8 +1,8 @@
-"""A program of the user's that plays an episode: it is given the task, calls the model through a gateway as often as it likes, and prints its answer.
+"""A program of the user's that plays an episode: it gets the task, calls the model through a gateway as often as it likes, and prints its answer.
 
 Each rollout has a process and a working folder of its own. A program that fails, hangs or writes without end is a failed rollout. With
 `rollout.backend: none` there is no gateway: the program brings its own model, and each of its runs is a request in the ledger; what it spends
-elsewhere nobody here knows.
+elsewhere is unknown.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ MOST_OUTPUT_BYTES = 1 << 20
 MOST_ERROR_BYTES = 64 << 20
 """Most that a program may write to stderr."""
 LOOK_S = 0.02
-"""Pause between two looks at the clock and the program, in seconds."""
+"""Seconds between two checks of a running program."""
 KEPT_ERROR_BYTES = 4096
-"""Of stderr the end is kept."""
+"""Bytes of the end of stderr that are recorded."""
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT")
 """Environment variables that every program gets."""
 NAME_CHARS = 80
@@ -68,7 +68,7 @@ NAME_CHARS = 80
 SHOWN = 400
 """Characters of stderr in a message."""
 SHORTEST_SECRET = 6
-"""Shorter values of variables are not looked for in what a program says."""
+"""Values of variables that are shorter are not masked in messages, in characters."""
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3}")
 """A word, and no LaTeX command or variable."""
 SCRIPTS = (".py", ".sh", ".js")
@@ -133,7 +133,7 @@ def run_program(
 
 
 def _end_strays(folder: str) -> None:
-    """Kill what programs left running in sessions of their own: it still has the variable that names its task, in this folder."""
+    """Kill processes that programs left in other sessions, known by a SKILLTTRL_TASK in this folder."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("SKILLTTRL_TASK", "").startswith(folder + os.sep):
@@ -193,7 +193,7 @@ class Programs:
     running: set[threading.Event] = field(default_factory=set)
     """One for each program that runs now: as many calls of the model may come at once."""
     left: threading.Event | None = field(default_factory=LEFT.get)
-    """Set where the run has left these rollouts."""
+    """Set when the run has abandoned these rollouts."""
 
     async def play(
         self, episode: ActiveRollout, messages: Sequence[Message], document: str, seed: int, max_turns: int

@@ -179,7 +179,7 @@ async def _play(
         for place, episode in enumerate(episodes):
             episode.scripted = ScriptedPlayer(settings.adviser(), settings.seed, place % group_size)
     getattr(backend, "start", lambda: None)()  # an engine that starts only now takes nobody's time
-    extends = run.agent.prompts_extend and settings.max_turns > 1  # a gateway sees for itself
+    extends = run.agent.prompts_extend and settings.max_turns > 1  # a gateway calls `keeping` itself
     try:
         with getattr(backend, "keeping", nullcontext)() if extends else nullcontext():
             if run.agent.program is not None:

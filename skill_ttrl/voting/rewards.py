@@ -84,7 +84,7 @@ def env_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
     if any(trajectory.steps and trajectory.steps[-1].info.get("graded") is False for trajectory in group.trajectories):
         raise ConfigError(
             f"rl.reward=env, but {group.task.env_id} cannot grade without true answers, which training tasks lack. Use "
-            "rl.reward=majority, or rl.reward=label as a control."
+            "rl.reward=majority, rl.reward=label as a control, or an agent program that prints its own reward each time."
         )
     return [trajectory.env_return for trajectory in group.trajectories]
 
