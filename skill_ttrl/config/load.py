@@ -97,11 +97,12 @@ def apply_override(data: dict[str, Any], text: str) -> None:
     """Set the key that an override names, in plain data."""
     keys, value = parse_override(text)
     node = data
-    for key in keys[:-1]:
+    for place, key in enumerate(keys[:-1], start=1):
         child = node.get(key)
         if not isinstance(child, dict):
-            # A name with options of its own, as in vote.strategy=sequential and vote.strategy.first=8.
-            child = node[key] = {"type": child} if isinstance(child, str) else {}
+            # The short form of a mapping: data.train=FILE of a source, vote.strategy=sequential of what has options of its own.
+            short = "path" if section_at(SkillTTRLConfig, keys[:place]) else "type"
+            child = node[key] = {short: child} if isinstance(child, str) else {}
         node = child
     node[keys[-1]] = value
 

@@ -73,6 +73,8 @@ def test_overrides_reach_into_sections_a_file_has_and_leave_the_caller_s_mapping
     assert given_mapping == {"rl": {"steps": 5, "kl_coef": 0.0}, "model": {"lora": None}}
     named = load_config({}, ["vote.strategy=anchored", "vote.strategy.weight=0.5"])
     assert named.vote.strategy == {"type": "anchored", "weight": 0.5}
+    source = load_config({"data": {"train": "own.jsonl"}}, ["data.train.limit=5"]).data.train
+    assert source is not None and (source.path, source.limit) == ("own.jsonl", 5)
 
 
 @pytest.mark.parametrize(
