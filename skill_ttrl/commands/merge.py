@@ -19,7 +19,7 @@ from skill_ttrl.data.records import column, read_records, record_ids, text_lists
 from skill_ttrl.errors import DataError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.rollout.outcome import winning
-from skill_ttrl.runs.episode_logs import Place, read_rollouts
+from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place, read_rollouts
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank import SkillBank, UpdateMetadata
 from skill_ttrl.skills.changes import content_changes
@@ -35,9 +35,6 @@ from skill_ttrl.train.run_bank import models_of
 from skill_ttrl.train.tasks import of_training
 from skill_ttrl.types import BankUpdate, Group, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
-
-TRAJECTORIES = "trajectories.jsonl"
-
 
 Rows = list[tuple[Group, Sequence[bool], str]]
 """Groups of one step, each with which of its rollouts won and its `group_digest`."""

@@ -6,13 +6,13 @@ Their order is fixed, so the number of lines says what is still to be sampled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from skill_ttrl.errors import DataError, RunFolderError
+from skill_ttrl.errors import DataError, RunFolderError, did_you_mean
 from skill_ttrl.storage import files
 from skill_ttrl.storage.files import LOCK_FILE, AppendLog, wrap_os_errors, write_atomic
 from skill_ttrl.storage.jsonl import whole_lines
@@ -21,6 +21,8 @@ from skill_ttrl.types import Trajectory, first_problem, from_json
 SAMPLES = "samples.jsonl"
 IDENTITY = "samples.json"
 SUFFIX = ".jsonl"
+TRAJECTORIES = "trajectories.jsonl"
+"""Every rollout of a run's training."""
 
 
 class SampleFolder(AppendLog):
@@ -134,10 +136,16 @@ def read_identity(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Phase and step of a line in a run's file."""
+    """Phase and step of a line in a run's file. Places of one step are equal."""
 
     phase: str = ""
     step: int | None = None
+    sample: int | None = field(default=None, compare=False)
+    """Place of a rollout in its group, from 0."""
+
+    def episode(self, task: str) -> str:
+        """Id of the rollout of this task in its run: `rl:12:TASK:3`."""
+        return f"{self.phase}:{self.step}:{task}:{self.sample}"
 
 
 def read_rollouts(path: Path, notes: list[str]) -> Iterator[tuple[str, Place, Trajectory]]:
@@ -152,6 +160,26 @@ def read_rollouts(path: Path, notes: list[str]) -> Iterator[tuple[str, Place, Tr
         except ValidationError as error:
             raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None
         yield found
+
+
+def read_episode(run: Path, episode: str) -> tuple[Place, Trajectory]:
+    """The rollout of a run with this id (`Place.episode`).
+
+    Raises:
+        DataError: the run has none with this id (names those that are near), or a line cannot be read.
+        RunFolderError: the run has no `trajectories.jsonl`.
+    """
+    path, known = run / TRAJECTORIES, list[str]()
+    if not path.is_file():
+        raise RunFolderError(
+            f"{run} has no {TRAJECTORIES}: no step has ended, or the run has run.save_trajectories: false."
+        )
+    for _, place, played in read_rollouts(path, []):
+        known.append(place.episode(played.task.id))
+        if known[-1] == episode:
+            return place, played
+    hint = did_you_mean(episode, known, "skillttrl inspect RUN --step N")
+    raise DataError(f"{run} has no episode {episode!r} among {len(known):,}.{hint}")
 
 
 def read_facts(path: str | Path) -> Any:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
+from skill_ttrl.errors import DataError, RunFolderError
+from skill_ttrl.runs.episode_logs import SAMPLES, TRAJECTORIES, SampleFolder, read_episode
+from skill_ttrl.runs.folder import trajectory_lines
+from skill_ttrl.types import Group, Task, Trajectory
 
 MADE: dict[str, Any] = {
     "model": "sha256:1",
@@ -51,3 +53,12 @@ def test_samples_of_something_else_are_refused_and_the_difference_is_named(tmp_p
         pass
     assert (tmp_path / "s" / SAMPLES).read_bytes() == before
 
+
+
+def test_a_rollout_is_found_by_its_id_and_a_wrong_id_names_the_nearest(tmp_path: Path) -> None:
+    group = Group(Task("a:1", "E-v0"), tuple(Trajectory(Task("a:1", "E-v0"), (), str(n), "terminated") for n in (0, 1)))
+    (tmp_path / TRAJECTORIES).write_text("\n".join(trajectory_lines("rl", 12, group)) + "\n")
+    place, found = read_episode(tmp_path, "rl:12:a:1:1")
+    assert (place.phase, place.step, place.sample, found.answer) == ("rl", 12, 1, "1")
+    with pytest.raises(DataError, match="rl:12:a:1:0"):
+        read_episode(tmp_path, "rl:12:a:1:2")
