@@ -55,4 +55,4 @@ def _comparison(found: Comparison) -> RenderableType:
         rows.append((FIGURES[name], short(of.one), short(of.other), change, verdict(of.interval)))
     title = f"{found.other} − {found.one}: {tasks} tasks, paired by task, {PAIRED_TEST}"
     table = text_table(title, ("metric", "first", "second", "difference", "verdict"), rows)
-    return Group(table, *(Text(escape_terminal(note)) for note in found.notes))
+    return Group(table, *(Text(escape_terminal(note)) for note in [*found.in_words(), *found.notes]))

@@ -142,6 +142,22 @@ def verdict(bounds: Interval) -> Verdict:
     return "better" if low > 0 else "worse" if high < 0 else "unclear"
 
 
+POWER = 0.8
+"""Share of comparisons that a number of problems is to be enough for (`times_as_many`)."""
+
+
+def times_as_many(difference: float, bounds: Interval, repeats: int | None = None) -> float:
+    """Roughly how many times as many problems would show a true difference of this size in `POWER` of all comparisons.
+
+    From the width of its 95% interval, which shrinks with the root of their number. Of `repeats` of a whole experiment, such as
+    seeds, the interval is Student's.
+    """
+    z = _z(0.95)
+    wide = bounds[1] - difference if difference < 0 else difference - bounds[0]
+    error = wide / (z if repeats is None else student(0.95, repeats - 1))
+    return ((z + NormalDist().inv_cdf(POWER)) * error / abs(difference)) ** 2
+
+
 def paired_p_value(before_P: ArrayLike, after_P: ArrayLike) -> float:
     """Two-sided p-value of "no difference" over the same problems: the exact McNemar test where each is right or wrong, and its
     generalisation to several samples a problem, the sign-flip test (`sign_flip_p_value`).

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.statistics import mean_interval, paired_difference, pass_at_k, wilson_interval
+from skill_ttrl.statistics import mean_interval, paired_difference, pass_at_k, times_as_many, wilson_interval
 from skill_ttrl.voting import vote_entropy
 
 COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
@@ -100,6 +100,14 @@ def test_statistics_of_changes_hold_the_truth_as_often_as_they_say(before: float
     shares = random.binomial(samples, rates) / samples
     found = [paired_difference(*pair)[1:] for pair in zip(*shares, strict=True)]
     assert np.mean([low <= after - before <= high for low, high in found]) >= 0.92
+
+
+def test_as_many_problems_as_are_said_to_be_needed_show_a_difference_as_often_as_is_said() -> None:
+    first = np.repeat([-1, 0, 1], [25, 45, 30])  # of 100 pairs: lost, equal, gained
+    difference, low, high = paired_difference(first < 0, first > 0)
+    problems = round(first.size * times_as_many(difference, (low, high)))
+    draws = np.random.default_rng(1).choice(first, size=(60, problems))
+    assert 0.7 <= np.mean([paired_difference(drawn < 0, drawn > 0)[1] > 0 for drawn in draws]) <= 0.9
 
 
 @given(st.lists(st.integers(0, 50), max_size=12))

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from skill_ttrl.commands.optimize_results import is_optimization
-from skill_ttrl.commands.reports.summary_text import summary_rows
+from skill_ttrl.commands.reports.summary_text import difference_in_words, summary_rows
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
@@ -64,6 +64,15 @@ class Comparison:
     other: str
     figures: Mapping[str, Change] = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+    def in_words(self) -> list[str]:
+        """Say of each figure whether the difference may be chance."""
+        one, other = Path(self.one), Path(self.other)
+        name = other.name if other.name != one.name else str(other)
+        return [
+            difference_in_words(FIGURES[figure], name, found.difference, found.interval, found.tasks)
+            for figure, found in self.figures.items()
+        ]
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -224,6 +233,20 @@ class Seeds:
     """After less before, seed by seed."""
     seconds: float = 0.0
     """Wall time of all together."""
+
+    def in_words(self) -> list[str]:
+        """Say of each headline figure whether its change by training may be chance."""
+        known = [(label, each) for label, each in self.change.items() if is_headline(label)]
+        return [
+            difference_in_words(label, "after training", each.mean, each.interval, len(each.values), "seeds")
+            for label, each in known
+            if each.interval is not None
+        ]
+
+
+def is_headline(label: str) -> bool:
+    """Tell whether a row of a table of figures is one of the headline metrics."""
+    return "," not in label and label.startswith(("avg@", "maj@", "greedy", "score"))
 
 
 def is_seeds(path: str | Path) -> bool:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.commands.optimize_results import is_optimization, read_summary, summary_lines
 from skill_ttrl.commands.reports.bank import inspect_bank, run_bank
-from skill_ttrl.commands.reports.compare import OverSeeds, Seeds, is_seeds, read_seeds, runs_in
+from skill_ttrl.commands.reports.compare import OverSeeds, Seeds, is_headline, is_seeds, read_seeds, runs_in
 from skill_ttrl.commands.reports.summary_text import (
     Inspection,
     closing_lines,
@@ -336,8 +336,8 @@ def seeds_inspection(found: Seeds) -> Inspection:
         change = found.change.get(label)
         judged = None if change is None or change.interval is None else verdict(change.interval)
         rows.append((label, shown(found.before.get(label)), shown(found.after.get(label)), shown(change, "+"), judged))
-    main = [row for row in rows if "," not in row[0] and row[0].startswith(("avg@", "maj@", "greedy", "score"))]
-    notes = ["Mean ± standard deviation over seeds, and Student's 95% interval of the mean."]
+    main = [row for row in rows if is_headline(row[0])]
+    notes = ["Mean ± standard deviation over seeds, and Student's 95% interval of the mean.", *found.in_words()]
     if missing := len(found.seeds) - len(found.ended):
         notes.append(f"{missing} of {len(found.seeds)} seeds have not ended and are excluded.")
     columns, rows = ("metric", "before", "after", "change", "verdict"), [*main, *(r for r in rows if r not in main)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.metrics import UnhealthyMetric
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.statistics import PAIRED_TEST, Interval, verdict
+from skill_ttrl.statistics import PAIRED_TEST, POWER, Interval, times_as_many, verdict
 from skill_ttrl.train.results import Evaluation
 from skill_ttrl.types import Skill, Step, Trajectory, split_thought
 from skill_ttrl.voting.rewards import CONTROLS
@@ -297,3 +297,28 @@ def with_interval(value: Any, bounds: Interval | None = None, sign: str = "") ->
     if not isinstance(value, float) or not bounds:
         return short(value)
     return f"{value:{sign}.3f} [{bounds[0]:{sign}.3f}, {bounds[1]:{sign}.3f}]"
+
+
+FAR = 100
+"""A difference that would need more than this many times the problems is said to be out of reach."""
+
+
+def difference_in_words(
+    metric: str, subject: str, difference: float, bounds: Interval, count: int, unit: str = "tasks"
+) -> str:
+    """Say in a sentence what a difference and its 95% interval allow, of a metric where more is better.
+
+    `subject` is what is better or worse, such as "after training"; `unit` is what the interval is over, `count` of them: "seeds" are
+    repetitions of the whole experiment.
+    """
+    over = f"over {count:,} {unit}"
+    found = verdict(bounds)
+    if found != "unclear":
+        low, high = sorted(map(abs, bounds))
+        return f"{metric}: {subject} is {found} by {with_interval(abs(difference), (low, high))} {over}: unlikely to be chance."
+    text = f"{metric}: the difference of {with_interval(difference, bounds, '+')} {over} is within noise."
+    if abs(difference) < 0.0005:  # it is shown as 0
+        return text
+    times = times_as_many(difference, bounds, count if unit == "seeds" else None)
+    many = f"more than {FAR}" if times > FAR else f"about {max(2, round(times))}"
+    return f"{text} To see one of this size in {POWER:.0%} of comparisons takes {many} times as many {unit}."

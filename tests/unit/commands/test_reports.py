@@ -12,6 +12,7 @@ import pytest
 from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.commands.reports.compare import Measured, compare, compare_two
 from skill_ttrl.commands.reports.summarize import write_report_html
+from skill_ttrl.commands.reports.summary_text import difference_in_words
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import MetricsLog, RunFolder
@@ -44,6 +45,25 @@ def test_shared_tasks_are_paired_and_the_others_left_out() -> None:
 def test_what_shares_no_task_is_not_compared(other: Measured, why: str) -> None:
     with pytest.raises(DataError, match=why):
         compare_two(ONE, other)
+
+
+@pytest.mark.parametrize(
+    ("difference", "bounds", "said"),
+    [
+        (0.058, (0.034, 0.087), "B is better by 0.058 [0.034, 0.087] over 256 tasks: unlikely to be chance"),
+        (-0.058, (-0.087, -0.034), "B is worse by 0.058 [0.034, 0.087] over"),
+        (
+            0.02,
+            (0.0, 0.05),
+            "within noise. To see one of this size in 80% of comparisons takes about 2 times as many tasks",
+        ),
+        (-0.001, (-0.05, 0.05), "more than 100 times as many tasks"),
+        (0.0, (-0.05, 0.05), "the difference of +0.000 [-0.050, +0.050] over 256 tasks is within noise."),
+    ],
+)
+def test_a_difference_is_said_in_words(difference: float, bounds: tuple[float, float], said: str) -> None:
+    found = difference_in_words("avg@16", "B", difference, bounds, 256)
+    assert said in found and (difference or found.endswith(said))
 
 
 def test_thought_calls_and_results_of_a_turn_are_shown_apart(
