@@ -52,8 +52,8 @@ IGNORED = {"seconds", "created", "check", "digest", "config_digest", "timing", "
 """Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`, and labels in words. Of `errors`,
 sentences for people, the number is compared."""
 
-SKIPPED = {"timings.jsonl", "equivalence_cache.jsonl", "usage.jsonl", "answers.jsonl"}
-"""Line files of times, or of what was computed in which order."""
+SKIPPED = {"timings.jsonl", "equivalence_cache.jsonl", "usage.jsonl", "answers.jsonl", "warnings.jsonl"}
+"""Line files of times, of what was computed in which order, or of sentences for people."""
 
 # In commands, @out is the workload's folder and @math, @shop … are folders with weights.
 COMMITTED = {"operators": "tests/data/operators_base", "entities": "tests/data/alfworld_base"}

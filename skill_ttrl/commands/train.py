@@ -256,7 +256,7 @@ def _prepare(
         stop=stop,
         resumed=resumed,
         ledger=ledger,
-        warn=WarningLog(progress, list(resumed.state.get("warnings", []))),
+        warn=WarningLog(progress, folder, list(resumed.state.get("warnings", []))),
         baseline=None if BEFORE in meter.evaluations else reused_baseline(config),
     )
     unformatted = template_warning(parts.backend, parts.worker.agent.formatter.messages("?"))

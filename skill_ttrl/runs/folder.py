@@ -47,6 +47,7 @@ from skill_ttrl.types import Group, Labels, VoteResult, to_json
 if TYPE_CHECKING:
     from skill_ttrl.rollout.outcome import TaskSamples
 
+WARNINGS = "warnings.jsonl"
 APPEND_FILES = (
     "metrics.jsonl",
     "timings.jsonl",
@@ -58,6 +59,7 @@ APPEND_FILES = (
     "gate.jsonl",
     "optimize.jsonl",
     "dagger.jsonl",
+    WARNINGS,
 )
 EQUIVALENCE_CACHE = "equivalence_cache.jsonl"
 """Journal of the answers' verdicts (`answers.persist_cache`). It only grows and is never cut back: a verdict once given stays."""
@@ -435,6 +437,18 @@ class SampleRecord:
     """1 where its answer is the true one, else 0; None without a label. The meter's."""
     advantages: Sequence[float | None] | None = None
     """Mean advantage of the trained tokens of each of its steps, None for one without; None where none was trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning of a run, a line of `warnings.jsonl`."""
+
+    text: str
+    phase: str | None = None
+    """Phase, and `step` of it, in which it was given; None before the first, or where that was not recorded."""
+    step: int | None = None
+    tripwire: bool = False
+    """True if it is a sign that the step's own metrics gave (docs/voting.md)."""
 
 
 _RECORD = tuple(field.name for field in fields(SampleRecord))

@@ -7,10 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.runs.folder import read_run_json
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.runs.folder import WARNINGS, Warned, read_run_json
 from skill_ttrl.runs.summary import Summary, read_summary
-from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.storage.jsonl import read_jsonl, whole_lines
+from skill_ttrl.types import first_problem, from_json
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -80,3 +84,21 @@ def read_run(path: str | Path) -> Run:
         RunFolderError: not a run folder, or written under another schema version.
     """
     return Run(Path(path), read_run_json(path))
+
+
+def warnings_of(run: Run) -> list[Warned]:
+    """What a run has warned of, oldest first, each with the phase and step where it began; also of a run that has not ended.
+
+    Raises:
+        RunFolderError: a line of the file is damaged.
+    """
+    found, file, where = list[Warned](), run.path / WARNINGS, ""
+    try:
+        for place, line in whole_lines(file, run.notes) if file.is_file() else ():
+            where = place
+            found.append(from_json(Warned, line))
+    except ValidationError as error:
+        raise RunFolderError(f"{where} is not a warning: {first_problem(error)}.") from None
+    said = {each.text for each in found}
+    # What is said of the whole run has no step.
+    return found + [Warned(text) for text in (run.summary.warnings if run.summary else ()) if text not in said]

@@ -93,6 +93,7 @@ def fine_tune(
             load_learner(run)
         run.progress.start(shown, config.steps, "step", done)
         for step in range(done, config.steps):
+            run.warn.place = (phase, before + step)
             began, cpu_began = time.perf_counter(), time.process_time()
             metrics = learner.step(batch_of(step), step, seed=run.config.seed)
             run.log.log(phase, before + step, metrics)
@@ -232,6 +233,7 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     if not left:
         return []
     shown, state = f"DAgger round {number + 1}: play", PhaseState(DAGGER, before)
+    run.warn.place = (ROUNDS, number)
     parts.worker.update_weights(before)
     adviser = partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent)
     worker = parts.worker.with_bank(parts.bank_view())
@@ -331,6 +333,7 @@ def sample_and_vote(run: Run) -> None:
     roll_out = parts.worker.rollout_fn(config.rollout.n_votes_per_prompt)
     run.progress.start(SAMPLING, rounds, "round", done)
     for step in range(done, rounds):
+        run.warn.place = (VOTE_SFT, step)
         clock = StepTimer(run.progress, SAMPLING, parts.accelerator)
         tasks = step_tasks(parts.train_tasks, config.rl.prompts_per_step, step, config.seed)
         with clock("sample"):

@@ -344,6 +344,7 @@ def prepare_first_step(run: Run, state: RLState) -> None:
     tasks_of = partial(step_tasks, run.components.train_tasks, rl.prompts_per_step, seed=run.config.seed)
     rounds = max(1, rl.dynamic_sampling)
     state.votes.ask_base(run, map(tasks_of, range(steps * rounds)), state.step)
+    run.warn.place = (RL, state.step)
     warn_if_never(run)
     run.progress.start(shown(run.config.rl), steps, "step", state.step)
     if 0 < state.step < steps and every and state.step % every == 0:
@@ -405,4 +406,4 @@ def warn_of_votes(run: Run, step: int, groups: Sequence[Group]) -> None:
 
 def _warn_of(run: Run, signs: Mapping[str, str]) -> None:
     for prefix, text in signs.items():
-        run.warn(text, once=prefix)
+        run.warn(text, once=prefix, tripwire=True)

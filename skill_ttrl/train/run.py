@@ -21,7 +21,7 @@ from skill_ttrl.rollout.episode import EnvPool
 from skill_ttrl.rollout.outcome import TaskSamples
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.runs.checkpoint import Checkpoint
-from skill_ttrl.runs.folder import MetricsLog, RunFolder, eval_line
+from skill_ttrl.runs.folder import WARNINGS, MetricsLog, RunFolder, Warned, eval_line
 from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.train.measure import control_results, correctness, evaluation_draws, measure, play_controls
@@ -343,15 +343,19 @@ GIVEN_UP = "Answers that could not be read"
 
 @dataclass
 class WarningLog:
-    """Warns the user of each thing once, and keeps the texts for the summary."""
+    """Warns the user of each thing once, keeps the texts for the summary, and writes them with their place."""
 
     progress: Progress
+    folder: RunFolder
     texts: list[str] = field(default_factory=list)
+    place: tuple[str | None, int | None] = (None, None)
+    """Phase and step that the run is at."""
 
-    def __call__(self, text: str, *, once: str | None = None) -> None:
-        """Warn, unless the same was said; `once`: unless an earlier text begins so."""
+    def __call__(self, text: str, *, once: str | None = None, tripwire: bool = False) -> None:
+        """Warn, unless the same was said; `once`: unless an earlier text begins so. `tripwire`: see `Warned`."""
         if not any(each.startswith(once) if once else each == text for each in self.texts):
             self.texts.append(text)
+            self.folder.append_jsonl(WARNINGS, [to_json(Warned(text, *self.place, tripwire))])
             self.progress.notice(text, warning=True)
 
 
@@ -414,6 +418,7 @@ class Run:
         done = self.meter.evaluations
         if label in done:
             return done[label]
+        self.warn.place = ("evaluate", None)
         if label == BEFORE and self.baseline is not None:
             found = self.baseline
             self.progress.notice(f"The evaluation {label!r} is that of {found.reused_from} (run.baseline).")

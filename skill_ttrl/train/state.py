@@ -411,6 +411,7 @@ def remaining_steps(run: Run, state: PhaseState) -> Iterator[int]:
     """The steps to do, up to `rl.steps` or to where a stopping rule ends the run; each has to raise `state.step`."""
     config = run.config.rl
     while state.step < config.steps and stopped_by(run.log.rows(state.phase), config, state.step) is None:
+        run.warn.place = (state.phase, state.step)
         yield state.step
 
 

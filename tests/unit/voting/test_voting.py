@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.answers import canonical
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.progress import SilentProgress
+from skill_ttrl.runs.folder import RunFolder, Warned
+from skill_ttrl.runs.reader import read_run, warnings_of
 from skill_ttrl.train.metrics import answer_metrics
 from skill_ttrl.train.run import WarningLog, warn_of_undecided_answers
 from skill_ttrl.types import Group, Labels, Step, Task, Trajectory, VoteResult, from_json, to_json
@@ -165,16 +169,19 @@ def test_winners_that_copy_their_question(question: object, answer: str | None, 
     assert answer_metrics([asked], batch_majority_vote([[answer]])).get("copied_winners") == copied
 
 
-def test_a_step_counts_them_and_a_run_warns_once() -> None:
+def test_a_step_counts_them_and_a_run_warns_once(tmp_path: Path) -> None:
     groups = [group("1", "1", POWERS[0]), group(POWERS[0], POWERS[1], None)]
     figures = answer_metrics(groups, batch_majority_vote([each.answers for each in groups]))
     assert figures["undecided_answers"] == 2.0, "different answers of the step, not samples"
-    warn = WarningLog(SilentProgress())
-    warn_of_undecided_answers(warn, "step 0", [group("1", "2")])
-    assert not warn.texts
-    for step in (1, 2):
-        warn_of_undecided_answers(warn, f"step {step}", groups)
+    with RunFolder.create(tmp_path / "run", SkillTTRLConfig()) as folder:
+        warn = WarningLog(SilentProgress(), folder)
+        warn_of_undecided_answers(warn, "step 0", [group("1", "2")])
+        assert not warn.texts
+        for step in (1, 2):
+            warn.place = ("rl", step)
+            warn_of_undecided_answers(warn, f"step {step}", groups)
     assert len(warn.texts) == 1 and "2 of 3" in warn.texts[0]
+    assert warnings_of(read_run(tmp_path / "run")) == [Warned(warn.texts[0], "rl", 1)], "also while the run goes on"
 
 
 WORDS = [None, "", " ", "1", "1.0", "2", "4/2", "x", "X.", "3"]
