@@ -99,6 +99,13 @@ def contains(interval: str, value: float) -> bool:
     return above and (value < high or (closing == "]" and value == high))
 
 
+def bounds(interval: str) -> tuple[float | None, float | None]:
+    """The ends of an interval, written as in `Metric.range`; None for an infinite one, and both of a text that is no interval."""
+    found = _INTERVAL.fullmatch(interval)
+    ends = [None, None] if found is None else [None if "∞" in each else float(each) for each in found.group(2, 3)]
+    return ends[0], ends[1]
+
+
 def find(name: str) -> Metric | None:
     """Look a metric up by a name without its phase; None where there is none. An exact name goes before a pattern."""
     return _BY_NAME.get(name) or next((metric for pattern, metric in _PATTERNS if pattern.fullmatch(name)), None)

@@ -1,0 +1,84 @@
+"""The data of the report, from small runs that are written here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.commands.reports import page_rollouts
+from skill_ttrl.commands.reports.page_charts import Curves, Member, charts
+from skill_ttrl.commands.reports.page_data import page
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.runs.folder import MetricsLog, RunFolder, SampleRecord, trajectory_lines, vote_line
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
+
+
+def played(task: Task, answer: str, reward: float, said: str) -> Trajectory:
+    completion = Completion(said, (1, 2), (0.0, -1.0), "stop", completion_mask=(True, False), inserted_spans=((0, 2),))
+    return Trajectory(
+        task, (Step("6*7?", said, reward, True, False, completion=completion),), answer, "terminated", reward
+    )
+
+
+def young_run(path: Path, steps: int = 3) -> Path:
+    """A run that has not ended, of which each step votes on two tasks of two rollouts."""
+    with RunFolder.create(path, SkillTTRLConfig(name="t")) as folder:
+        log = MetricsLog(folder)
+        for step in range(steps):
+            for name in ("a", "b"):
+                task = Task(name, "E-v0")
+                rollouts = (played(task, str(step), 1.0, f"<b>{step}"), played(task, "1", 0.0, "x"))
+                records = [SampleRecord(1.0, 1.0, (0.5,)), SampleRecord(0.0)]
+                folder.append_jsonl("trajectories.jsonl", trajectory_lines("rl", step, Group(task, rollouts), records))
+                vote = VoteResult(str(step), 0.5, (True, False), ((str(step), 1), ("1", 1)), tie=True)
+                folder.append_jsonl("votes.jsonl", [vote_line("rl", step, name, vote, correct=True)])
+            log.log("rl", step, {"reward": step / 4, "score/mean": step / 4, "majority_ratio": 0.5, "abstained": 1.0})
+    return path
+
+
+def test_page_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
+    found = page([young_run(tmp_path / "run")])
+    (verdict,), (view,) = found["verdicts"], found["runs"]
+    assert "has not ended its training: rl step 3 is done" in verdict["sentence"]
+    assert any(each["text"].startswith("abstained is 1, healthy [0, 1)") for each in verdict["warnings"])
+    items, texts = view["rollouts"]["items"], view["rollouts"]["texts"]
+    assert items[0]["id"] == "rl:0:a:0" and items[0]["advantage"] == [0.5]
+    turn = items[0]["turns"][0]
+    assert texts[turn["said"]] == "<b>0" and turn["inserted"] == [[0, 2]] and texts[turn["obs"]] == "6*7?"
+    task = view["votes"]["tasks"][0]
+    assert task["prompt"] == "6*7?" and [cell["flip"] for cell in task["cells"]] == [False, True, True]
+    assert [items[index]["id"] for index in task["cells"][2]["rollouts"]] == ["rl:2:a:0", "rl:2:a:1"]
+    (reward, _) = [each["lines"][0] for each in found["charts"]["main"]]
+    assert reward["label"] == "reward (= score/mean)" and reward["y"] == [0.0, 0.25, 0.5]
+    assert ["rl: abstained", "1", "share of samples without an answer."] in found["charts"]["constant"]
+
+
+def test_what_exceeds_the_budget_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = young_run(tmp_path / "run", steps=12)
+    for name, value in {"READ": 20_000, "ROWS": 16, "WHOLE": 5, "CELLS": 12}.items():
+        monkeypatch.setattr(page_rollouts, name, value)
+    (view,) = page([run])["runs"]
+    items = view["rollouts"]["items"]
+    assert {items[0]["step"], items[-1]["step"]} == {0, 11} and len(items) <= 16
+    assert sum("turns" in each for each in items) == 5 and len(view["votes"]["tasks"]) == 1
+    assert "the first and the last part" in view["left_out"][1] and "1 of 2 prompts" in view["left_out"][0]
+
+
+def test_lines_of_seeds_are_averaged_and_a_collapse_is_shaded() -> None:
+    rows = [
+        {"phase": "rl", "step": step, "majority_ratio": 0.5 + step / 20, "label_accuracy": 0.6 - step / 20}
+        for step in range(8)
+    ]
+    seeds = Curves("s", [Member(rows), Member([{**row, "majority_ratio": 0.5} for row in rows])])
+    (votes,) = charts([seeds])["main"]
+    mean, *thin = (line for line in votes["lines"] if line["label"].startswith("majority_ratio"))
+    assert mean["y"][4] == 0.6 and mean["low"][4] < 0.6 < mean["high"][4]
+    assert [line["style"] for line in thin] == ["thin", "thin"]
+    assert {each["to"] for each in votes["shaded"]} == {7} and votes["range"] == [0.0, 1.0]
+
+
+def test_a_path_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="nothing to report"):
+        page([tmp_path])
