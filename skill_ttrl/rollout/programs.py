@@ -16,6 +16,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -25,8 +26,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any, cast
-
-import psutil
 
 from skill_ttrl.answers import find_answer
 from skill_ttrl.config import ProgramConfig
@@ -39,6 +38,7 @@ from skill_ttrl.llm.hand_over import LEFT, BatchingBackend, refuse_abandoned
 from skill_ttrl.llm.openai.backend import ProgramBackend
 from skill_ttrl.llm.openai.ledger import PROGRAM, CountedRequest, Usage, counted_request
 from skill_ttrl.llm.openai.replies import sound
+from skill_ttrl.rollout import strays
 from skill_ttrl.rollout.episode import ActiveRollout
 from skill_ttrl.rollout.gateway import MODEL, Gateway, Session
 from skill_ttrl.sanitize import one_line
@@ -132,14 +132,6 @@ def run_program(
     return Finished("failed" if outcome == "ok" and code else outcome, *said, code, seconds)
 
 
-def _end_strays(folder: str) -> None:
-    """Kill processes that programs left in other sessions, known by a SKILLTTRL_TASK in this folder."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("SKILLTTRL_TASK", "").startswith(folder + os.sep):
-                process.kill()
-
-
 def _size(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
 
@@ -165,7 +157,11 @@ async def open_programs(
         ExitStack() as last,
         ThreadPoolExecutor(min(PROGRAMS, PROGRAMS_PER_CORE * cores()), "program") as pool,
     ):
-        last.callback(_end_strays, folder)
+        watch = [sys.executable, "-P", strays.__file__, folder]  # for the case that this process is killed
+        watcher = subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        last.enter_context(watcher)
+        last.callback(watcher.kill)
+        last.callback(strays.end_strays, folder)
         found = Programs(config, argv, env, sampling, pool, Path(folder))
         if isinstance(backend, ProgramBackend):
             yield found

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -174,6 +177,20 @@ def test_one_that_nobody_waits_for_any_more_is_stopped() -> None:
     with pytest.raises(TimeoutError):
         play(["sleep", "62"], n=2, wait=0.4)
     assert not left_running(62)
+
+
+def test_a_killed_process_leaves_no_program_and_no_folder(tmp_path: Path) -> None:
+    code = f"from tests.unit.rollout.test_programs import *; play(python({CHILD!r}))"
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)})
+    while process.poll() is None and not [*tmp_path.glob("skillttrl-programs-*/*/task.json")]:
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    for _ in range(500):
+        if not [*tmp_path.glob("skillttrl-programs-*")]:
+            break
+        time.sleep(0.02)
+    assert not [*tmp_path.glob("skillttrl-programs-*")] and not left_running()
 
 
 def test_budgets_hold_with_a_model_and_without(tmp_path: Path) -> None:
