@@ -94,7 +94,7 @@ def row(folder: Path) -> str:
     return " | ".join([f"{run.accuracy_before:.3f}", f"{run.accuracy_after:.3f}", change, *twice, seconds])
 
 
-def speed(run: Path, python: str | None) -> None:
+def speed(run: Path | None, python: str | None) -> None:
     """Seconds of the same rollouts with and without programs."""
     sides = {"no program": ALONE, "urllib": CALCULATOR}
     if python:

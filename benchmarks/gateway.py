@@ -5,8 +5,8 @@
 
 Programs are threads of other processes, which speak HTTP as an SDK does, over persistent connections. For comparison as many
 coroutines in the sampler's event loop request answers to the same messages from the same batching backend. The two take turns, so that what
-else the machine does meets both; the share is the median of the rounds. No call may be lost: what each program read is compared with what
-was recorded. On a machine that is busy with other things the rates say little: `tokens_per_cpu_s` (of the process that samples) and
+else the machine does meets both; the share is the median of the rounds. A call is lost if what its program read was not
+recorded. On a machine that is busy with other things the rates say little: `tokens_per_cpu_s` (of the process that samples) and
 `sampling_share_of_time` are what they are on a quiet one. The model has random weights: what it writes does not matter here.
 """
 
@@ -18,7 +18,9 @@ import http.client
 import json
 import multiprocessing
 import statistics
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -75,6 +77,7 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
     batching: Any = BatchingBackend(cast(Backend, backend), lambda: min(options.programs, backend.left))
     sampling = Sampling(max_new_tokens=options.tokens)
     rows: list[dict[str, float]] = []
+    lost = 0
     gaps: dict[str, list[float]] = {"direct": [], "gateway": []}
     busy: dict[str, list[float]] = {"direct": [], "gateway": []}
     computed: dict[str, list[float]] = {"direct": [], "gateway": []}
@@ -91,7 +94,8 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
                 if side == "direct":
                     tokens = await directly(batching, sampling, counts)
                 else:
-                    tokens = await through(batching, sampling, counts, pipes)
+                    tokens, missing = await through(batching, sampling, counts, pipes)
+                    lost += missing
                 seconds = time.monotonic() - began
                 row[side] = round(tokens / seconds)
                 computed[side].append(tokens / (time.process_time() - worked))
@@ -103,7 +107,7 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "programs": options.programs,
         "calls": options.rounds * calls,
-        "lost": 0,
+        "lost": lost,
         "tokens_per_s": rows,
         "share": round(share, 3),
         "reached": share >= SHARE,
@@ -150,18 +154,20 @@ async def directly(backend: Any, sampling: Sampling, counts: Sequence[int]) -> i
     return tokens
 
 
-async def through(backend: Any, sampling: Sampling, counts: Sequence[int], pipes: Sequence[Connection]) -> int:
-    """Tokens of programs that call the gateway; every answer must have been recorded."""
+async def through(
+    backend: Any, sampling: Sampling, counts: Sequence[int], pipes: Sequence[Connection]
+) -> tuple[int, int]:
+    """Tokens of programs that call the gateway, and the calls that were lost."""
     async with Gateway(backend, sampling) as gateway:
         sessions = [gateway.session(place) for place in range(len(counts))]
         asked = [(each.url, each.key, place, counts[place]) for place, each in enumerate(sessions)]
         for place, pipe in enumerate(pipes):
             pipe.send(asked[place :: len(pipes)])
         found = await asyncio.gather(*(asyncio.to_thread(pipe.recv) for pipe in pipes))
+    lost = sum(counts)
     for place, texts in (pair for part in found for pair in part):
-        recorded = [call.completion.text for call in sessions[place].calls]
-        assert len(texts) == counts[place] and texts == recorded, f"program {place} lost a call"
-    return sum(len(call.completion.token_ids) for each in sessions for call in each.calls)
+        lost -= (Counter(texts) & Counter(call.completion.text for call in sessions[place].calls)).total()
+    return sum(len(call.completion.token_ids) for each in sessions for call in each.calls), lost
 
 
 @contextmanager
@@ -187,22 +193,24 @@ def programs(pipe: Connection) -> None:
             pipe.send(list(pool.map(lambda each: (each[2], one_program(*each)), part)))
 
 
-def one_program(url: str, key: str, place: int, count: int) -> list[str]:
+def one_program(url: str, key: str, place: int, count: int) -> list[str | None]:
     """Ask one call after another; gives the texts."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=600)
     return [ask(connection, address.path, key, question(place, call)) for call in range(count)]
 
 
-def ask(connection: http.client.HTTPConnection, path: str, key: str, text: str) -> str:
-    """One call."""
+def ask(connection: http.client.HTTPConnection, path: str, key: str, text: str) -> str | None:
+    """One call; None where it is refused."""
     body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": text}]})
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     connection.request("POST", f"{path}/chat/completions", body, headers)
     answer = connection.getresponse()
     said = json.loads(answer.read())
-    assert answer.status == 200, said
-    return str(said["choices"][0]["message"]["content"])
+    if answer.status == 200:
+        return str(said["choices"][0]["message"]["content"])
+    print(f"{answer.status}: {said}", file=sys.stderr)
+    return None
 
 
 async def latency(backend: Backend, calls: int = 300) -> dict[str, float]:

@@ -63,8 +63,10 @@ def main() -> None:
         start(options.run, options.output)
 
 
-def weights_of(run: Path) -> Path:
+def weights_of(run: Path | None) -> Path:
     """The last checkpoint of a run."""
+    if run is None:
+        sys.exit("Name RUN, a finished run of quickstart_tools, whose policy is measured.")
     return max((run / "checkpoints").iterdir(), key=lambda each: each.stat().st_mtime)
 
 
@@ -150,7 +152,7 @@ class PlainChat(TextEnv):
         return calculator(factors[0]) if factors else "?", 0.0, self._turns == 2, False, {}
 
 
-def speed(run: Path) -> None:
+def speed(run: Path | None) -> None:
     """Sampled tokens a second, of episodes with a call and of the same episodes as plain chat."""
     config = load_config(RECIPE, ["runtime.threads=1"])
     parts = build_policy(config, weights=weights_of(run), tools=ToolEnv(PlainChat(), ["calculator"]).schemas)
@@ -196,7 +198,7 @@ server.run("stdio")
 """
 
 
-def start(run: Path, output: Path) -> None:
+def start(run: Path | None, output: Path) -> None:
     """Seconds of a command whose only work is one small step, and of its parts with a server."""
     script = output / "calculator_server.py"
     script.write_text(SERVER)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display import reply_view, say, show
+from skill_ttrl.cli.display import prints_aside, reply_view, say, show
 from skill_ttrl.cli.options import (
     POLICIES,
     AsJson,
@@ -49,7 +49,8 @@ def ask(
     asked = find_asked(policy, with_seed(overrides, seed), config=config, use_bank=not no_skills)
     if note := getattr(asked, "note", ""):
         say(note, screen=Console(stderr=True))
-    reply = put(asked, question, samples=samples, temperature=temperature, use_bank=not no_skills)
+    with prints_aside():
+        reply = put(asked, question, samples=samples, temperature=temperature, use_bank=not no_skills)
     show(reply, as_json, reply_view)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display import RunView, print_json, prints_aside, say, text_table
+from skill_ttrl.cli.display import RunView, print_json, say, text_table
 from skill_ttrl.cli.options import (
     ENV_RULE,
     POLICIES,
@@ -143,7 +143,7 @@ def collect(
     }
     of_scripted = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
     refuse_foreign(policy, scripted, {**of_scripted, "--num-workers": num_workers}, of_model)
-    with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {policy}") as view:
+    with RunView(Console(stderr=True), f"collect {env} {split}: {policy}") as view:
         kwargs, settings = scripted_settings(overrides if scripted and overrides else (), data)
         selection = TaskSelection(env, split, kwargs, words(types), limit, rollouts_per_task)
         if scripted:

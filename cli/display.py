@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import asdict, is_dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -76,7 +76,7 @@ def write_text(text: str) -> None:
 
 
 def prints_aside() -> AbstractContextManager[object]:
-    """Send what an environment or a scripted agent of the user's prints to stderr: stdout is for the result, which may be JSON."""
+    """Send what code of the user's prints to stderr (an environment, a tool, a voter): stdout is for the result, which may be JSON."""
     return redirect_stdout(sys.stderr)
 
 
@@ -226,7 +226,8 @@ class RunView:
     """A `Progress` that draws a run while it goes: its phases, the part at work, speed and the newest metrics.
 
     If the console is not a terminal, it prints a line now and then instead. With `transient` nothing is drawn before a phase begins,
-    and nothing stays. The first phase prints `opening` as a warning, so that it does not precede an error that makes it moot.
+    and nothing stays. The first phase prints `opening` as a warning, so that it does not precede an error that makes it moot. On a console of
+    stderr, what a user's code prints goes there too (`prints_aside`).
     """
 
     def __init__(self, console: Console, title: str, *, transient: bool = False, opening: str = "") -> None:
@@ -246,8 +247,10 @@ class RunView:
         self._part = ""
         self._metrics = ""
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
+        self._aside = prints_aside() if console.stderr else nullcontext()
 
     def __enter__(self) -> RunView:
+        self._aside.__enter__()
         if self._console.is_terminal and not self._transient:
             self._live.start()
         return self
@@ -258,6 +261,7 @@ class RunView:
             if not self._transient and self._at:
                 self._console.print(self._bars.get_renderable())
                 self._console.print(self._total(), highlight=False)
+        self._aside.__exit__(None, None, None)
 
     def __rich__(self) -> Panel:
         lines = [Text(line, "dim") for line in (self._part, self._metrics) if line]

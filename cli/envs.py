@@ -191,7 +191,7 @@ def serve(
 
     port, token = PORTS.get(env, OTHER_PORT) if port is None else port, find_token(host)
     kwargs = environment_arguments(overrides or [], env_data)
-    with prints_aside(), RunView(Console(stderr=True), f"serve {env}", transient=True) as view:
+    with RunView(Console(stderr=True), f"serve {env}", transient=True) as view:
         prepare_env(env, kwargs, Counting(view, OPENING, "item"))
         server = EnvServer(env, kwargs, host, port, token, session_timeout=session_timeout, max_sessions=max_sessions)
     try:

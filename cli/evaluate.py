@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import scripted_settings, show_collected
-from skill_ttrl.cli.display import RunView, evaluation_view, print_json, prints_aside
+from skill_ttrl.cli.display import RunView, evaluation_view, print_json
 from skill_ttrl.cli.options import (
     ENV_RULE,
     POLICIES,
@@ -129,10 +129,11 @@ def evaluate(
         *with_program(overrides, agent),
         *(f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None),
     ]
-    title = f"evaluate {policy or 'expert'}" + (f" in {env or config}" if env or scripted else "")
+    title = f"evaluate {policy or 'expert'}" + (f" with {agent}" if agent else "")
+    title += f" in {env or config}" if env or scripted else ""
     # without --split the error about the default split has to say how another one is named
     naming = annotate_error(SplitError, "Name one with --split.") if split is None else nullcontext()
-    with prints_aside(), RunView(Console(stderr=True), title) as view, naming:
+    with RunView(Console(stderr=True), title) as view, naming:
         how: dict[str, Any] = {"limit": limit, "output": output, "progress": view}
         if scripted:
             how |= {"agent": policy or "expert", "seed": seed or 0, "jobs": num_workers}

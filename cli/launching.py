@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display import RunView, dry_run_view, inspection_view, print_json, say, show, text_table
+from skill_ttrl.cli.display import (
+    RunView,
+    dry_run_view,
+    inspection_view,
+    print_json,
+    prints_aside,
+    say,
+    show,
+    text_table,
+)
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +83,8 @@ def run_or_check(
         from skill_ttrl.commands.dry_run import dry_run as check
 
         output = None if seeds else found.options.output
-        checked = check(config, output=output, resume=resume, asks_ranks=found.asks_ranks)
+        with prints_aside():
+            checked = check(config, output=output, resume=resume, asks_ranks=found.asks_ranks)
         show(checked, as_json, dry_run_view)
         if checked.exit_code:
             raise typer.Exit(checked.exit_code)

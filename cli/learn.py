@@ -106,7 +106,7 @@ def distill(
     asked, view = _checked(config, overrides), RunView(Console(stderr=True), f"distill {trajectories}", transient=True)
     if not append:
         refuse({"--policy": policy, "--agent": agent}, "needs --append")
-    with prints_aside(), view, _gate(policy, with_program(gate_set, agent)) as gate:
+    with view, _gate(policy, with_program(gate_set, agent)) as gate:
         found = run(trajectories, output, teacher=teacher, merge=append, config=asked, progress=view, gate=gate)
     show(found, as_json, distilled_view, distilled_lines)
 

@@ -82,7 +82,7 @@ def optimize(
             checked = check_start(prepare(config, **options), output, resume=resume)
         show(checked, as_json, checked_view)
         return
-    with prints_aside(), RunView(Console(stderr=True), f"optimize {config or policy or ''}") as view:
+    with RunView(Console(stderr=True), f"optimize {config or policy or ''}") as view:
         prepared = prepare(config, **options, progress=view)
         folder = prepared.place(output)
         found = optimize_run(prepared, output=folder, resume=resume, progress=view)

@@ -193,10 +193,12 @@ def naming_extra(feature: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as error:
+    except (ModuleNotFoundError, MissingDependencyError) as error:
         if error.name not in TRAIN_PACKAGES:
             raise
-        raise MissingDependencyError.for_extra(feature, "train", error.name) from error
+        found = MissingDependencyError.for_extra(feature, "train", error.name)
+        found.name = error.name  # the outermost feature is what was asked for
+        raise found from error
 
 
 @contextmanager

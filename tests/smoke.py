@@ -7,6 +7,7 @@ family blocked, and on the wheel in an environment of its own, as does the workf
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import sys
@@ -104,6 +105,10 @@ def check() -> None:
                 bank.retrieve("an egg", top_k=1)
     with refused("skill-ttrl[train]"):
         _ = skill_ttrl.compute_grpo_advantage
+    with refused("skill-ttrl[train]"):
+        importlib.import_module("skill_ttrl.commands.train")
+    code, said = command("evaluate none --agent cat --env qa --set skills.prompt_top_k=1")
+    assert code == 5 and "[skills]', or set skills.embedder=hash." in " ".join(said.split()), said
     for line in (
         "train quickstart",
         "sft quickstart",

@@ -162,6 +162,7 @@ def measure_policy(
     refuse_split({**env_kwargs(overrides, env_id), **(kwargs or {})})
     arguments = {**env_kwargs(overrides, env_id, found.config.env), **(kwargs or {}), **split_argument(env, split)}
     found = in_env(found, env, arguments, overrides)
+    found.check(use_bank=use_bank)  # before its tasks are looked for
     progress = progress or SilentProgress()
     with telling_warnings(progress):
         (first,) = env_tasks(env, arguments, split, 1, Counting(progress, OPENING, "item"))

@@ -296,6 +296,8 @@ def _not_loaded(
         own.insert(0, f"endpoints.roles.policy.model={json.dumps(name)}")
     asked = load_checked(base, [*now, *own])
     if kind == NO_MODEL:  # a rule finds out where there is no program
+        for key in {*ONCE} - asked.eval.model_fields_set:
+            setattr(asked.eval, key, ONCE[key])
         return NO_MODEL if asked.program is None else shlex.join(asked.program.argv), asked, tuple(own)
     policy = asked.endpoints.of("policy")
     if policy is None:
@@ -305,6 +307,8 @@ def _not_loaded(
     return policy.model, asked, tuple(own)
 
 
+ONCE = {"samples": 1, "greedy": False}
+"""How a program with a model of its own is measured, unless `eval` says otherwise: it costs money, and no temperature reaches it."""
 KEPT = ("seed", "env", "agent", "skills", "runtime")
 """Sections of a config that samples depend on as a whole; of others only what `decisive` names."""
 DECISIVE = ("model", "provider", "base_url", "server_type", "logprobs", "extra_body")
@@ -357,7 +361,8 @@ def in_env(found: EvalTarget, env_id: str, kwargs: Mapping[str, Any], overrides:
         ConfigError: an override names other tasks than the environment's own, which are played.
     """
     for each in overrides:
-        if each.startswith(("data.train", "data.eval")):
+        whole = load_config({}, [each]).data.model_fields_set if each.startswith("data=") else ()
+        if each.startswith(("data.train", "data.eval")) or {"train", "eval"} & {*whole}:
             raise ConfigError(
                 f"--set {each} has no effect with --env {env_id}, whose own tasks are played. Leave one of them out."
             )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, WrapValidator, model_validator
 
 from skill_ttrl.config.section import Section, name_and_options
 
@@ -14,6 +15,18 @@ class McpServer(Section):
 
     mcp: Annotated[list[str], Field(min_length=1)] | Annotated[str, Field(pattern="^https?://")]
     """The command that starts it ([program, argument, ...]), or the address of one that runs (streamable HTTP)."""
+
+
+def _named_tool(value: Any, check: Callable[[Any], Any]) -> Any:
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError(
+            "must be calculator, module:function, {mcp: [program, argument]} or {mcp: 'http://…'}"
+        ) from None
+
+
+NamedTool = Annotated[str | McpServer, WrapValidator(_named_tool)]
 
 
 class AgentConfig(Section):
@@ -59,7 +72,7 @@ class AgentConfig(Section):
     inadmissible actions are invalid."""
     prompts: str | None = None
     """Folder of your own templates; a file there replaces the shipped one of the same name."""
-    tools: list[str | McpServer] = Field(default_factory=list)
+    tools: list[NamedTool] = Field(default_factory=list)
     """Tools that the model may call in addition to the environment's: `calculator`, `module:function` of your own, `{mcp: [program, argument]}` or
     `{mcp: "http://..."}` (docs/tools.md)."""
     tool_timeout_s: float = Field(default=30.0, gt=0)

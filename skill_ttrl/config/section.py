@@ -35,6 +35,8 @@ class Section(BaseModel):
     )
 
 
+OPTIONS_OF = {"vote.options": "vote.strategy", "rl.stop_options": "rl.stop_rule"}
+"""Keys that older configs have, and where their values stand now."""
 MAX_SHOWN = 200
 """Characters of a wrong value that a message shows."""
 
@@ -53,6 +55,8 @@ def explain_problem(
     place, value, kind = problem["loc"], problem["input"], problem["type"]
     found = "" if not shows_value or isinstance(value, dict | BaseModel) else f" (found {_shortened(value)})"
     if kind == "extra_forbidden":
+        if holder := OPTIONS_OF.get(".".join(map(str, place))):
+            return [f"unknown key. Options stand with the name: {holder}={{type: NAME, OPTION: VALUE}}."]
         section = section_at(root, place[:-1])
         absent = f" --set '{place[0]}={{}}'" if _is_optional(root, place[:1]) else ""
         known = section.model_fields if section else ()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import traceback
 
-import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import patch_environment
-
 from skill_ttrl.config import RuntimeConfig
-from skill_ttrl.errors import ModelError
+from skill_ttrl.errors import ModelError, naming_extra
+
+with naming_extra("Training"):
+    import torch
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import patch_environment
 
 _MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.statistics import Interval, mean_interval
-from skill_ttrl.types import Completion, Group, Task, Trajectory, equal_rewards
+from skill_ttrl.types import Completion, Group, Task, ToolCall, Trajectory, equal_rewards
 from skill_ttrl.voting.strategies import mean_if_known
 
 
@@ -182,6 +182,8 @@ class Sample:
     """Score in [0, 1], 1 for a perfect rollout (`Trajectory.score`); None where the environment gives none, or the rollout failed."""
     exploits: int | None = None
     """Attempts to get around the task (`Trajectory.exploits`); None where the environment does not count them."""
+    calls: tuple[ToolCall, ...] = ()
+    """Tools that were called, with their results, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,7 @@ def sample_of(trajectory: Trajectory) -> Sample:
         skills=_skill_counts(trajectory, done),
         score=trajectory.score if trajectory.error is None else None,
         exploits=trajectory.exploits,
+        calls=tuple(call for step in trajectory.steps for call in step.calls),
     )
 
 

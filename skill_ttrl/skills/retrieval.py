@@ -462,7 +462,11 @@ def make_retriever(settings: BankSettings, folder: Path | None = None) -> Retrie
     return Retriever(mode, embedder, index, min_score=least, searched=settings.searched)
 
 
-_PACKAGES = {"skills.index: chroma": "chromadb", "skills.embedder: sentence-transformers": "sentence_transformers"}
+_PACKAGES = {
+    "skills.index: chroma": ("chromadb", "skills.index=memory"),
+    "skills.embedder: sentence-transformers": ("sentence_transformers", "skills.embedder=hash"),
+}
+"""Setting → the package that it needs, and what works without."""
 
 
 def check_packages(skills: SkillsConfig) -> None:
@@ -473,5 +477,7 @@ def check_packages(skills: SkillsConfig) -> None:
     """
     asked = {f"skills.index: {skills.index}", f"skills.embedder: {skills.embedder}"} if skills.embeds else set()
     for setting in sorted(asked & _PACKAGES.keys()):
-        if importlib.util.find_spec(_PACKAGES[setting]) is None:
-            raise MissingDependencyError.for_extra(setting, "skills", _PACKAGES[setting])
+        package, other = _PACKAGES[setting]
+        if importlib.util.find_spec(package) is None:
+            lacks = MissingDependencyError.for_extra(setting, "skills", package)
+            raise MissingDependencyError(f"{lacks}, or set {other}.")

@@ -144,6 +144,7 @@ class Rules:
         unknown = [*self._unknown_names()]
         yield from dict(zip(map(str, unknown), unknown, strict=True)).values()
         if unknown:  # what else is wrong may be their fault
+            yield from errors_of(self._of_folder() if self.use == "train" else ())
             return
         if self.use in ("train", "sample"):
             try:
@@ -584,6 +585,10 @@ class Rules:
             yield MissingDependencyError.for_extra(f"The tracker {tracker!r}", "trackers")
         if not self.begun:
             yield from _failing(reused_baseline, self.config)
+        yield from self._of_folder()
+
+    def _of_folder(self) -> Found:
+        """The folder that a run writes to."""
         if self.output is not None and (self.resume is None or not RunFolder.exists(self.output)):
             yield from _failing(RunFolder.check_new, self.output)
 

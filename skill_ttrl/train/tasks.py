@@ -59,6 +59,7 @@ from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.embedders import hub_commit
 from skill_ttrl.skills.ops import OutputParser
+from skill_ttrl.skills.retrieval import check_packages
 from skill_ttrl.types import Task, Trajectory, derive_seed, to_json
 from skill_ttrl.voting.rewards import MODEL_REWARD
 
@@ -417,6 +418,7 @@ def _embedder_revision(skills: SkillsConfig) -> str | None:
     hub = skills.embedder == "sentence-transformers" and not Path(skills.embedder_model).expanduser().is_dir()
     if not hub or not skills.embeds:
         return skills.embedder_revision
+    check_packages(skills)
     try:
         return hub_commit(skills.embedder_model, skills.embedder_revision)
     except OSError as error:

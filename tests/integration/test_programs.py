@@ -111,6 +111,9 @@ def test_without_a_model_a_program_is_collected_from_and_distilled(tmp_path: Pat
     done = skillttrl(*learn, "-o", tmp_path / "bank")
     assert done.code == 0 and "My own words" in done.out, done
     (tmp_path / "rules.md").write_text("- Write dates as YYYY-MM-DD.\n- Write durations in whole minutes.\n")
-    measured = ["evaluate", "none", *RULES, "--env", "qa", "--split", "val", "--limit", 16, "-n", 1, "--json"]
+    measured = ["evaluate", "none", *RULES, "--env", "qa", "--split", "val", "--limit", 16, "--json"]
     plain, ruled = (skillttrl(*measured, *more).json for more in ([], ["--document", tmp_path / "rules.md"]))
     assert plain["accuracy"] == 0 < ruled["accuracy"]
+    assert plain["samples"] == 1 and plain["greedy"] is None, "a run of a program may cost money"
+    refused(skillttrl("evaluate", "none", *RULES, "--env", "alfworld", "--split", "no"), 2, "agent.max_turns=1")
+    refused(skillttrl(*measured, *sets("data={eval: problems.jsonl}")), 2, "own tasks are played")

@@ -114,6 +114,8 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "agent.structured_actions=true", *SERVER], 2, "cannot restrict"),
     ([*STEP, "agent.context_mode=episode", "rollout.backend=own_refusals:NoTokens"], 2, "encode_next"),
     ([*STEP, "agent.tools=[calculator]"], 2, "agent.max_turns of at least 2"),
+    ([*STEP, "agent.tools=[{a: 1}]"], 2, "agent.tools.0: must be calculator, module:function, {mcp: "),
+    ([*STEP, "vote.options={weight: 0.5}"], 2, "vote.strategy={type: NAME"),
     ([*STEP, "agent.tools=[calculator]", "agent.context_mode=none"], 2, "agent.context_mode=conversation"),
     ([*STEP, "rl.reward=env"], 2, "cannot grade without true answers"),
     ([*STEP, "agent.max_turns=2", "rl.algorithm=graphgpo"], 2, "does not report its state"),
@@ -207,6 +209,11 @@ def test_all_problems_of_a_config_are_named_at_once(tiny_skills_yaml: Path) -> N
     check_refused(tiny_skills_yaml, [*EVERYTHING, *names], 2, *(UNKNOWN[each] for each in names))
     wrong = ["seed=-1", "rl.stepz=3", "rl.rollout_correction=maskd"]
     check_refused(tiny_skills_yaml, wrong, 2, "3 problems", "seed", "rl.stepz", "rl.rollout_correction")
+
+
+def test_an_unknown_name_hides_no_folder_that_holds_something_else(tiny_yaml: Path, tmp_path: Path) -> None:
+    done = skillttrl("train", tiny_yaml, "--dry-run", "-o", tmp_path, "--set", "vote.strategy=majoritty")
+    assert done.code == 2 and "majority" in done.out and str(tmp_path) in done.out, done
 
 
 GOOD = '{"prompt": "Compute 1+1.", "answer": 2}\n'

@@ -27,6 +27,7 @@ import torch
 
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.weights import has_adapters
+from skill_ttrl.llm.vllm.plugin.skillttrl_head import pack_output_layer
 
 T = TypeVar("T")
 
@@ -305,23 +306,6 @@ def reload_weights(llm: Any, weights: Any) -> None:
     """Put `weights`, (name, tensor) pairs as the model's checkpoint names them, tied ones once, in the place of an engine's own."""
     llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
     llm.apply_model(pack_output_layer)
-
-
-def pack_output_layer(model: Any) -> None:
-    """Pack the output layer's weights again, on a CPU.
-
-    There vLLM keeps a packed copy of every matrix. `reload_weights` packs again what was loaded, and where the embedding is tied
-    to the output layer that is the embedding alone: the copy that makes the logits would stay the old one.
-    """
-    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
-    for layer in model.modules():
-        if isinstance(layer, ParallelLMHead):
-            dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
 
 
 def adapted_layers(model: Any) -> list[str]:

@@ -107,7 +107,7 @@ def _console(out: io.StringIO, terminal: bool) -> Console:
     return Console(file=out, force_terminal=terminal, width=100)
 
 
-def test_times_are_labelled_and_summed_over_phases() -> None:
+def test_times_are_labelled_and_summed_over_phases(capsys: pytest.CaptureFixture[str]) -> None:
     out = io.StringIO()
     with RunView(_console(out, terminal=True), "a [b] → runs/a") as view:
         for phase in ("cold start", "grpo"):
@@ -117,6 +117,9 @@ def test_times_are_labelled_and_summed_over_phases() -> None:
     last = out.getvalue().rsplit("cold start", 1)[1]
     assert last.count("elapsed") == 3 and last.count("left") == 2 and "2 phases, total elapsed 0:00:00" in last
     plain = io.StringIO()
+    with RunView(Console(stderr=True), "a"):
+        print("a tool's own words")
+    assert capsys.readouterr() == ("", "a tool's own words\n")
     with RunView(_console(plain, terminal=False), "a", opening="a is untested.") as view:
         assert "untested" not in plain.getvalue()  # an error now would make it moot
         view.start("grpo", 20, "step")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from skill_ttrl.rollout.outcome import (
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
 from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.train.measure import correctness, evaluate_samples
-from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
+from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, ToolCall, Trajectory
 
 TASK = Task("t", "Shop-v0", task_type="fashion")
 
@@ -143,6 +144,9 @@ def test_what_is_kept_of_a_try() -> None:
     )
     failed = Trajectory(OPEN, (), None, "error", error="broken")
     assert sample_of(failed) == Sample("", None, is_correct=False, error="broken")
+    call = ToolCall("calculator", '{"expression": "6*7"}', result="42")
+    asked = replace(failed, steps=(Step("6*7?", "", 0.0, False, False, calls=(call,)),))
+    assert sample_of(asked).calls == (call,)
     told = sample_of(trajectory(ops=SkillOps(retrieve=("q",), errors=("e",)), retrieved=("parity",)))
     assert told.skills == {
         "retrieve_rate": 1,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from skillttrl_guard import FOLDER_VARIABLE, inside  # type: ignore[import-not-found]
+from skillttrl_head import pack_output_layer  # type: ignore[import-not-found]
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -84,18 +85,7 @@ class TransferEngine(WeightTransferEngine[TransferInit, TransferUpdate]):  # typ
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
-        if self.device.type == "cpu":
-            pack_head(self.model)
+        pack_output_layer(self.model)
 
     def shutdown(self) -> None:
         """Nothing to leave."""
-
-
-def pack_head(model: Any) -> None:
-    """Pack the output layer anew. On a CPU it is packed once; tied to the embedding, it keeps its old weights in a reload."""
-    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
-    for layer in model.modules():
-        if isinstance(layer, ParallelLMHead):
-            dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
