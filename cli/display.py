@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from skill_ttrl.commands.doctor import Diagnosis
     from skill_ttrl.commands.dry_run import DryRun
     from skill_ttrl.commands.play import Reply
+    from skill_ttrl.commands.reports.rollouts import Transcript
     from skill_ttrl.commands.reports.summary_text import Inspection
     from skill_ttrl.train.results import Evaluation
     from skill_ttrl.types import Skill
@@ -148,6 +149,23 @@ def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
         parts.append(Text(escape_terminal(f"  {sign}".replace("`", "")), "yellow"))
     if hidden := len(found.rows) - len(rows):
         parts.append(Text(f"  {hidden} more rows: --full", "dim"))
+    for part in found.parts:
+        parts += [Text(), inspection_view(part, full=full)]
+    return Group(*parts)
+
+
+def transcript_view(found: Transcript) -> RenderableType:
+    """A record to be read: its title, then each section under a rule, names left of the texts."""
+    parts: list[RenderableType] = [Text(escape_terminal(found.title), "bold")]
+    for title, rows in found.sections:
+        if title:
+            parts.append(Rule(escape_terminal(title), align="left", style="dim"))
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(style="dim", no_wrap=True, max_width=WHOLE_NAME)
+        table.add_column(overflow="fold")
+        for name, text in rows:
+            table.add_row(Text(one_line(name)), Text(escape_terminal(text)))
+        parts.append(table)
     return Group(*parts)
 
 
@@ -290,13 +308,15 @@ class RunView:
 
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
         """Update the phase's bar, its speed and the metrics; without a terminal, print a line now and then."""
+        from skill_ttrl.commands.reports.summary_text import figure
+
         at = self._bars.tasks[self._at[phase]]
         total, unit = int(at.total or 0), at.fields["unit"]
         rate = (done - at.fields["before"]) / max(at.elapsed or 0.0, 1e-9)
         speed = f"{rate:.1f} {unit}s/s" if rate >= 0.5 or not rate else f"{1 / rate:.0f} s/{unit}"
         self._bars.update(at.id, completed=done, speed=speed)
         names = [name for name in SHOWN if name in metrics] or [*metrics][:1]
-        self._metrics = escape_terminal("  ".join(f"{name} {live_number(metrics[name])}" for name in names))
+        self._metrics = escape_terminal("  ".join(f"{name} {figure(metrics[name])}" for name in names))
         a_line = max(1, total // PLAIN_LINES)
         if not self._console.is_terminal and (done // a_line > at.fields["shown"] // a_line or done == total):
             at.fields["shown"] = done
@@ -313,8 +333,3 @@ class RunView:
         """Show a notice to the user (`Progress.notice`)."""
         shown = Text(escape_terminal(("Warning: " if warning else "") + text), "yellow" if warning else "")
         self._console.print(shown, soft_wrap=not self._console.is_terminal)  # elsewhere a path stays whole
-
-
-def live_number(value: float) -> str:
-    """Three decimals, or two digits of what these would hide: the KL of a LoRA run."""
-    return f"{value:.2g}" if 1e-9 < abs(value) < 1e-2 else f"{value:z.3f}"

@@ -10,8 +10,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from skill_ttrl.cli.display import inspection_view, show, text_table
+from skill_ttrl.cli.display import inspection_view, print_json, show, text_table, transcript_view
 from skill_ttrl.cli.options import AsJson, Full
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
@@ -25,16 +26,40 @@ Targets = Annotated[
         "or a folder of runs. Several runs, folders of `train --seeds` or of `evaluate --output` are compared with the first.",
     ),
 ]
-Rows = Annotated[int, typer.Option("--rows", min=1, help="Show at most this many rows of a file.")]
+Rows = Annotated[int, typer.Option("--rows", min=1, help="Show at most this many rows of a table.")]
+Step = Annotated[int | None, typer.Option(help="Of a run: this step's figures, votes and rollouts.")]
+OneTask = Annotated[
+    str | None,
+    typer.Option("--task", metavar="ID", help="Of a run: how the votes on a task changed, and its last attempts."),
+]
+Episode = Annotated[
+    str | None, typer.Option(metavar="ID", help="Of a run: the rollout with this id, such as `rl:12:TASK:3`, to read.")
+]
+Row = Annotated[int | None, typer.Option(help="Of a .jsonl file: this line to read, from 1, or from the end: -1.")]
 
 
-def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson = False) -> None:
+def inspect(
+    paths: Targets,
+    step: Step = None,
+    task: OneTask = None,
+    episode: Episode = None,
+    row: Row = None,
+    rows: Rows = 10,
+    full: Full = False,
+    as_json: AsJson = False,
+) -> None:
     """Show the content of any path: a run, a checkpoint, a skill bank, a file. Compare several.
 
     A comparison is paired over the tasks that both were evaluated on.
 
     Example: `skillttrl inspect runs/quickstart`
     """
+    asked = {"--step": step, "--task": task, "--episode": episode, "--row": row}
+    if given := [name for name, value in asked.items() if value is not None]:
+        if len(given) > 1 or len(paths) > 1:
+            raise ConfigError(f"{given[0]} looks at one path, and alone; found {' '.join([*map(str, paths), *given])}.")
+        _look_closer(paths[0], step, task, episode, row, limit=rows, full=full, as_json=as_json)
+        return
     from skill_ttrl.commands.reports.compare import compare
     from skill_ttrl.commands.reports.inspect import inspect as look
 
@@ -42,6 +67,36 @@ def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson
         show(look(paths[0], limit=rows), as_json, partial(inspection_view, full=full))
     else:
         show(compare(paths), as_json, lambda found: Group(*map(_comparison, found)))
+
+
+def _look_closer(
+    path: Path,
+    step: int | None,
+    task: str | None,
+    episode: str | None,
+    row: int | None,
+    *,
+    limit: int,
+    full: bool,
+    as_json: bool,
+) -> None:
+    from skill_ttrl.commands.reports import rollouts
+
+    view = partial(inspection_view, full=full)
+    if step is not None:
+        show(rollouts.step_inspection(path, step, limit=limit), as_json, view)
+    elif task is not None:
+        show(rollouts.task_inspection(path, task, limit=limit), as_json, view)
+    else:
+        found = (
+            rollouts.row_transcript(path, row, full=full)
+            if row is not None
+            else rollouts.episode_transcript(path, episode or "", full=full)
+        )
+        if as_json:
+            print_json(found.record)
+        else:
+            show(found, False, transcript_view)
 
 
 def _comparison(found: Comparison) -> RenderableType:

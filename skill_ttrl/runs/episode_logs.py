@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,6 +17,8 @@ from skill_ttrl.storage import files
 from skill_ttrl.storage.files import LOCK_FILE, AppendLog, wrap_os_errors, write_atomic
 from skill_ttrl.storage.jsonl import whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
+
+T = TypeVar("T")
 
 SAMPLES = "samples.jsonl"
 IDENTITY = "samples.json"
@@ -148,18 +150,31 @@ class Place:
         return f"{self.phase}:{self.step}:{task}:{self.sample}"
 
 
+def placed_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes, Place]]:
+    """Yield (name of the line for messages, line, place) for each line of a run's `trajectories.jsonl`.
+
+    Raises:
+        DataError: a line has no place.
+    """
+    for where, line in whole_lines(path, notes):
+        yield where, line, _parsed(where, line, Place)
+
+
 def read_rollouts(path: Path, notes: list[str]) -> Iterator[tuple[str, Place, Trajectory]]:
     """Yield (name of the line for messages, place, rollout) for each line of a run's `trajectories.jsonl`.
 
     Raises:
         DataError: a line is not a rollout.
     """
-    for where, line in whole_lines(path, notes):
-        try:
-            found = where, from_json(Place, line), from_json(Trajectory, line)
-        except ValidationError as error:
-            raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None
-        yield found
+    for where, line, place in placed_lines(path, notes):
+        yield where, place, _parsed(where, line, Trajectory)
+
+
+def _parsed(where: str, line: bytes, kind: type[T]) -> T:
+    try:
+        return from_json(kind, line)
+    except ValidationError as error:
+        raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None
 
 
 def read_episode(run: Path, episode: str) -> tuple[Place, Trajectory]:
@@ -169,17 +184,28 @@ def read_episode(run: Path, episode: str) -> tuple[Place, Trajectory]:
         DataError: the run has none with this id (names those that are near), or a line cannot be read.
         RunFolderError: the run has no `trajectories.jsonl`.
     """
-    path, known = run / TRAJECTORIES, list[str]()
+    where, line = find_episode(run, episode)
+    return _parsed(where, line, Place), _parsed(where, line, Trajectory)
+
+
+def find_episode(run: Path, episode: str) -> tuple[str, bytes]:
+    """(name for messages, line) of the rollout with this id; only those of its step are read whole. Raises as `read_episode`."""
+    path, steps, known = run / TRAJECTORIES, dict[str, None](), list[str]()
     if not path.is_file():
         raise RunFolderError(
             f"{run} has no {TRAJECTORIES}: no step has ended, or the run has run.save_trajectories: false."
         )
-    for _, place, played in read_rollouts(path, []):
-        known.append(place.episode(played.task.id))
-        if known[-1] == episode:
-            return place, played
-    hint = did_you_mean(episode, known, "skillttrl inspect RUN --step N")
-    raise DataError(f"{run} has no episode {episode!r} among {len(known):,}.{hint}")
+    for where, line, place in placed_lines(path, []):
+        steps[step := f"{place.phase}:{place.step}"] = None
+        if episode.startswith(f"{step}:"):
+            known.append(place.episode(_parsed(where, line, Trajectory).task.id))
+            if known[-1] == episode:
+                return where, line
+    hint = did_you_mean(episode, known, f"skillttrl inspect {run} --step {episode.split(':')[1]}") if known else ""
+    if not known and steps:
+        first, *_, last = [*steps] * 2
+        hint = f" An id is PHASE:STEP:TASK:SAMPLE; the steps are {first} to {last}."
+    raise DataError(f"{run} has no episode {episode!r}.{hint}")
 
 
 def read_facts(path: str | Path) -> Any:

@@ -142,6 +142,10 @@ def test_inspect_takes_whatever_it_is_given(trained: Path, tiny_yaml: Path) -> N
     records = skillttrl("inspect", trained / "trajectories.jsonl", "--rows", 3, "--json").json
     assert records["kind"] == "records" and len(records["rows"]) == 3 and "reward" in records["columns"]
     assert skillttrl("inspect", trained / "votes.jsonl", "--json").json["facts"]["lines"] == 6
+    step = skillttrl("inspect", trained, "--step", 1, "--json").json
+    assert "reward" in step["facts"] and len(step["rows"]) == 3
+    episode = step["parts"][0]["rows"][0][0]
+    assert "turn 1 of 1" in skillttrl("inspect", trained, "--episode", episode).out
     refused(skillttrl("inspect", tiny_yaml), 4, "skillttrl configs")
     before = sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))
     skillttrl("inspect", trained)

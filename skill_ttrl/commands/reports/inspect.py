@@ -161,9 +161,9 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     notes: list[str] = []
     count = 0
     for count, (where, line) in enumerate(whole_lines(path, notes), 1):
-        row = _parsed(where, line, dict[str, Any])
+        row = parsed(where, line, dict[str, Any])
         if {"task", "steps", "stop_reason"} <= row.keys():
-            played = _parsed(where, line, Trajectory)
+            played = parsed(where, line, Trajectory)
             outcomes.append(outcome := episode_result(played))
             if count <= limit and any(step.calls for step in played.steps):
                 notes += ["", f"{played.task.id}:", *transcript(played)]
@@ -188,10 +188,17 @@ def records_inspection(path: Path, limit: int) -> Inspection:
         facts |= {"complete": "yes" if whole else f"no, of {made['episodes']}; the same command continues it"}
         facts |= {name: made[name] for name in ("env", "agent", "split", "seed", "rollouts_per_task")}
     facts |= _success(outcomes)
-    return Inspection("records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}", *notes])
+    return Inspection(
+        "records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}; one to read: --row 1", *notes]
+    )
 
 
-def _parsed(where: str, line: bytes, kind: type[T]) -> T:
+def parsed(where: str, line: bytes, kind: type[T]) -> T:
+    """Read a line of a file as this type.
+
+    Raises:
+        RunFolderError: it is none.
+    """
     try:
         return from_json(kind, line)
     except ValidationError as error:
