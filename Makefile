@@ -123,9 +123,9 @@ $(VENV)/.installed-alfworld: $(VENV)/.installed-dev
 	fi; \
 	touch $@
 
-# 240 MB that only slow tests need.
+# 360 MB that only slow tests and those of the report in a browser need.
 $(VENV)/.installed-ray: $(VENV)/.installed-alfworld
-	@$(PIP) install --quiet -c constraints.txt -e '.[ray]'
+	@$(PIP) install --quiet -c constraints.txt -e '.[ray,browser]'
 	@touch $@
 
 define install

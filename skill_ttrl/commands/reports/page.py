@@ -1,0 +1,70 @@
+"""Renders the data of a report into one HTML file that needs no network and runs no text of a run."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from pydantic_core import to_json
+
+from skill_ttrl.sanitize import escape_terminal, replace_surrogates
+
+TEMPLATES = Path(__file__).parent / "templates"
+SCRIPTS = ("uPlot.iife.min.js", "report.js")
+STYLES = ("uPlot.min.css", "report.css")
+LONGEST = 100_000
+"""Characters of a text in the page's head, which has no button for the rest; the other texts are shown in full on request."""
+ESCAPES = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
+
+
+def render(page: Mapping[str, Any]) -> str:
+    """Return the page as HTML: the verdict as text, everything else as data for the page's own script.
+
+    The page's policy lets a browser run two scripts, which it knows by their hashes, and load nothing. Texts of a run are escaped.
+    """
+    scripts, styles = [_file(name) for name in SCRIPTS], [_file(name) for name in STYLES]
+    hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in scripts)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_printable
+    )
+    return environment.from_string(_file("report.html.j2")).render(
+        page=page,
+        policy=Markup(" ".join(f"'sha256-{each}'" for each in hashes)),
+        scripts=scripts,
+        styles=styles,
+        notice=_file("uPlot.LICENSE"),
+        data=Markup(_json(page).translate(ESCAPES)),
+    )
+
+
+def _file(name: str) -> Markup:
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def _printable(value: Any) -> Any:
+    """A value for the template: a text without characters that act and do not show, cut where it is very long."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return escape_terminal(value if len(value) <= LONGEST else f"{value[:LONGEST]} … ({len(value):,} characters)")
+
+
+def _json(value: Any) -> str:
+    """JSON of plain data; numbers that JSON lacks are null, and half characters are replaced."""
+    try:
+        return to_json(value, inf_nan_mode="null").decode()
+    except ValueError:  # a lone surrogate, which a JSON file of a run may spell
+        return to_json(_whole(value), inf_nan_mode="null").decode()
+
+
+def _whole(value: Any) -> Any:
+    """Plain data with the half characters of all texts replaced."""
+    if isinstance(value, str):
+        return replace_surrogates(value)
+    if isinstance(value, Mapping):
+        return {_whole(key): _whole(each) for key, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list | tuple) else value
