@@ -230,12 +230,7 @@ class PromptFormatter:
         return self.templates.render("retrieved", skills=self._joined(skills))
 
     def _with_skills(
-        self,
-        text: str,
-        question: str,
-        task_type: str | None,
-        skills: Sequence[Skill] | None,
-        bank_empty: bool | None,
+        self, text: str, question: str, task_type: str | None, skills: Sequence[Skill] | None, bank_empty: bool | None
     ) -> str:
         if skills is None:
             if self._bank is None:

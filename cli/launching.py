@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display import (
-    RunView,
-    dry_run_view,
-    inspection_view,
-    print_json,
-    prints_aside,
-    say,
-    show,
-    text_table,
-)
+from skill_ttrl.cli.display import RunView, dry_run_view, inspection_view, prints_aside, say, show, text_table
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -125,7 +116,7 @@ def run_or_check(
         with RunView(screen, f"{config.name} → {folder}", opening=opening) as view:
             summary = run(config, folder, resume=resume, progress=view, source=text)
     if as_json:
-        print_json(summary)
+        show(summary, True)
     else:
         show_outcome(screen, summary, folder, full=full)
 

@@ -28,13 +28,7 @@ from skill_ttrl.envs.alfworld.games import (
     walkthrough_of,
 )
 from skill_ttrl.envs.alfworld.world import TOOLS, World
-from skill_ttrl.envs.text_env import (
-    TextEnv,
-    check_action,
-    check_choice,
-    check_episode,
-    reset_options,
-)
+from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, check_episode, reset_options
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task, derive_seed
 
@@ -476,12 +470,7 @@ class ALFWorldEnv(TextEnv):
                 self._engine.step(command)
 
 
-def _check(
-    rules: object = "real",
-    variants: object = 1,
-    moved: object = 0,
-    **others: object,
-) -> None:
+def _check(rules: object = "real", variants: object = 1, moved: object = 0, **others: object) -> None:
     check_choice("rules", rules, RULES)
     _whole("variants", variants, 1)
     _whole("moved", moved)

@@ -338,11 +338,7 @@ class GameList(Sequence[Game]):
 
 
 def open_games(
-    data: str | Path | None,
-    split: str,
-    *,
-    task_types: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    data: str | Path | None, split: str, *, task_types: Sequence[str] | None = None, progress: Progress | None = None
 ) -> GameList:
     """Open the games of a split.
 

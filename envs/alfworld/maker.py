@@ -685,13 +685,7 @@ def ensure_generated(progress: Progress | None = None, train: int | None = None)
         ) from error
 
 
-def write_games(
-    root: Path,
-    split: str,
-    count: int,
-    seed: int = SEED,
-    progress: Progress | None = None,
-) -> None:
+def write_games(root: Path, split: str, count: int, seed: int = SEED, progress: Progress | None = None) -> None:
     """Write the first games of a split into `json_2.1.1/SPLIT` of a folder; `generated.json` there says that they are generated.
 
     Each was solved, and played until it was won.

@@ -48,10 +48,7 @@ class QAEnv(TextEnv):
     question_option = "question"
 
     def __init__(
-        self,
-        family: str = "formats",
-        split: str = "train",
-        data: GivenSource | Mapping[str, GivenSource] | None = None,
+        self, family: str = "formats", split: str = "train", data: GivenSource | Mapping[str, GivenSource] | None = None
     ) -> None:
         super().__init__()
         self._split = split

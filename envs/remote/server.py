@@ -44,10 +44,7 @@ MAX_SPLITS = 32
 Answer = tuple[int, str]
 """HTTP status and JSON text."""
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
-_RESULT = {
-    "reset": ("observation", "info"),
-    "step": ("observation", "reward", "terminated", "truncated", "info"),
-}
+_RESULT = {"reset": ("observation", "info"), "step": ("observation", "reward", "terminated", "truncated", "info")}
 
 
 class Request(BaseModel):

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from skill_ttrl.envs.text_env import (
-    TextEnv,
-    check_action,
-    check_choice,
-    check_episode,
-    reset_options,
-)
+from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, check_episode, reset_options
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue
 from skill_ttrl.envs.webshop.catalogue.nouns import TAGGERS
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, SPLITS, TEST_GOALS, TRAIN_BOTH, GoalList

@@ -46,7 +46,7 @@ _WORD = re.compile(r"[a-z0-9]+(?:[.'][a-z0-9]+)*")
 _ASKING = re.compile(
     r"^\W*(?:find me|(?:i'?m|i am|we are|we're) (?:looking|searching|shopping|interested)(?: for| in)?(?: buying| getting| purchasing)?"
     r"|i(?:'d| would)? (?:need|want|like)(?: to)?(?: find| buy| get| purchase| order| have)?|looking for|please find(?: me)?|show me"
-    r"|get me|can you (?:find|get)(?: me)?)\b",
+    r"|get me|can you (?:find|get)(?: me)?)\b"
 )
 STOP_WORDS = frozenset(
     "a an and are as at be but by for from if in into is it its me my no not of on or some such that the their then there these "

@@ -6,6 +6,7 @@ measured by `commands.collect.run`, which loads nothing of what a model takes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -197,12 +198,14 @@ def _evaluations(subject: EvalTarget, source: str, samples: DrawnSamples) -> lis
     rows = [row for row in samples.rows if row.source == source]
     seen = samples.known
     parts: list[tuple[bool | None, list[TaskSamples]]] = [(None, rows)]
+    program, own_model = subject.config.program, subject.config.rollout.backend == NO_MODEL
+    played = "" if program is None or own_model else f" as {shlex.join(program.argv)}"
     if seen is not None:
         parts = [(side, [row for row in rows if seen[source, row.task.id] is side]) for side in (True, False)]
     return [
         evaluate_samples(
             part,
-            label=subject.name,
+            label=subject.name + played,
             config=subject.config.eval,
             source=source or ConfigTasks(subject.config).names[1],
             transductive=side,

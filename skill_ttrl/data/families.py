@@ -750,10 +750,7 @@ def _list(name: str, rng: Numbers) -> Drawn:
     places = [TOWNS[int(place)] for place in rng.choice(len(TOWNS), 3, replace=False)]
     plain = f"{places[0]}, {places[1]} and {places[2]}"
     return Drawn(
-        f"Which towns does the {name} line serve?",
-        f"The {name} line serves {plain}.",
-        plain,
-        "; ".join(sorted(places)),
+        f"Which towns does the {name} line serve?", f"The {name} line serves {plain}.", plain, "; ".join(sorted(places))
     )
 
 

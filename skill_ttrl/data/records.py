@@ -280,11 +280,7 @@ def _read_parquet(file: Path) -> _Placed:
     return ((f"{file}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
-_READERS: dict[str, Callable[[Path], _Placed]] = {
-    ".json": _read_json,
-    ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
-}
+_READERS: dict[str, Callable[[Path], _Placed]] = {".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
 SUFFIXES = tuple(_READERS)
 """Endings of files that can be read."""
 

@@ -17,15 +17,7 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
 from skill_ttrl.optimize.documents import extract_json, patch_in, read_patch, read_text, split
 from skill_ttrl.optimize.lessons import Pair, list_edits, show_pairs, show_rollout
-from skill_ttrl.optimize.types import (
-    Edit,
-    Patch,
-    RawPatch,
-    RolloutResult,
-    SourceType,
-    StepView,
-    failures_in,
-)
+from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult, SourceType, StepView, failures_in
 from skill_ttrl.prompts.templates import Templates
 
 REQUEST_TOKENS = 2048

@@ -149,15 +149,7 @@ class GateOutcome:
         return sum(None in pair for pair in zip(self.before, self.after, strict=True))
 
 
-def gate_change(
-    before: V,
-    after: V,
-    score: ScoreFn,
-    tasks: Sequence[T],
-    rule: PairedRule,
-    *,
-    seed: int,
-) -> GateOutcome:
+def gate_change(before: V, after: V, score: ScoreFn, tasks: Sequence[T], rule: PairedRule, *, seed: int) -> GateOutcome:
     """Score both versions on the same tasks with the same seeds, and decide; stops as soon as the decision is certain.
 
     A task that could not be scored on one side counts as a tie.

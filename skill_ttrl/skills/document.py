@@ -90,11 +90,7 @@ def document_of(snapshot: Snapshot) -> str:
 
 
 def document_changes(
-    snapshot: Snapshot,
-    document: str,
-    *,
-    source: str = "optimize",
-    round: int | None = None,
+    snapshot: Snapshot, document: str, *, source: str = "optimize", round: int | None = None
 ) -> tuple[tuple[Change, ...], str]:
     """The changes that make a bank say what a document says (`replace` for an edited part, `add`, and `evict`), and its `Snapshot.origin`.
 

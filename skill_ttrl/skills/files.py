@@ -151,12 +151,7 @@ def format_of(path: str | Path, format: str | None = None) -> str:
 
 
 def skill_from_dict(
-    d: Mapping[str, Any],
-    *,
-    task_type: str = "",
-    source: str = "",
-    tier: str | None = None,
-    new_id: str | None = None,
+    d: Mapping[str, Any], *, task_type: str = "", source: str = "", tier: str | None = None, new_id: str | None = None
 ) -> Skill:
     """A skill from a plain dictionary, ours or in the spellings of published systems (`SPELLINGS`); other keys are ignored.
 

@@ -93,7 +93,7 @@ def test_a_run_and_a_model_are_measured_with_a_program(answering: Path, tmp_path
         given = ["evaluate", policy, *AGENT, "--data", tmp_path / "data.jsonl", "-n", 2, "--json", *more]
         done = skillttrl(*given, "-o", tmp_path / out)
         assert done.code == 0, done
-        assert done.json["problems"] == 1 and done.json["failed"] == 0.0
+        assert done.json["problems"] == 1 and done.json["failed"] == 0.0 and "agent_program.py" in done.json["label"]
         (row, *_) = read_jsonl(tmp_path / out / "samples.jsonl")
         assert len(row["samples"]) == 2
     refused(skillttrl("evaluate", model, *RULES, *given[4:], "-o", tmp_path / "of-model"), 4, "rules_program.py")

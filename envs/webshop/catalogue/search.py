@@ -214,11 +214,7 @@ def document_text(product: Product) -> str:
 
 
 def build_index(
-    documents: Iterable[str],
-    folder: Path,
-    names: Sequence[str] | None = None,
-    *,
-    exact_lengths: bool = False,
+    documents: Iterable[str], folder: Path, names: Sequence[str] | None = None, *, exact_lengths: bool = False
 ) -> None:
     """Write the index of some texts. Nothing is in `folder` that can be opened before it returns.
 

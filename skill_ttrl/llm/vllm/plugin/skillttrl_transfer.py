@@ -15,11 +15,7 @@ from typing import Any
 import torch
 from skillttrl_guard import FOLDER_VARIABLE, inside  # type: ignore[import-not-found]
 from skillttrl_head import pack_output_layer  # type: ignore[import-not-found]
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 
 BACKEND = "skillttrl"
 
