@@ -1,9 +1,9 @@
-"""`skillttrl ask` and `export`: the answers of a policy, and its weights."""
+"""`skillttrl ask` and `export`: the answers of a policy, its weights and its rollouts."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from skill_ttrl.cli.options import (
     policy_argument,
     with_seed,
 )
+from skill_ttrl.errors import ConfigError
 
 
 def ask(
@@ -55,21 +56,38 @@ def ask(
 
 
 def export(
-    policy: Annotated[Path, policy_argument("A run, or a checkpoint of one.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to make.")],
+    policy: Annotated[
+        Path, policy_argument("A run, or a checkpoint of one; with --format a run, or a file of trajectories.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder or file to make.")],
     merge_lora: Annotated[
         bool, typer.Option("--merge-lora/--no-merge-lora", help="Merge LoRA adapters into the base model's weights.")
     ] = False,
+    form: Annotated[
+        Literal["inspect", "parquet"] | None,
+        typer.Option(
+            "--format",
+            help="Write rollouts instead of the policy: `parquet`, a table with a row for each; `inspect`, a folder of logs for `inspect view`.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a trained policy as a plain Hugging Face model folder.
+    """Write a trained policy as a plain Hugging Face model folder, or with `--format` the rollouts of its training.
 
     Example: `skillttrl export runs/quickstart -o my-model`
     """
+    from skill_ttrl.commands.export import export_rollouts
     from skill_ttrl.commands.play import export as write
     from skill_ttrl.commands.resolve import find_trained
 
     check_model(str(policy), "`skillttrl export`")
+    if form is not None:
+        if merge_lora:
+            raise ConfigError(f"--merge-lora is about weights, and --format {form} writes rollouts. Leave one out.")
+        count, notes = export_rollouts(policy, output, form)
+        result = {"output": str(output), "rollouts": count, "notes": notes}
+        show(result, as_json, lines=[f"{output}: {count:,} rollouts", *notes])
+        return
     found = find_trained(policy)
     written = write(found, output, merged=merge_lora)
     show({"output": str(written), "policy": str(found.weights)}, as_json, lines=[str(written)])

@@ -186,7 +186,7 @@ TRAIN_PACKAGES = frozenset(
 
 @contextmanager
 def naming_extra(feature: str) -> Iterator[None]:
-    """Turn the failed import of a package of the extra `train` into the line that says how to install it.
+    """Turn the failed import of a package of the extras `train` and `inspect` into the line that says how to install it.
 
     Raises:
         MissingDependencyError: such a package is not installed, and `feature` imported it.
@@ -194,9 +194,10 @@ def naming_extra(feature: str) -> Iterator[None]:
     try:
         yield
     except (ModuleNotFoundError, MissingDependencyError) as error:
-        if error.name not in TRAIN_PACKAGES:
+        extra = "inspect" if error.name == "inspect_ai" else "train"
+        if error.name not in (*TRAIN_PACKAGES, "inspect_ai"):
             raise
-        found = MissingDependencyError.for_extra(feature, "train", error.name)
+        found = MissingDependencyError.for_extra(feature, extra, error.name)
         found.name = error.name  # the outermost feature is what was asked for
         raise found from error
 

@@ -127,8 +127,8 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"run as part of the Ray cluster {value}, whose nodes can run code in this process"
         elif key == "collect.agent" and str(value).startswith("openai:"):
             found[key] = f"send prompts to your default openai address, or that of endpoints, for the model {value[7:]}"
-        elif key == "run.report_to" and value == "wandb":
-            found[key] = "send metrics to wandb, with your login"
+        elif key == "run.report_to" and value in ("wandb", "trackio"):
+            found[key] = f"send metrics to {value}, with your login"
         elif isinstance(value, str) and key not in _FREE_TEXT:
             if split_import(_imported(key, value)):
                 found[key] = f"import the Python code {_imported(key, value)}"

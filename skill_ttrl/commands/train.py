@@ -33,9 +33,10 @@ from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rl.parallel.driver import current_driver
 from skill_ttrl.rl.parallel.launch import launched
 from skill_ttrl.runs.checkpoint import what_is_saved
-from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, MetricsLog, RunFolder, config_differences, open_tracker
+from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, MetricsLog, RunFolder, config_differences
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary
+from skill_ttrl.runs.trackers import open_tracker
 from skill_ttrl.signals import RESUME, Interrupted, StopSignal
 from skill_ttrl.skills.embedders import with_endpoint
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic

@@ -38,7 +38,7 @@ AROUND_SKILLS = 256
 class RunConfig(Section):
     """Tracking, checkpoints and stored samples of a run."""
 
-    report_to: Literal["none", "tensorboard", "wandb"] = "none"
+    report_to: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     save_total_limit: int | None = Field(default=3, ge=1)
     """Number of newest checkpoints to retain per phase; None: all."""
     baseline: str | None = None

@@ -6,9 +6,7 @@ on from it cuts them back to that length (`truncate_to`), so a resumed run write
 One process at a time may write (`.lock`). docs/run-folder.md describes every file and field; a change of it raises
 `SCHEMA_VERSION`. To add an append file, name it in `APPEND_FILES`.
 
-`MetricsLog` writes figures: `metrics.jsonl` has what a resumed run repeats exactly, `timings.jsonl` the rest. Trackers (TensorBoard, W&B) go
-through accelerate, with all files in the run folder. Nothing leaves the machine unless the user asks for it by the tracker's own
-variables: W&B stays offline without `WANDB_API_KEY` or `WANDB_MODE`, and its usage reports are off.
+`MetricsLog` writes figures: `metrics.jsonl` has what a resumed run repeats exactly, `timings.jsonl` the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import math
 import os
 import platform
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
 from itertools import filterfalse
@@ -46,6 +44,7 @@ from skill_ttrl.types import Group, Labels, VoteResult, to_json
 
 if TYPE_CHECKING:
     from skill_ttrl.rollout.outcome import TaskSamples
+    from skill_ttrl.runs.trackers import RunTracker
 
 WARNINGS = "warnings.jsonl"
 APPEND_FILES = (
@@ -366,18 +365,15 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-# Lines of the append files, and trackers.
-
-Tracker = Callable[[dict[str, float], int], None]
-"""Takes finite figures, named `phase/name`, and the step they belong to."""
+# Lines of the append files.
 
 
 class MetricsLog:
-    """Writes figures into a run folder, which is locked, and hands every line's finite ones to a tracker (`open_tracker`)."""
+    """Writes figures into a run folder, which is locked, and hands every line's finite ones to a tracker."""
 
-    def __init__(self, folder: RunFolder, tracker: Tracker | None = None) -> None:
+    def __init__(self, folder: RunFolder, tracker: RunTracker | None = None) -> None:
         self._folder = folder
-        self._tracker = tracker
+        self.tracker = tracker
         self._rows: list[dict[str, Any]] | None = None
         self.steps: dict[str, int] = {}
         """By phase, steps done up to the last one that was logged here."""
@@ -407,9 +403,9 @@ class MetricsLog:
 
     def track(self, phase: str, figures: Mapping[str, float], step: int) -> None:
         """Hand finite figures to the tracker alone: what stands in another file of the run, such as evaluations."""
-        if self._tracker is not None:
+        if self.tracker is not None:
             finite = {f"{phase}/{key}": float(value) for key, value in figures.items() if math.isfinite(value)}
-            self._tracker(finite, step)
+            self.tracker(finite, step)
 
 
 def metric_rows(run: Path) -> list[dict[str, Any]]:
@@ -493,66 +489,3 @@ def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-_TRACKERS = {"tensorboard": ("TensorBoardTracker", "logging_dir"), "wandb": ("WandBTracker", "dir")}
-"""By package: accelerate's class, and its argument for the folder."""
-
-
-class RunTracker:
-    """An open tracker: call it with figures and their step (it is a `Tracker`), then `close` it."""
-
-    def __init__(self, kind: str, inner: Any) -> None:
-        self.kind = kind
-        self._inner = inner
-
-    def __call__(self, figures: dict[str, float], step: int) -> None:
-        """Hand figures named `phase/name` to the tracker."""
-        if self.kind == "wandb":  # W&B drops a step lower than the last one, and each phase counts from 0
-            self._inner.log(figures | {f"{name.partition('/')[0]}/step": float(step) for name in figures})
-        else:
-            self._inner.log(figures, step=step)
-
-    def close(self) -> None:
-        """Write out what is buffered."""
-        self._inner.finish()
-
-
-def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[str, Any]) -> RunTracker | None:
-    """Start the tracker of a run. Where an `accelerate.Accelerator` is used, make that first: the two share their state.
-
-    Args:
-        kind: "none", "tensorboard" or "wandb" (`run.report_to`).
-        folder: The run; events go to its `tracker/`.
-        run_name: Project name for W&B.
-        config: Settings shown next to the curves (`SkillTTRLConfig.model_dump(mode="json")`).
-
-    Returns:
-        The tracker, or None for "none".
-    """
-    if kind == "none":
-        return None
-    place = (folder.path / "tracker").resolve()
-    place.mkdir(exist_ok=True)
-    for name, value in {
-        "WANDB_MODE": "online" if "WANDB_API_KEY" in os.environ else "offline",
-        "WANDB_ERROR_REPORTING": "false",
-        "WANDB_DISABLE_CODE": "true",
-        "WANDB_SILENT": "true",
-    }.items():
-        os.environ.setdefault(name, value)
-    from accelerate import PartialState, tracking
-
-    PartialState()  # the trackers' own logging asks for it; an Accelerator's is taken where there is one
-    owner, argument = _TRACKERS[kind]
-    project = kind if kind == "tensorboard" else run_name  # for TensorBoard the name is a folder's
-    inner = getattr(tracking, owner)(project, **{argument: str(place)})
-    inner.start()
-    inner.store_init_configuration(
-        {  # what is no plain value is given as JSON text
-            key: value if isinstance(value, str | int | float | bool) else json.dumps(value)
-            for key, value in flatten(config, lists=False).items()
-            if value != {}
-        }
-    )
-    return RunTracker(kind, inner)

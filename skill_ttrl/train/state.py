@@ -146,6 +146,8 @@ def record_step(
         rows = zip(groups, records, strict=True)
         lines = [line for group, row in rows for line in trajectory_lines(phase, step, group, row)]
         run.folder.append_jsonl("trajectories.jsonl", lines)
+        if run.log.tracker is not None:
+            run.log.tracker.show(phase, step, groups[0], records[0])
     right = run.meter.correctness(groups, votes)
     known = [
         None if group.task.labels is None or group.task.labels.ground_truth is None else group.task.labels

@@ -1,4 +1,4 @@
-"""The wheel beside OpenEnv and verifiers, each in an environment of its own: verifiers pins packages below what this project has."""
+"""The wheel beside OpenEnv, verifiers and Inspect AI, each in an environment of its own: some pin packages below what this project has."""
 
 from __future__ import annotations
 
@@ -13,11 +13,22 @@ from tests.integration.test_wheel import ROOT, built, run
 
 __all__ = ["built"]
 
+ENVIRONMENTS = ("envs/test_others.py", "integrations/test_games.py")
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("extra", "more"), [("openenv", ""), ("verifiers", "[openenv]")])
-def test_an_extra_works_beside_the_wheel(built: Path, tmp_path: Path, extra: str, more: str) -> None:
+@pytest.mark.parametrize(
+    ("extra", "more", "tests", "passed"),
+    [
+        ("openenv", "", ENVIRONMENTS, 5),
+        ("verifiers", "[openenv]", ENVIRONMENTS, 12),
+        ("inspect", "", ("commands/test_export.py",), 3),
+    ],
+)
+def test_an_extra_works_beside_the_wheel(
+    built: Path, tmp_path: Path, extra: str, more: str, tests: tuple[str, ...], passed: int
+) -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]
     uv, venv = [sys.executable, "-m", "uv"], tmp_path / "venv"
     run(*uv, "venv", "--quiet", "--python", sys.executable, str(venv), cwd=tmp_path)
@@ -26,8 +37,8 @@ def test_an_extra_works_beside_the_wheel(built: Path, tmp_path: Path, extra: str
     run(*pip, "--no-deps", str(next((built / "wheel").glob("*.whl"))), cwd=tmp_path)
     site = next((venv / "lib").glob("python*")) / "site-packages"
     site.joinpath("the-rest.pth").write_text("\n".join(each for each in sys.path if each.endswith("site-packages")))
-    for path in ("envs/test_others.py", "integrations/test_games.py"):
+    for path in tests:
         shutil.copy(ROOT / "tests" / "unit" / path, tmp_path)
     python = [str(venv / "bin" / "python"), "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(tmp_path)]
-    said = run(*python, "-p", "no:cacheprovider", "test_others.py", "test_games.py", cwd=tmp_path)
-    assert f"{12 if more else 5} passed" in said, said
+    said = run(*python, "-p", "no:cacheprovider", *(Path(path).name for path in tests), cwd=tmp_path)
+    assert f"{passed} passed" in said, said

@@ -76,6 +76,7 @@ POWERS = [
     ("vllm={mode: server, servers: ['http://evil.example']}", "vllm.servers", "http://evil.example"),
     ("vllm.weight_transfer_dir=/home/me", "vllm.weight_transfer_dir", "write weights to the folder /home/me"),
     ("run.report_to=wandb", "run.report_to", "with your login"),
+    ("run.report_to=trackio", "run.report_to", "with your login"),
     ("endpoints.roles.policy.model=m", "endpoints.roles.policy.base_url", "your default openai address"),
     *(
         (f"{place}={ENDPOINT}", f"{place}.base_url", "send prompts to http://evil.example/v1")
