@@ -123,6 +123,8 @@ class Server:
             response = self.client.request(method, self.address + path, headers=own, **how)
         except httpx.TransportError as error:
             raise ServerLost(f"{self.address} does not answer ({type(error).__name__})") from error
+        if response.status_code == 404 and path in ("/health", "/weight_info") and self.process is not None:
+            raise ServerLost(f"{self.address}{path} is not there any more")  # a proxy whose server is away says so
         refuse_error(response, self.address, path)
         try:
             found = response.json()

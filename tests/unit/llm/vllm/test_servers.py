@@ -43,6 +43,7 @@ class Upstream(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.root, self.script = root, script
         self.process, self.version, self.length, self.well = "p1", "default", 128, True
+        self.away = 503
         self.answered: list[int] = []
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
@@ -66,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/weight_info": {"weight_version": upstream.version},
             "/health": {},
         }
-        self._say(200 if upstream.well else 503, said.get(self.path, {}))
+        self._say(200 if upstream.well else upstream.away, said.get(self.path, {}))
 
     def do_POST(self) -> None:
         upstream = self.server
@@ -185,8 +186,9 @@ def test_requests_are_spread_and_come_back_in_order(folder: Path, upstreams: Cal
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("away", [503, 404])  # a proxy's answer
 def test_what_a_server_was_asked_is_asked_again_once_it_is_back(
-    folder: Path, upstreams: Callable[[Script], Upstream]
+    folder: Path, upstreams: Callable[[Script], Upstream], away: int
 ) -> None:
     def dying(upstream: Upstream, body: dict[str, Any]) -> Any:
         if len(upstream.answered) < 5 or upstream.process == "p2":
@@ -198,6 +200,7 @@ def test_what_a_server_was_asked_is_asked_again_once_it_is_back(
 
     notices: list[str] = []
     dead, healthy = upstreams(dying), upstreams(echo)
+    dead.away = away
     assert_each_once(ask(backend_for(folder, dead, healthy, notices=notices, start_timeout=20), 40), 40)
     assert sorted(dead.answered + healthy.answered) == list(range(10, 50))  # what was answered is kept
     assert sum("sent again" in text for text in notices) == 1
