@@ -46,7 +46,7 @@ def test_page_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
     items, texts = view["rollouts"]["items"], view["rollouts"]["texts"]
     assert items[0]["id"] == "rl:0:a:0" and items[0]["advantage"] == [0.5]
     turn = items[0]["turns"][0]
-    assert texts[turn["said"]] == "<b>0" and turn["inserted"] == [[0, 2]] and texts[turn["obs"]] == "6*7?"
+    assert texts[turn["said"]] == "<b>0" and list(turn["inserted"][0]) == [0, 2] and texts[turn["obs"]] == "6*7?"
     task = view["votes"]["tasks"][0]
     assert task["prompt"] == "6*7?" and [cell["flip"] for cell in task["cells"]] == [False, True, True]
     assert [items[index]["id"] for index in task["cells"][2]["rollouts"]] == ["rl:2:a:0", "rl:2:a:1"]
