@@ -26,6 +26,7 @@ from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.learn import distill, merge
 from skill_ttrl.cli.optimize import optimize
+from skill_ttrl.cli.report import report
 from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import rl, sft, train
@@ -87,6 +88,7 @@ for command in (
     evaluate,
     ask,
     inspect,
+    report,
     export,
     merge,
     distill,

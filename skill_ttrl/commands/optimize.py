@@ -23,6 +23,7 @@ from skill_ttrl.commands.optimize_results import (
     read_summary,
     summarize,
 )
+from skill_ttrl.commands.reports.page_data import finish_report
 from skill_ttrl.commands.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.config import OptimizeConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
@@ -314,6 +315,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         about = {"name": config.name, "seed": config.seed, "environment": config.env.id, "policy": run.target.name}
         summary = summarize(found, options, calls, **about, items=counts, usage=ledger.report())
         folder.write_json(SUMMARY, asdict(summary))
+    finish_report(folder.path, progress)
     return summary
 
 

@@ -14,7 +14,8 @@ from skill_ttrl.answers import persist_cache
 from skill_ttrl.commands.collect import collect_into
 from skill_ttrl.commands.distill import distill_into, read_with_progress
 from skill_ttrl.commands.reports.compare import SEEDS, Seeds, is_seeds, named_seeds, read_seeds
-from skill_ttrl.commands.reports.summarize import summarise, write_report_html
+from skill_ttrl.commands.reports.page_data import finish_report
+from skill_ttrl.commands.reports.summarize import summarise
 from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.data.episodes import paths_of
 from skill_ttrl.errors import (
@@ -137,13 +138,14 @@ def run(
             except TrainingError as error:
                 if run.meter.evaluations:  # else there is nothing to sum up
                     run.folder.write_json("summary.json", asdict(summarise(run, failed=str(error))))
+                    finish_report(run.folder.path, progress)
                 raise
         if config.phases[-1] in IMITATING:  # the other phases measure themselves
             run.components.worker.update_weights(0)
             run.evaluate("after")
         summary = summarise(run)
         run.folder.write_json("summary.json", asdict(summary))
-        write_report_html(run.folder)
+        finish_report(run.folder.path, progress)
         return summary
 
 
@@ -388,4 +390,5 @@ def run_seeds(
         if ended and not config_differences(read_run(folder).config, with_defaults(mine)):
             continue
         run(mine, folder, resume=resume, progress=progress(folder) if progress else None, source=source)
+    finish_report(output, SilentProgress())
     return read_seeds(output)

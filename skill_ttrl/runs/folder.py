@@ -17,6 +17,8 @@ import json
 import math
 import os
 import platform
+import shutil
+import subprocess
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import ROLES, SkillTTRLConfig, load_config
+from skill_ttrl.cores import cores
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage.files import (
     LOCK_FILE,
@@ -300,7 +303,7 @@ processes train, where episodes run, where a server is or how long it is waited 
 def describe_environment() -> dict[str, Any]:
     """Return the content of `run.json`: schema, an id drawn for this run, versions and platform.
 
-    Excludes the user, the host name and the command.
+    Excludes the user, the host name and the command. GPUs are those that nvidia-smi lists: torch need not be there, and is not started.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -310,6 +313,7 @@ def describe_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
+        "hardware": {"cpu_threads": cores(), "gpus": _gpus()},
     }
 
 
@@ -355,6 +359,18 @@ def config_differences(saved: SkillTTRLConfig, given: SkillTTRLConfig) -> list[s
 def summarize_names(names: list[str]) -> str:
     """The first few names, for a message."""
     return (", ".join(names[:5]) + (", ..." if len(names) > 5 else "")) or "nothing"
+
+
+@cache
+def _gpus() -> list[str]:
+    """Names of this machine's NVIDIA GPUs."""
+    if not (tool := shutil.which("nvidia-smi")):
+        return []
+    asked = [tool, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):  # a driver that is not loaded
+        return []
 
 
 @cache

@@ -433,7 +433,7 @@ def test_the_two_are_compared_task_by_task(pair: tuple[Path, Path]) -> None:
     assert after[0].accuracy_after is not None and after[1].accuracy_after is not None
     (found,) = compare([baseline, reinforced])
     assert found.figures["accuracy"].difference == pytest.approx(after[0].accuracy_after - after[1].accuracy_after)
-    assert "SFT on the majority answers, seed 0" in (baseline / "report.html").read_text()
+    assert "was fine-tuned on its own majority answers" in (baseline / "report.html").read_text()
     card = max((baseline / "checkpoints").iterdir()).joinpath("README.md").read_text()
     assert "no labels were used" in card and "grpo" not in card
 
@@ -448,7 +448,7 @@ def test_a_control_imitates_what_a_coin_chooses(
     voted = [line["reward"] for line in all_lines(pair[1], "trajectories.jsonl", "vote_sft")]
     assert set(heads) == {0.0, 1.0} and heads != voted and 12 < sum(heads) < 36, "48 throws"
     assert len(list(agreeing(tmp_path / "mine-vote_sft" / "trajectories.jsonl"))) == sum(heads)
-    assert "SFT by the control random" in (tmp_path / "mine-vote_sft" / "report.html").read_text()
+    assert "was fine-tuned on samples that a control chose" in (tmp_path / "mine-vote_sft" / "report.html").read_text()
     assert summary.steps["vote_sft"] > 4
 
 

@@ -36,6 +36,7 @@ from skill_ttrl.config import load_config, recipe_names, settings_digest
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.metrics import unhealthy
+from skill_ttrl.progress import Progress
 from skill_ttrl.runs.checkpoint import list_checkpoints
 from skill_ttrl.runs.folder import RunFolder, Warned, metric_rows
 from skill_ttrl.runs.reader import Run, read_run, warnings_of
@@ -131,6 +132,15 @@ def write_report(paths: Sequence[str | Path], output: str | Path | None = None) 
     return file, [text for view in found["runs"] for text in view["left_out"]]
 
 
+def finish_report(path: Path, progress: Progress) -> None:
+    """Write the report of a run that has ended. Whatever goes wrong is a warning: the results are there, and the page can be made again."""
+    try:
+        write_report([path])
+    except Exception as error:
+        again = f"The results are complete. The page alone can be made again: skillttrl report {path}"
+        progress.notice(f"{path / REPORT} was not written: {error} {again}", warning=True)
+
+
 def _parts(path: Path) -> list[Part]:
     """What there is at a path: one part, or of a folder of other runs one for each."""
     if RunFolder.exists(path):
@@ -154,7 +164,13 @@ def _parts(path: Path) -> list[Part]:
 def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
     """What a part says, from its own files alone; `parts` may hold its controls."""
     run = part.runs[0] if part.runs else None
-    found = {"name": part.name, "controls": [], "lines": [], "warnings": [], "facts": _facts(run) if run else []}
+    found: dict[str, Any] = {
+        "name": part.name,
+        "controls": [],
+        "lines": [],
+        "warnings": [],
+        "facts": _facts(run) if run else [],
+    }
     found["config"] = run.config.to_yaml(sparse=True) if run else ""
     if run is None or part.kind != "run":
         view = inspect(part.path, limit=1_000)
@@ -371,22 +387,19 @@ def _curves(part: Part) -> Curves:
 
 def _views(part: Part) -> list[dict[str, Any]]:
     """Votes, rollouts and skills of each run of a part."""
-    if part.kind in ("bank", "optimization"):
-        skills = read_skills(part.path) if part.kind == "bank" else read_document(part.path)
-        found = [(part.name, part.path, None, None, skills)]
-    else:
-        found = [
-            (
-                part.name if part.kind == "run" else f"{part.name}: seed {run.config.seed}",
-                run.path,
-                read_votes(run.path, played, run.config.vote.chosen[0]),
-                played.rollouts,
-                read_skills(run.path / BANK) if is_bank(run.path / BANK) else None,
-            )
-            for run, played in zip(part.runs, part.rollouts, strict=True)
-        ]
-    return [
-        {"name": name, "path": str(path), "votes": votes, "rollouts": rollouts, "skills": skills}
-        | {"left_out": [each["left_out"] for each in (votes, rollouts, skills) if each and each["left_out"]]}
-        for name, path, votes, rollouts, skills in found
-    ]
+    if part.kind == "bank":
+        return [_view(part.name, part.path, skills=read_skills(part.path))]
+    if part.kind == "optimization":
+        return [_view(part.name, part.path, skills=read_document(part.path))]
+    views = []
+    for run, played in zip(part.runs, part.rollouts, strict=True):
+        name = part.name if part.kind == "run" else f"{part.name}: seed {run.config.seed}"
+        skills = read_skills(run.path / BANK) if is_bank(run.path / BANK) else None
+        votes = read_votes(run.path, played, run.config.vote.chosen[0])
+        views.append(_view(name, run.path, votes=votes, rollouts=played.rollouts, skills=skills))
+    return views
+
+
+def _view(name: str, path: Path, **parts: Any) -> dict[str, Any]:
+    left_out = [each["left_out"] for each in parts.values() if each and each["left_out"]]
+    return {"name": name, "path": str(path), "votes": None, "rollouts": None} | parts | {"left_out": left_out}

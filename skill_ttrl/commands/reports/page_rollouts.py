@@ -352,9 +352,9 @@ def _skills(versions: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, An
 
 
 def _text_of(skill: Skill | None) -> str | None:
-    return skill and "\n".join(
-        filter(None, (skill.title, skill.when_to_apply and f"When: {skill.when_to_apply}", skill.text))
-    )
+    if skill is None:
+        return None
+    return "\n".join(filter(None, (skill.title, skill.when_to_apply and f"When: {skill.when_to_apply}", skill.text)))
 
 
 def _skill(skill: Skill) -> dict[str, Any]:

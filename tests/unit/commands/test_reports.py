@@ -11,7 +11,7 @@ import pytest
 
 from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.commands.reports.compare import Measured, compare, compare_two
-from skill_ttrl.commands.reports.summarize import write_report_html
+from skill_ttrl.commands.reports.page_data import page
 from skill_ttrl.commands.reports.summary_text import difference_in_words
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
@@ -80,16 +80,18 @@ def test_thought_calls_and_results_of_a_turn_are_shown_apart(
     )
     with RunFolder.create(tmp_path / "run", SkillTTRLConfig(name="t")) as folder:
         folder.append_jsonl("trajectories.jsonl", [to_json(Trajectory(Task("one", "E-v0"), steps, "42", "terminated"))])
-        page = write_report_html(folder).read_text()
+    (view,) = page([folder.path])["runs"]
+    first, last = view["rollouts"]["items"][0]["turns"]
+    (name, arguments, result, error), (_, written, *_) = first["calls"]
+    texts = view["rollouts"]["texts"]
+    assert [name, texts[arguments], texts[result], error] == ["calculator", '{"expression": "6*7"}', "42", ""]
+    assert [texts[first["thought"]], texts[first["said"]], texts[written]] == ["hidden", "I ask.", "{oops"]
+    assert texts[last["said"]] == "It is 42" and "calls" not in last
     inspect([folder.path / "trajectories.jsonl"])
     shown = capsys.readouterr().out
     lines = "[thought: 6 characters]", "I ask.", '> calculator({"expression": "6*7"})', "< 42", "> {oops", "It is 42"
     places = [shown.index(f"  {line}\n") for line in lines]
     assert places == sorted(places) and "hidden" not in shown and "\x1b" not in shown
-    assert (
-        '<pre class="call">calculator({&#34;expression&#34;: &#34;6*7&#34;})</pre><pre class="result">42</pre>' in page
-    )
-    assert "<pre>hidden</pre>" in page and "<b>" not in page and "(no content)" not in page
 
 
 def run_with(path: Path, **accuracy: float) -> Path:
