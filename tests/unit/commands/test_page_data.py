@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.cli.report import report
 from skill_ttrl.commands.reports import page_rollouts
 from skill_ttrl.commands.reports.page_charts import Curves, Member, charts
-from skill_ttrl.commands.reports.page_data import page
+from skill_ttrl.commands.reports.page_data import finish_report, page
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
+from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.folder import MetricsLog, RunFolder, SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
 
@@ -82,3 +84,31 @@ def test_lines_of_seeds_are_averaged_and_a_collapse_is_shaded() -> None:
 def test_a_path_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="nothing to report"):
         page([tmp_path])
+
+
+def test_the_command_replaces_its_own_page_and_no_other_file(tmp_path: Path) -> None:
+    run, foreign = young_run(tmp_path / "run"), tmp_path / "mine.html"
+    for _ in range(2):
+        report([run])
+        report([run], tmp_path / "page.html")
+    for page_file in (run / "report.html", tmp_path / "page.html"):
+        assert "has not ended its training" in page_file.read_text()
+    foreign.write_text("mine")
+    with pytest.raises(RunFolderError, match="is no report of skillttrl"):
+        report([run], foreign)
+
+
+def test_a_page_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(tmp_path: Path) -> None:
+    run, heard = young_run(tmp_path / "run"), Listener()
+    (run / "votes.jsonl").write_text("[]\n")
+    finish_report(run, heard)
+    (text,) = heard.notices
+    assert "votes.jsonl, byte 0" in text and text.endswith(f"skillttrl report {run}")
+
+
+class Listener(SilentProgress):
+    def __init__(self) -> None:
+        self.notices = list[str]()
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        self.notices.append(text)
