@@ -39,6 +39,7 @@ NAMES: dict[str, str | None] = {
     "prompt_variant": None,
     "gradient_shares": None,
     "stopped_tokens": None,
+    **dict.fromkeys(f"tripwire/{name}" for name in ("bare_answers", "unreadable", "copied_skills", "top_winner")),
     **dict.fromkeys(
         f"votes.jsonl:{field}" for field in (
             "rewards", "class_ids", "label_weights", "weight", "penalty", "bonus", "skipped", "flags",
@@ -285,7 +286,8 @@ def _stripped(value: Any) -> Any:
         return {
             key: len(each) if key == "errors" and isinstance(each, list) else _stripped(each)
             for key, each in value.items()
-            if key not in IGNORED and not key.endswith("_seconds")
+            # A field with the name None in `NAMES` is one that one side alone has: nothing to compare.
+            if key not in IGNORED and not key.endswith("_seconds") and NAMES.get(key, key) is not None
         }
     return [_stripped(each) for each in value] if isinstance(value, list) else value
 

@@ -136,8 +136,8 @@ class RLConfig(Section):
     """Steps between evaluations on the held-out tasks (TTRL: 2); None: only before and after."""
     stop_rule: str | dict[str, Any] | None = None
     """Stops the phase early, at a checkpoint, by a criterion without labels: `collapse`, which gives back the weights of before RL and looks
-    only where `rl.reward` is `majority`, `entropy` (see `skill_ttrl.train.metrics`), or `module:function` of your own; with options:
-    `{type: collapse, copied: 2}`. None: run all steps."""
+    only where `rl.reward` is `majority`, `tripwires`, `entropy` (see `skill_ttrl.train.metrics`), or `module:function` of your own; with
+    options: `{type: collapse, copied: 2}`. None: run all steps."""
 
     @property
     def voted(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -161,9 +162,80 @@ def episode_metrics(
     return metrics
 
 
+LEAST_REWARDED = 4
+"""Rewarded rollouts that a step needs to say what is rewarded."""
+COPIED_WORDS = 8
+"""Words in a row from which on a rollout repeats a skill."""
+_FORM = re.compile(r"</?(?:answer|action|think)>|\\boxed|\b(?:the|final|answer|is)\b|[\W_]", re.IGNORECASE)
+"""What may stand around an answer or an action without being a thought."""
+_LONGEST_FORM = 80
+"""Most characters of it."""
+
+
+def tripwire_metrics(groups: Sequence[Group], skills: Mapping[str, str], *, answers: bool) -> dict[str, float]:
+    """What a step's rewarded rollouts look like, as shares of them; empty where fewer than `LEAST_REWARDED` are.
+
+    A rollout is rewarded if it earned more than the mean of its group, or, where all earned the same, more than 0.
+
+    Args:
+        groups: All rollouts of the step, rewarded.
+        skills: Text of each skill of the bank, by id.
+        answers: Rollouts of this run have given answers, so that one without may be meant to have one.
+    """
+    rewarded = list[Trajectory]()
+    for group in groups:
+        played = [each for each in group.trajectories if each.error is None]
+        earned = [each.reward or 0.0 for each in played]
+        bar = 0.0 if equal_rewards(earned) else mean(earned)
+        rewarded += [each for each, reward in zip(played, earned, strict=True) if reward > bar]
+    if len(rewarded) < LEAST_REWARDED:
+        return {}
+    shown = {name for each in rewarded for name in (*each.skills_in_prompt, *each.retrieved)}
+    pieces = {name: _pieces(skills[name]) for name in shown if name in skills}
+    found = {
+        "bare_answers": [_is_bare(each) for each in rewarded],
+        "unreadable": [_is_unreadable(each, answers) for each in rewarded],
+    }
+    if pieces:
+        found["copied_skills"] = [_copies(each, pieces) for each in rewarded]
+    return {f"tripwire/{name}": sum(flags) / len(flags) for name, flags in found.items()}
+
+
+def _is_bare(trajectory: Trajectory) -> bool:
+    """Tell whether each turn is nothing but its action, or the answer; a call of a tool is more."""
+    for step in trajectory.steps:
+        said, text = trajectory.answer if step.action_status is None else step.action, step.model_text
+        if step.calls or said is None or len(text) > len(said) + _LONGEST_FORM or _FORM.sub("", text.replace(said, "")):
+            return False
+    return True
+
+
+def _is_unreadable(trajectory: Trajectory, answers: bool) -> bool:
+    """Tell whether a rollout has no text, or neither a valid action nor, where there are `answers`, an answer."""
+    read = [step.action_status for step in trajectory.steps if step.action_status is not None]
+    nothing = all(status == "invalid" for status in read) if read else answers and trajectory.answer is None
+    return nothing or not trajectory.text.strip()
+
+
+def _copies(trajectory: Trajectory, pieces: Mapping[str, Sequence[str]]) -> bool:
+    """Tell whether a rollout repeats one of the `pieces` of the skills that it was shown."""
+    text = f" {' '.join(_words(trajectory.text))} "
+    return any(each in text for name in (*trajectory.skills_in_prompt, *trajectory.retrieved) for each in pieces.get(name, ()))  # fmt: skip
+
+
+def _pieces(text: str) -> list[str]:
+    """Each `COPIED_WORDS` words in a row."""
+    words = _words(text)
+    return [f" {' '.join(words[start : start + COPIED_WORDS])} " for start in range(len(words) - COPIED_WORDS + 1)]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
 # Signs that a run cannot work, as warnings: in the steps of its RL training, and in its votes with and without its skill bank.
 #
-# The votes' own signs are in `collapse_signs`. The metrics that need labels only measure: a warning is all that comes of them.
+# The votes' own signs are in `collapse_signs`, those of a reward that is paid for the wrong thing in `tripwire_signs`. The metrics that need labels only measure: a warning is all that comes of them.
 
 
 EARLY = 5
@@ -188,14 +260,21 @@ Rows = Sequence[Mapping[str, Any]]
 
 def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
     """Warnings that a few steps are enough for, by the words that they begin with; `answers`: the reward looks at answers."""
-    abstained = figures(rows, "abstained")
-    if answers and abstained and mean(abstained) >= NO_ANSWER:  # all other signs follow from it
+    found, abstained, invalid = dict[str, str](), figures(rows, "abstained"), figures(rows, "invalid_actions")
+    if invalid and mean(invalid) >= INVALID:
+        start = "Nearly all actions were invalid"
+        found[start] = (
+            f"{start} ({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the required form. See "
+            "steps[].parse_error in trajectories.jsonl; a longer cold start helps, or another agent.action_parser."
+        )
+    if (
+        answers and abstained and mean(abstained) >= NO_ANSWER
+    ):  # all other signs follow from it, unless it does from that
         start = "Almost no sample contained an answer"
         cut_off = mean(figures(rows, "completions/clipped_ratio") or [0.0]) >= CUT_OFF
         why = "Most were truncated: raise rollout.max_new_tokens." if cut_off else HOW_TO_ANSWER
-        return {start: f"{start} ({mean(abstained):.0%} abstained over {steps_of(len(abstained))}). {why}"}
-    found = {}
-    uniform, invalid = figures(rows, "frac_reward_zero_std"), figures(rows, "invalid_actions")
+        return found or {start: f"{start} ({mean(abstained):.0%} abstained over {steps_of(len(abstained))}). {why}"}
+    uniform = figures(rows, "frac_reward_zero_std")
     # Samples of equal reward can have advantages without a group's mean (`psr`, `gae`).
     learned = any(row.get(f"advantage/{name}") for row in rows for name in ("max", "min"))
     if uniform and min(uniform) == 1.0 and not learned:
@@ -205,18 +284,75 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
             why = "The policy already gets all of this reward; harder tasks would show differences."
         elif clipped >= CUT_OFF:
             why = f"{clipped:.0%} of the completions were truncated: raise rollout.max_new_tokens."
-        found["No reward differed"] = (
-            f"within any group in {steps_of(len(uniform))} (mean reward {reward:.2f}), so no sample was better than another. {why}"
+        start = "No reward differed"
+        found[start] = (
+            f"{start} within any group in {steps_of(len(uniform))} (mean reward {reward:.2f}), so no sample was better than another. {why}"
         )
     elif rows and all(map(_idle, rows)):
         why = "rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages in trajectories.jsonl."
-        found["No step changed the weights"] = f"in {steps_of(len(rows))}: {why}"
-    if invalid and mean(invalid) >= INVALID:
-        found["Nearly all actions were invalid"] = (
-            f"({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the required form. See "
-            "steps[].parse_error in trajectories.jsonl; a longer cold start helps, or another agent.action_parser."
+        start = "No step changed the weights"
+        found[start] = f"{start} in {steps_of(len(rows))}: {why}"
+    return found
+
+
+SHARE, RISE_OF_SHARE, LENGTH, WINDOW = 0.5, 0.3, 4.0, 3
+"""Of the trip-wires: share of the rewarded rollouts or winners, its least rise, factor of the length, first and latest steps that are compared."""
+
+TRIPWIRES: Mapping[str, tuple[str, str]] = {
+    "tripwire/bare_answers": (
+        "Rewarded answers come without reasoning",
+        "of the rewarded rollouts are nothing but the answer. If the task needs reasoning, the reward pays for guesses: use checks "
+        "(rl.reward=verify), raise rl.kl_coef, or lower rl.learning_rate. If it does not, ignore this.",
+    ),
+    "tripwire/copied_skills": (
+        "Rewarded rollouts repeat the text of skills",
+        f"of them have {COPIED_WORDS} words in a row of a skill that was in their prompt. If copying is what earns the reward, change "
+        "rl.reward, or show fewer skills (skills.prompt_top_k).",
+    ),
+    "tripwire/top_winner": (
+        "One answer wins across the prompts",
+        "of the winners are the same one. If their true answers differ, the policy is learning one answer for everything: change "
+        "rl.reward, lower rl.learning_rate or raise rl.kl_coef.",
+    ),
+}
+"""By metric, the words that its warning begins with and goes on with. Tasks differ in what is normal, so only a rise is a sign."""
+
+
+def tripwire_signs(rows: Rows, *, answers: bool = True, share: float = SHARE, length: float = LENGTH) -> dict[str, str]:
+    """Warnings that the reward is paid for the wrong thing, by the words that they begin with; docs/voting.md has each.
+
+    Args:
+        rows: Figures of each step of RL.
+        answers: The reward looks at answers.
+        share: Least share of the rewarded rollouts, or of the winners, that is a sign.
+        length: Factor by which responses are longer or shorter than in the first steps.
+    """
+    found = early_signs(rows[-EARLY:], answers=answers) if len(rows) >= EARLY else {}
+    unreadable = figures(rows, "tripwire/unreadable")[-WINDOW:]
+    if len(unreadable) == WINDOW and mean(unreadable) >= share:
+        start = "Rewarded rollouts are empty or cannot be read"
+        found[start] = (
+            f"{start}: {mean(unreadable):.0%} of those in the latest {WINDOW} steps have no text, no answer or no valid action. The "
+            "reward is paid for nothing: look at them in trajectories.jsonl, and change rl.reward."
         )
-    return {start: f"{start} {rest}" for start, rest in found.items()}
+    told = [row for row in rows if row.get("winners", 0) >= LEAST_WINNERS]
+    for name, (start, rest) in TRIPWIRES.items():
+        before, now = _ends(figures(told if name == "tripwire/top_winner" else rows, name))
+        if now >= max(share, before + RISE_OF_SHARE):
+            found[start] = f"{start}: {now:.0%} (in the first steps {before:.0%}) {rest}"
+    before, now = _ends(figures(rows, "completions/mean_length"))
+    if before and not before / length < now < before * length:
+        start = f"Responses became much {'shorter' if now < before else 'longer'}"
+        found[start] = (
+            f"{start}: {before:.0f} tokens in the first steps, {now:.0f} in the latest. If the task did not ask for it, the reward pays "
+            "for length: change rl.reward, raise rl.kl_coef, or set rl.overlong_penalty against long ones."
+        )
+    return found
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Means of the first and of the latest `WINDOW` values; 0 and 0 where they would overlap."""
+    return (mean(values[:WINDOW]), mean(values[-WINDOW:])) if len(values) >= 2 * WINDOW else (0.0, 0.0)
 
 
 def late_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
@@ -394,6 +530,14 @@ def collapse_signs(
 
 
 RULES.register(COLLAPSE)(collapse_signs)
+
+TRIPWIRE_RULE = "tripwires"
+
+
+@RULES.register(TRIPWIRE_RULE)
+def tripped(rows: Rows, *, share: float = SHARE, length: float = LENGTH) -> bool:
+    """There is a sign that the reward is paid for the wrong thing (`tripwire_signs`); `train.run.stopped_by` adds those of a collapse."""
+    return bool(tripwire_signs(rows, answers=False, share=share, length=length))
 
 
 @RULES.register("entropy")

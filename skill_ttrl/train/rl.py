@@ -24,9 +24,9 @@ from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.train.bank_changes import BankText, decide_changes, edit_text, evolve, warn_if_never
 from skill_ttrl.train.metrics import (
-    EARLY,
+    COLLAPSE,
+    TRIPWIRE_RULE,
     collapse_signs,
-    early_signs,
     episode_metrics,
     group_metrics,
     late_signs,
@@ -35,6 +35,8 @@ from skill_ttrl.train.metrics import (
     staleness_metrics,
     step_rates,
     step_vote_metrics,
+    tripwire_metrics,
+    tripwire_signs,
 )
 from skill_ttrl.train.results import NO_SKILLS
 from skill_ttrl.train.run import OnRolloutEnd, Run, ignore, stopped_by, warn_of_undecided_answers
@@ -327,6 +329,10 @@ def step_metrics(
         by_type=several_types(run.components.train_tasks),
         tools=bool(run.components.worker.agent.offered),
     )
+    bank = run.components.bank
+    skills = {skill.id: skill.text for skill in bank.skills} if bank else {}
+    answers = any(row.get("winners") for row in (metrics, *run.log.rows(RL)))
+    metrics |= tripwire_metrics(groups, skills, answers=answers)
     metrics |= overlong_metrics(groups)
     if state.votes.chosen[0] == SEQUENTIAL:
         drawn = sum(len(group.trajectories) for group in groups)
@@ -390,20 +396,20 @@ def conclude(run: Run) -> None:
     """
     if (failed := skipped_too_often(run, RL, ended=True)) is not None:
         raise failed
-    _warn_of(run, late_signs(run.log.rows(RL), answers=run.config.rl.reward != "env"))
+    _warn_of(run, late_signs(run.log.rows(RL), answers=run.config.rl.reward != "env"), tripwire=False)
     run.progress.finish(shown(run.config.rl))
 
 
 def warn_of_votes(run: Run, step: int, groups: Sequence[Group]) -> None:
-    """Warn of undecided answers, of weak votes where they are rewarded, and after `EARLY` steps of signs that training cannot work."""
+    """Warn of undecided answers, of weak votes where they are rewarded, and of signs that training cannot work or is paid for the wrong thing."""
     warn_of_undecided_answers(run.warn, f"step {step}", groups)
-    if run.config.rl.voted:
-        rl = run.config.rl
-        _warn_of(run, collapse_signs(run.log.rows(RL), **(rl.stop[1] if rl.stops_collapse else {})))
-    if step + 1 == EARLY:
-        _warn_of(run, early_signs(run.log.rows(RL), answers=run.config.rl.reward != "env"))
+    rl, rows = run.config.rl, run.log.rows(RL)
+    given = {} if rl.stop_rule is None else {rl.stop[0]: rl.stop[1]}
+    if rl.voted:
+        _warn_of(run, collapse_signs(rows, **given.get(COLLAPSE, {})))
+    _warn_of(run, tripwire_signs(rows, answers=rl.reward != "env", **given.get(TRIPWIRE_RULE, {})))
 
 
-def _warn_of(run: Run, signs: Mapping[str, str]) -> None:
+def _warn_of(run: Run, signs: Mapping[str, str], *, tripwire: bool = True) -> None:
     for prefix, text in signs.items():
-        run.warn(text, once=prefix, tripwire=True)
+        run.warn(text, once=prefix, tripwire=tripwire)

@@ -25,7 +25,7 @@ from skill_ttrl.runs.folder import WARNINGS, MetricsLog, RunFolder, Warned, eval
 from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.train.measure import control_results, correctness, evaluation_draws, measure, play_controls
-from skill_ttrl.train.metrics import COLLAPSE, stop_step
+from skill_ttrl.train.metrics import COLLAPSE, TRIPWIRE_RULE, stop_step
 from skill_ttrl.train.results import Evaluation
 from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import ConfigTasks
@@ -490,7 +490,11 @@ def stopped_by(rows: Sequence[Mapping[str, Any]], config: RLConfig, finished: in
     collapses = config.stops_collapse
     if config.stop_rule is None or (config.stop[0] == COLLAPSE and not collapses):
         return None
-    stop = stop_step(rows[:finished], *config.stop)
+    rules = {config.stop[0]: config.stop[1]}
+    if config.stop[0] == TRIPWIRE_RULE and config.voted:
+        rules[COLLAPSE] = {}
+    stops = [stop_step(rows[:finished], *each) for each in rules.items()]
+    stop = min((each for each in stops if each is not None), default=None)
     if stop is None or (stop == config.steps and not collapses):  # it ended by itself
         return None
     given = " The weights of before RL are given back." if collapses else ""

@@ -464,7 +464,8 @@ class VoteHistory:
         """Take in one step's votes by prompt id; gives the step's label-free figures.
 
         `majority_ratio` (TTRL): mean share of the winner. `abstained`: mean share of samples without an answer. `ties`: share
-        of prompts with one. `winners`: prompts that have one. `distinct_winners`: different ones over that. `flip_rate`: share of prompts
+        of prompts with one. `winners`: prompts that have one. `distinct_winners`: different ones over that, `tripwire/top_winner`: the most
+        frequent one's share of them. `flip_rate`: share of prompts
         seen before whose winner changed. `prompt_flip_rate`: mean over the step's prompts of each one's flips over its
         returns in the whole run. The last two are absent where no prompt was seen before. `left_base`: share of prompts whose
         majority differs from that before training; absent where that is not known.
@@ -480,6 +481,7 @@ class VoteHistory:
         }
         if won:
             figures |= {"winners": float(len(won)), "distinct_winners": len(set(won.values())) / len(won)}
+            figures["tripwire/top_winner"] = Counter(won.values()).most_common(1)[0][1] / len(won)
         if seen:
             figures["flip_rate"] = mean([float(won[prompt] != old[prompt].winner) for prompt in seen])
         if known := [prompt for prompt in votes if prompt in self.base_answers and votes[prompt].classes]:

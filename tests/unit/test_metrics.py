@@ -54,6 +54,7 @@ def test_bounds_are_the_thresholds_of_the_code() -> None:
         "flip_rate": f"[0, {default['flips']:g}]",
         "copied_winners": f"[0, {default['copied']:g})",
         "invalid_actions": f"[0, {signs.INVALID:g})",
+        "tripwire/unreadable": f"[0, {signs.SHARE:g})",
         "completions/clipped_ratio": f"[0, {signs.CUT_OFF:g})",
         "sampling/logp_difference/mean": f"[0, {max(MAX_LOGPROB_DIFF.values()):g}]",
     }

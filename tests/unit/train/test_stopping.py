@@ -74,6 +74,16 @@ def test_a_healthy_run_is_left_alone(rule: str) -> None:
         # of a sample that abstains nothing is known: 0.2 of all samples is 0.4 of the answers
         ("collapse", {"majority_ratio": [0.2] * 3, "abstained": [0.5] * 3}, {}, None),
         ("collapse", {"majority_ratio": [0.2] * 3, "abstained": [0.2] * 3}, {}, 3),
+        ("tripwires", {"completions/mean_length": [10.0] * 3 + [30.0, 40.0, 51.0]}, {}, 6),
+        ("tripwires", {"completions/mean_length": [10.0] * 3 + [30.0, 40.0, 49.0]}, {}, None),
+        ("tripwires", {"completions/mean_length": [10.0] * 3 + [5.0] * 3}, {"length": 2}, 6),
+        ("tripwires", {"tripwire/bare_answers": [0.2] * 3 + [0.5] * 3}, {}, 6),
+        ("tripwires", {"tripwire/bare_answers": [1.0] * 9}, {}, None),  # no reasoning is needed here
+        ("tripwires", {"tripwire/copied_skills": [0.3] * 3 + [0.5] * 3}, {}, None),  # a rise of 0.2
+        ("tripwires", {"tripwire/top_winner": [0.1] * 3 + [1.0] * 3, "winners": [4.0] * 5 + [3.0]}, {}, None),
+        ("tripwires", {"tripwire/unreadable": [0.9, 0.0, 0.5, 1.0]}, {}, 4),
+        # rewards that stop to differ after having differed
+        ("tripwires", {"frac_reward_zero_std": [0.5] * 3 + [1.0] * 6, "reward": [0.5] * 9}, {}, 8),
         # first three: mean 2; a quarter of that is 0.5, and (0.6 + 0.4 + 0.4) / 3 is the first mean below it
         ("entropy", {"answer_entropy": [2.0, 2.0, 2.0, 1.0, 0.6, 0.4, 0.4]}, {}, 7),
         ("entropy", {"answer_entropy": [2.0, 2.0, 2.0, 1.0, 0.6, 0.4, 0.4]}, {"share": 0.5}, 6),
@@ -118,7 +128,7 @@ def test_looking_back_at_a_run(tmp_path: Path) -> None:
     measured = [("before", 0.4), ("step 2", 0.5), ("step 5", 0.3), ("after", 0.1), ("after_no_skills", 0.9)]
     path = made_run(tmp_path / "run", SkillTTRLConfig(), measured)
     found = look_back(path)
-    assert found.stops == {"collapse": 5, "entropy": None} and found.steps == 8
+    assert found.stops == {"collapse": 5, "tripwires": None, "entropy": None} and found.steps == 8
     assert found.accuracy == {0: 0.4, 2: 0.5, 5: 0.3, 8: 0.1} and found.best == 2
 
 

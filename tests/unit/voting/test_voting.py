@@ -65,6 +65,7 @@ def test_history_counts_flips_by_meaning() -> None:
         "ties": 0.0,
         "winners": 2.0,
         "distinct_winners": 1.0,
+        "tripwire/top_winner": 0.5,
     }
     second = history.record({"p": majority_vote(["0.5"]), "q": majority_vote(["4", "5"]), "r": majority_vote(["4"])})
     assert second["flip_rate"] == 0.5  # q changed, p is the same number, r had no winner before
