@@ -37,7 +37,7 @@
     if (value === null || value === undefined || !Number.isFinite(value)) return "–";
     const size = Math.abs(value);
     if (Number.isInteger(value) && size < 1e7) return value.toLocaleString("en");
-    if (size >= 1e5 || size < 1e-3) return value.toExponential(2);
+    if (size >= 1e6 || size < 1e-4) return Number(value.toPrecision(3)).toExponential();
     return String(Number(value.toPrecision(size >= 1 ? 4 : 3)));
   }
 
@@ -220,7 +220,7 @@
     let plot = null;
     const values = lines.map(() => h("b"));
     const hidden = new Set();
-    const step = h("span");
+    const step = h("span", { class: "at" });
     const buttons = lines.map((line, index) => {
       const swatch = h("i", { class: `swatch${looks[index].dash.length ? " dashed" : line.style === "points" ? " points" : ""}` });
       swatch.style.borderTopColor = `var(--${looks[index].name})`;
@@ -360,8 +360,9 @@
     const place = Math.max(0, Math.min(1, share)) * (VIRIDIS.length - 1), at = Math.min(VIRIDIS.length - 2, Math.floor(place));
     return `rgb(${VIRIDIS[at].map((low, i) => Math.round(low + (VIRIDIS[at + 1][i] - low) * (place - at))).join(",")})`;
   }
-  const rewarded = (item) => item.reward !== null && item.reward !== undefined && item.reward > 0;
-  const sign = (item) => (item.reward === null || item.reward === undefined ? "" : rewarded(item) ? "up" : "down");
+  const known = (value) => value !== null && value !== undefined;
+  const rewarded = (item) => item.reward > 0;
+  const sign = (item) => (!known(item.reward) ? "" : rewarded(item) ? "up" : "down");
 
   function drawVotes(section, run) {
     const votes = run && run.votes;
@@ -370,13 +371,13 @@
       return;
     }
     section.append(note("Each cell is one vote: a prompt at a step. Its colour is the share of samples that gave the winning answer."));
-    const steps = votes.steps, known = votes.tasks.some((task) => task.cells.some((cell) => cell.correct !== null && cell.correct !== undefined));
+    const steps = votes.steps, judged = votes.tasks.some((task) => task.cells.some((cell) => known(cell.correct)));
     const total = votes.tasks.reduce((sum, task) => sum + task.cells.length, 0);
     const full = total / (votes.tasks.length * Math.max(1, steps.length));
     const state = { mode: full < 0.3 ? "packed" : "steps", order: "given", which: "all", text: "" };
     let model, selected = null, geometry;
     const canvas = h("canvas"), spacer = h("div");
-    const live = h("p", { class: "note", role: "status" });
+    const live = h("p", { class: "unseen", role: "status" });
     const box = h("div", { class: "grid", tabIndex: 0, role: "application", "aria-roledescription": "grid of votes",
       "aria-label": "Votes: prompts by steps. Arrow keys move from vote to vote; the details stand beside the grid." }, spacer);
     spacer.append(canvas);
@@ -452,9 +453,11 @@
           ctx.fillRect(x, y, w - gap, tall - gap);
           mark(ctx, entry.cell, x, y, w - gap, tall - gap);
           if (selected === entry.cell) {
-            ctx.strokeStyle = colours.ink;
-            ctx.lineWidth = 2;
-            ctx.strokeRect(x + 0.5, y + 0.5, w - gap - 1, tall - gap - 1);
+            for (const [style, width] of [["#000", 3.5], ["#fff", 1.5]]) { // seen on every colour
+              ctx.strokeStyle = style;
+              ctx.lineWidth = width;
+              ctx.strokeRect(x + 1, y + 1, w - gap - 2, tall - gap - 2);
+            }
           }
         }
       }
@@ -562,18 +565,18 @@
       h("div", { class: "bar-row" },
         pick("Columns", [["packed", "steps, each sorted by agreement"], ["steps", "prompts × steps"], ["visits", "prompts × visits"]], "mode"),
         pick("Order", [["given", "as first seen"], ["unsure", "least agreed at the end"], ["flips", "most changes of the winner"]], "order"),
-        pick("Show", [["all", "all votes"], ["flip", "winner changed"], ...(known ? [["wrong", "winner is wrong"]] : [])], "which"),
+        pick("Show", [["all", "all votes"], ["flip", "winner changed"], ...(judged ? [["wrong", "winner is wrong"]] : [])], "which"),
         searching("Prompt", "id or words of the prompt", (text) => { state.text = text; build(); }), count),
-      h("div", { class: "two" }, h("div", {}, box, key(known), live), detail), note(votes.left_out));
+      h("div", { class: "two" }, h("div", {}, box, key(judged), live), detail), note(votes.left_out));
     repaints.add(function again() { if (box.isConnected) paint(); else repaints.delete(again); });
     new ResizeObserver(() => { if (geometry && box.clientWidth !== geometry.wide) layout(); }).observe(box);
     build();
   }
-  function key(known) {
+  function key(judged) {
     const scale = h("canvas", { width: 110, height: 10 }), ctx = scale.getContext("2d");
     for (let x = 0; x < 110; x++) { ctx.fillStyle = viridis(x / 109); ctx.fillRect(x, 0, 1, 10); }
     return h("div", { class: "key" }, h("span", {}, "0% ", scale, " 100% agree"), h("span", {}, "● winner changed since the last visit"),
-      h("span", {}, known ? "✕ winner is wrong" : "right or wrong is not known here"));
+      h("span", {}, judged ? "✕ winner is wrong" : "right or wrong is not known here"));
   }
 
   // ---- Rollouts
@@ -589,25 +592,27 @@
   function turns(item, run, options = {}) {
     if (!item.turns) return h("div", {}, note("This transcript was left out of the page to keep it small. To read it:"), h("code", { class: "command" }, clip(command(item, run), 300)));
     const texts = run.rollouts.texts, text = (index) => (index === null || index === undefined ? null : texts[index]);
-    let seen = null;
+    let seen = options.prompt ?? null; // the prompt stands above the cards, where all have the same
     return h("div", {}, item.turns.slice(0, options.most || 400).map((turn, nth) => {
       const said = text(turn.said), action = text(turn.action), thought = text(turn.thought), obs = text(turn.obs);
-      const parts = [];
+      const parts = item.turns.length > 1 ? [h("p", { class: "turn-head" }, `Turn ${nth + 1}${turn.reward ? `, reward ${num(turn.reward)}` : ""}`)] : [];
       if (obs && obs !== seen) parts.push(part(nth ? "Observation" : "Prompt", "obs", block(obs)));
       seen = obs;
       if (thought) parts.push(h("details", { class: "part" }, h("summary", { class: "note" }, `Thought, ${plural(thought.length, "character")}`), block(thought)));
       if (options.tokens && turn.tokens) parts.push(part("Tokens", "said", tokens(turn.tokens, item)));
       else if (said) parts.push(part("Said", "said", block(said, turn.inserted)));
-      if (action !== null && action.trim() !== (said ?? "").trim()) parts.push(part("Action", "action", block(action)));
+      let own = said ?? "";
+      for (const [from, to] of [...(turn.inserted || [])].reverse()) own = own.slice(0, from) + own.slice(to);
+      if (action !== null && action.trim() !== own.trim() && action.trim() !== (said ?? "").trim()) parts.push(part("Action", "action", block(action)));
       for (const [name, given, result, error] of turn.calls || []) {
         parts.push(part(`Tool call: ${clip(name, 80)}`, "call", block(text(given))));
         if (result !== null && result !== undefined) parts.push(part("Result", "obs", block(text(result))));
         if (error) parts.push(part("Tool error", "bad", block(error)));
       }
       if (turn.why || (turn.status && turn.status !== "valid")) parts.push(part(`Action ${clip(turn.status || "not parsed", 40)}`, "bad", block(turn.why || "")));
-      if (item.turns.length > 1) parts.push(h("p", { class: "note" }, `Turn ${nth + 1}${turn.reward ? `, reward ${num(turn.reward)}` : ""}`));
       return h("div", { class: "turn" }, parts);
-    }), item.turns.length > (options.most || 400) ? note(`${item.turns.length - options.most} more turns: open the rollout.`) : "");
+    }), known(item.final) && item.turns.length <= (options.most || 400) && texts[item.final] ? part("Last observation", "obs", block(texts[item.final])) : "",
+      item.turns.length > (options.most || 400) ? note(`${item.turns.length - options.most} more turns: open the rollout.`) : "");
   }
   function tokens(found, item) {
     const advantage = Array.isArray(item.advantage) ? item.advantage.find((each) => Number.isFinite(each)) ?? 0 : item.advantage ?? 0;
@@ -620,12 +625,12 @@
       return span;
     })), h("p", { class: "note" }, advantage ? `Tinted: sampled tokens, with advantage ${num(advantage)} (${advantage > 0 ? "made likelier: blue" : "made less likely: orange"}). Dotted underline: inserted, not trained on.` : "No advantage was recorded. Dotted underline: inserted, not trained on."));
   }
-  const rewardText = (item) => h("span", { class: `reward ${sign(item)}` }, `reward ${num(item.reward)}`);
+  const rewardText = (item) => (known(item.reward) ? h("span", { class: `reward ${sign(item)}` }, `reward ${num(item.reward)}`) : h("span", { class: "none" }, "no reward"));
   const truthText = (item) => (item.true === null || item.true === undefined || item.true === item.reward ? null : h("span", { class: "tag" }, `true score ${num(item.true)}`));
 
-  function card(item, run) {
+  function card(item, run, prompt) {
     const body = h("div", { class: "body", tabIndex: 0, "aria-label": `transcript of sample ${item.sample}` });
-    whenSeen(body, () => body.append(turns(item, run, { most: 30 })));
+    whenSeen(body, () => body.append(turns(item, run, { most: 30, prompt })));
     return h("article", { class: `card ${sign(item)}` }, h("header", {}, h("strong", {}, `#${item.sample}`), rewardText(item), truthText(item),
       h("a", { class: "right", href: link(item) }, "open"),
       item.answer !== null && item.answer !== undefined && h("span", { class: "tag" }, `answer ${one(item.answer, 40)}`),
@@ -652,9 +657,9 @@
     const visitKey = (item) => `${item.phase}\n${item.step}`;
 
     const rewards = new Map([
-      ["any", () => true], ["yes", rewarded], ["no", (item) => item.reward !== null && !(item.reward > 0)],
-      ["fooled", (item) => rewarded(item) && item.true !== null && item.true !== undefined && item.true <= 0],
-      ["missed", (item) => item.reward !== null && !(item.reward > 0) && item.true > 0],
+      ["any", () => true], ["yes", rewarded], ["no", (item) => known(item.reward) && !(item.reward > 0)],
+      ["fooled", (item) => rewarded(item) && known(item.true) && item.true <= 0],
+      ["missed", (item) => known(item.reward) && !(item.reward > 0) && item.true > 0],
       ...exact.map((value) => [value, (item) => item.reward === value]),
     ]);
     function apply(keep) {
@@ -697,7 +702,7 @@
       inner.replaceChildren(...groups.slice(first, last).map(({ task, found }, nth) => {
         const seen = visits(found), from = summary(seen[0]), to = summary(seen[seen.length - 1]);
         const row = h("div", { class: "row", role: "option", "aria-selected": String(task === chosen), "aria-setsize": groups.length, "aria-posinset": first + nth + 1, onclick: () => pick(task) },
-          h("span", {}, one(task, 120)), h("span", { class: "sub" }, `${plural(found.length, "rollout")} · reward ${num(from)}${seen.length > 1 ? ` → ${num(to)}` : ""}`));
+          h("span", {}, one(task, 120)), h("span", { class: "sub" }, `${plural(found.length, "rollout")}${from === null ? "" : ` · reward ${num(from)}${seen.length > 1 ? ` → ${num(to)}` : ""}`}`));
         row.style.top = `${(first + nth) * HIGH}px`;
         return row;
       }));
@@ -717,13 +722,15 @@
       const whole = new Map(all.map((found) => [visitKey(found[0]), found.length]));
       const at = (side, fallback) => Math.max(0, Math.min(seen.length - 1, seen.findIndex((found) => visitKey(found[0]) === side) === -1 ? fallback : seen.findIndex((found) => visitKey(found[0]) === side)));
       const wanted = [at(sides[0], 0), at(sides[1], seen.length - 1)];
+      const first = new Set(group.found.filter((item) => item.turns?.length).map((item) => texts[item.turns[0].obs]));
+      const prompt = first.size === 1 ? [...first][0] : undefined;
       const options = seen.map((found, nth) => [nth, `${found[0].phase} step ${found[0].step}`]);
       const shape = (side, heading) => {
         const found = seen[wanted[side]], up = found.filter(rewarded).length, size = whole.get(visitKey(found[0]));
         const strip = h("div", { class: "strip", tabIndex: 0, role: "group", "aria-label": `${heading}: samples side by side` });
         let shownCards = 0;
         const add = () => {
-          strip.append(...found.slice(shownCards, shownCards + 16).map((item) => card(item, run)));
+          strip.append(...found.slice(shownCards, shownCards + 16).map((item) => card(item, run, prompt)));
           shownCards = Math.min(found.length, shownCards + 16);
           if (shownCards < found.length) {
             const more = h("button", { type: "button", onclick: () => { more.remove(); add(); } }, `${found.length - shownCards} more`);
@@ -733,10 +740,11 @@
         add();
         return h("div", { class: "visit" }, h("div", { class: "visit-head" }, h("strong", {}, heading),
           seen.length > 1 ? choice("", options, wanted[side], (nth) => { sides[side] = visitKey(seen[nth][0]); panel(); }) : h("span", {}, clip(options[0][1], 60)),
-          h("span", { class: "note" }, `${up} of ${found.length} rewarded${found.length < size ? ` (${found.length} of ${size} fit the filters)` : ""}, mean reward ${num(summary(found))}`)),
+          h("span", { class: "note" }, `${up} of ${found.length} rewarded${summary(found) === null ? "" : `, mean reward ${num(summary(found))}`}${found.length < size ? ` (${found.length} of ${size} fit the filters)` : ""}`)),
           h("div", { class: "chips" }, found.slice(0, 128).map((item) => chip(item))), strip);
       };
       panels.replaceChildren(h("p", { class: "name" }, h("strong", {}, one(chosen, 300)), group.found[0].type ? h("span", { class: "tag" }, clip(group.found[0].type, 60)) : ""),
+        prompt ? part("Prompt", "obs", block(prompt)) : "",
         ...(seen.length > 1 ? [shape(0, "Before"), shape(1, "After")] : [shape(0, "The only visit")]));
     }
     list.addEventListener("scroll", () => requestAnimationFrame(window_), { passive: true });
@@ -754,7 +762,7 @@
       const pickBy = (name, key, options) => choice(name, options, state[key], (value) => { state[key] = value; apply(true); });
       const from = (get, any) => [[null, any], ...values(get).map((each) => [each, String(each)])];
       const rewardOptions = [["any", "any"], ["yes", "rewarded"], ["no", "not rewarded"]];
-      if (items.some((item) => item.true !== null && item.true !== undefined)) rewardOptions.push(["fooled", "rewarded, though wrong"], ["missed", "right, not rewarded"]);
+      if (items.some((item) => known(item.true))) rewardOptions.push(["fooled", "rewarded, though wrong"], ["missed", "right, not rewarded"]);
       if (exact.length > 2 && exact.length <= 12) rewardOptions.push(...exact.map((value) => [value, `= ${num(value)}`]));
       const skills = values((item) => [...(item.skills || []), ...(item.retrieved || [])]);
       bar.replaceChildren(
@@ -806,9 +814,9 @@
     drawer.replaceChildren(
       h("div", { class: "top" }, h("code", {}, clip(item.id, 200)), hop(-1, "‹ previous", "Previous sample"), hop(1, "next ›", "Next sample"),
         h("button", { type: "button", onclick: () => drawer.close() }, "Close")),
-      h("div", { class: "inside" }, h("dl", { class: "facts" }, fact("Reward", rewardText(item)), fact("True score", item.true === null || item.true === undefined ? null : num(item.true)),
+      h("div", { class: "inside" }, h("dl", { class: "facts" }, fact("Reward", h("span", { class: `reward ${sign(item)}` }, num(item.reward))), fact("True score", item.true === null || item.true === undefined ? null : num(item.true)),
         fact("Advantage", advantages.slice(0, 6).map(num).join(", ") + (advantages.length > 6 ? " …" : "")), fact("Phase and step", `${clip(item.phase, 30)} step ${item.step}`), fact("Sample", `${item.sample} (${at + 1} of ${group.length} here)`),
-        fact("Task", h("button", { class: "plain", type: "button", onclick: () => { drawer.close(); openTask(item.task); } }, one(item.task, 120))), fact("Type", clip(item.type, 60)), fact("Answer", item.answer === null ? null : one(item.answer, 200)),
+        fact("Task", h("button", { class: "plain", type: "button", onclick: () => { drawer.close(); openTask(item.task); } }, one(item.task, 120))), fact("Type", clip(item.type, 60)), fact("Answer", !known(item.answer) ? null : one(item.answer, 200)),
         fact("Stopped by", clip(item.stop, 60)), fact("Bank version", item.bank === null || item.bank === undefined ? null : num(item.bank)), fact("Skills in the prompt", skillLinks(item.skills)), fact("Skills retrieved", skillLinks(item.retrieved))),
       item.error && h("div", { class: "part bad" }, h("span", { class: "label" }, "Error"), block(item.error)),
       has ? h("p", {}, h("button", { type: "button", "aria-pressed": String(withTokens), onclick: (event) => {
@@ -899,23 +907,23 @@
         track.append(dot);
         return h("span", {}, track, ` ${num(rate(skill))}`, skill.interval ? h("span", { class: "interval" }, ` [${skill.interval.map(num).join(", ")}]`) : "");
       };
-      const more = (skill) => h("td", { colSpan: 5 }, h("div", { class: "text" }, block(skill.text)), skill.when ? h("p", { class: "note" }, `When: ${clip(skill.when, 600)}`) : "",
+      const more = (skill) => h("td", { colSpan: 6 }, h("div", { class: "text" }, block(skill.text)), skill.when ? h("p", { class: "note" }, `When: ${clip(skill.when, 600)}`) : "",
         skill.parents?.length ? h("p", { class: "note" }, "Made from: ", skill.parents.map((id) => [h("button", { class: "plain", type: "button", onclick: () => openSkill(id) }, one(id, 60)), " "])) : "",
         evidence(skill.evidence), used.has(skill.id) ? h("p", {}, h("button", { class: "plain", type: "button", onclick: () => filterSkill(skill.id) }, `${plural(used.get(skill.id), "rollout")} with it in this page`)) : "");
       const show = () => {
         body.replaceChildren(...rows.slice(0, most).flatMap((skill) => {
           const open = opened === skill.id;
           const row = h("tr", { class: open ? "open" : "" }, h("th", { scope: "row" }, h("button", { class: "plain", type: "button", "aria-expanded": String(open), onclick: () => { opened = open ? null : skill.id; show(); } }, one(skill.title || skill.id, 120)), (skill.flags || []).map((flag) => [" ", h("span", { class: "tag error", title: "what in its text looks hostile" }, clip(flag, 40))])),
-            h("td", {}, [skill.tier, skill.type].filter(Boolean).map((each) => clip(each, 40)).join(", ")), h("td", {}, num(skill.uses)), h("td", {}, bar(skill)), h("td", {}, `v${num(skill.version)}`));
+            h("td", { class: "start" }, open || !skill.text ? "" : one(skill.text, 90)), h("td", {}, [skill.tier, skill.type].filter(Boolean).map((each) => clip(each, 40)).join(", ")), h("td", {}, num(skill.uses)), h("td", {}, bar(skill)), h("td", {}, `v${num(skill.version)}`));
           return open ? [row, h("tr", {}, more(skill))] : [row];
         }));
-        if (rows.length > most) body.append(h("tr", {}, h("td", { colSpan: 5 }, h("button", { type: "button", onclick: () => { most += 100; show(); } }, `Show more of ${rows.length}`))));
-        if (!rows.length) body.append(h("tr", {}, h("td", { colSpan: 5 }, "No skill has this in it.")));
+        if (rows.length > most) body.append(h("tr", {}, h("td", { colSpan: 6 }, h("button", { type: "button", onclick: () => { most += 100; show(); } }, `Show more of ${rows.length}`))));
+        if (!rows.length) body.append(h("tr", {}, h("td", { colSpan: 6 }, "No skill has this in it.")));
       };
       section.append(h("h3", {}, "The bank now: what it holds, how often each skill was used, and with what success"), h("div", { class: "bar-row" },
         choice("Order", [["uses", "most used"], ["success", "highest success"], ["fresh", "newest version"], ["title", "title"]], state.order, (value) => { state.order = value; sorted(); show(); }),
         searching("Search", "title, text or type", (text) => { state.text = text; sorted(); show(); }), count),
-      h("div", { class: "scroll" }, h("table", { class: "skills" }, h("thead", {}, h("tr", {}, ["Skill", "Kind", "Uses", "Success when used", "Version"].map((name) => h("th", { scope: "col" }, name)))), body)));
+      h("div", { class: "scroll" }, h("table", { class: "skills" }, h("thead", {}, h("tr", {}, ["Skill", "Text", "Kind", "Uses", "Success when used", "Version"].map((name) => h("th", { scope: "col" }, name)))), body)));
       sorted();
       show();
       openSkill = (id) => {
@@ -931,8 +939,9 @@
     section.append(live);
     if (versions.length) {
       const host = h("div", { class: "versions" });
-      const newest = [...versions].reverse();
-      let drawn = 0;
+      const changed = (each) => (each.changes || []).filter((change) => change.before !== change.after);
+      const telling = versions.filter((each) => changed(each).length), counting = versions.length - telling.length;
+      let newest = [...telling].reverse(), drawn = 0;
       const add = () => {
         host.append(...newest.slice(drawn, drawn + 40).map(version));
         drawn += 40;
@@ -940,23 +949,30 @@
       };
       const version = (each) => {
         const kinds = new Map();
-        for (const change of each.changes || []) kinds.set(change.kind, (kinds.get(change.kind) ?? 0) + 1);
+        const changes = changed(each);
+        for (const change of changes) kinds.set(change.kind, (kinds.get(change.kind) ?? 0) + 1);
         const made = h("details", { ontoggle: () => {
           if (!made.open || made.children.length > 1) return;
           let count = 0;
           const body = h("div"), grow = () => {
-            body.append(...each.changes.slice(count, count + 30).map((change) => h("div", { class: "change" }, h("span", { class: "tag" }, clip(change.kind, 30)), " ", h("button", { class: "plain", type: "button", onclick: () => openSkill(change.id) }, one(change.id, 80)), diffBlock(change.before, change.after))));
+            body.append(...changes.slice(count, count + 30).map((change) => h("div", { class: "change" }, h("span", { class: "tag" }, clip(change.kind, 30)), " ", h("button", { class: "plain", type: "button", onclick: () => openSkill(change.id) }, one(change.id, 80)), diffBlock(change.before, change.after))));
             count += 30;
-            if (count < each.changes.length) { const next = h("button", { type: "button", onclick: () => { next.remove(); grow(); } }, `${each.changes.length - count} more changes`); body.append(next); }
+            if (count < changes.length) { const next = h("button", { type: "button", onclick: () => { next.remove(); grow(); } }, `${changes.length - count} more changes`); body.append(next); }
           };
           grow();
           made.append(body, evidence(each.evidence) || "");
-          if (!each.changes.length) body.append(empty("No text changed: only counts of use."));
+          if (!changes.length) body.append(empty("No text changed: only counts of use."));
         } }, h("summary", {}, h("b", {}, `Version ${num(each.version)}`), each.step === null || each.step === undefined ? "" : `, step ${num(each.step)}`, each.reason ? `: ${one(each.reason, 140)}` : "", each.writer ? h("span", { class: "tag" }, one(each.writer, 40)) : "",
           [...kinds].map(([kind, n]) => h("span", { class: "tag" }, `${n} ${clip(kind, 20)}`))));
         return made;
       };
-      section.append(h("h3", {}, `Timeline: ${plural(versions.length, "version")}, the newest first`), host);
+      const rest = counting > 0 && h("button", { class: "plain", type: "button", onclick: () => {
+        rest.remove();
+        [newest, drawn] = [[...versions].reverse(), 0];
+        host.replaceChildren();
+        add();
+      } }, `Show ${plural(counting, "version")} more, which only counted uses`);
+      section.append(h("h3", { class: "apart" }, `Timeline: ${plural(telling.length, "version")} that changed a text, the newest first`), host, rest || "");
       add();
     }
     section.append(note(skills.left_out));
