@@ -27,8 +27,8 @@ HOSTILE = {
         *("constructor", "data:text/html," + SCRIPT, "%", "x'; window.hit=1; '", "#rollout=%E0%A4%A", "hasOwnProperty"),
     ],
     "characters": [
-        *("\x1b[31mred\x1b[0m", "\u202egnp.exe\u2066", "\x00\x07\x08", "\u2028\u2029", "\ud800", "\r\n\t"),
-        *("long " * 200_000, "a\u0301" * 3000, "", " "),
+        *("\x1b[31mred\x1b[0m", "\u202egnp.exe\u2066", "\x00\x07\x08", "\u2028\u2029", "\ud800", "\r\n\t", "", " ") * 3,
+        *("long " * 200_000, "a\u0301" * 3000),
     ],
 }
 
@@ -251,6 +251,7 @@ def use_everything(tab: Any) -> None:
         tab.locator("#theme").click()
     for run in (1, 0):
         tab.locator("#run-choice select").select_option(index=run)
+    assert tab.get_by_text("This page has no rollout").count() == 0
     tab.set_viewport_size({"width": 360, "height": 740})
     tab.wait_for_timeout(150)
     tab.pdf()

@@ -178,6 +178,7 @@
     const span = Math.max(most - least, 1e-3 * Math.max(Math.abs(least), Math.abs(most)), free ? 1e-4 : 1e-12);
     const pad = (span - (most - least)) / 2 + 0.06 * span;
     const bottom = least < 0 ? least - pad : least < 0.25 * most ? 0 : Math.max(0, least - pad);
+    if (low === 0 && known(high) && most > 0 && most < high / 10) return [0, Math.max(1.15 * most, high / 50)]; // a share that stays small
     return [low ?? bottom, high ?? (most <= 0 && least < 0 && most + pad > 0 ? 0 : most + pad)];
   }
 
@@ -189,6 +190,9 @@
     if (visible) visible.observe(target);
     else target.draw();
   }
+
+  // Several runs have a colour each and kinds of lines for their metrics; the metrics of one run have the colours.
+  const several = [...(page.charts?.main || []), ...(page.charts?.rest || [])].some((chart) => chart.lines.some((line) => line.run > 0));
 
   function figure(chart) {
     const holder = h("div", { class: "plot", tabIndex: 0, role: "img", "aria-label": `${clip(chart.title, 120)}: curve by step; left and right arrows read values` });
@@ -210,26 +214,27 @@
     const tops = lines.map((line) => line.y.reduce((most, value) => (Number.isFinite(value) ? Math.max(most, Math.abs(value)) : most), 0));
     const top = Math.max(...tops), said = lines.some((line) => line.right);
     const right = new Set(lines.filter((line, index) => (said ? line.right : tops[index] > 0 && tops[index] < top / 20)));
-    const several = new Set(lines.map((line) => line.run)).size > 1;
     const seen = new Map();
-    const looks = lines.map((line, index) => {
+    const looks = lines.map((line) => {
       const nth = seen.get(line.run) ?? 0;
-      seen.set(line.run, nth + (line.style === "thin" ? 0 : 1));
-      return { name: `c${(several ? line.run : nth) % 7}`, dash: line.style === "dashed" || (several && nth > 0) ? [5, 4] : [], index };
+      if (line.style !== "thin" && !(several && line.style === "points")) seen.set(line.run, nth + 1);
+      const kind = line.style === "points" ? "points" : ["", "dashed", "dotted"][several ? nth % 3 : Number(line.style === "dashed")];
+      return { name: `c${(several ? line.run : nth) % 7}`, kind, dash: { dashed: [6, 4], dotted: [2, 3] }[kind] || [] };
     });
     let plot = null;
     const values = lines.map(() => h("b"));
     const hidden = new Set();
     const step = h("span", { class: "at" });
     const buttons = lines.map((line, index) => {
-      const swatch = h("i", { class: `swatch${looks[index].dash.length ? " dashed" : line.style === "points" ? " points" : ""}` });
+      const swatch = h("i", { class: `swatch ${looks[index].kind}` });
       swatch.style.borderTopColor = `var(--${looks[index].name})`;
       if (line.style === "points") swatch.style.background = `var(--${looks[index].name})`;
+      const [name, others] = line.label.split(" (= "); // curves with the same values are one line, whose title names them all
       const button = h("button", { type: "button", "aria-pressed": "true", title: clip(line.label, 300), onclick: () => {
         if (!hidden.delete(index)) hidden.add(index);
         button.setAttribute("aria-pressed", String(!hidden.has(index)));
         plot?.setSeries(places[index], { show: !hidden.has(index) });
-      } }, swatch, h("span", {}, clip(line.label, 70), right.has(line) ? ` (right${chart.right?.unit ? `, ${clip(chart.right.unit, 30)}` : ""})` : ""), values[index]);
+      } }, swatch, h("span", {}, clip(name, 70), others ? h("span", { class: "unit" }, ` = ${others.split(", ").length} more`) : "", right.has(line) ? ` (right${chart.right?.unit ? `, ${clip(chart.right.unit, 30)}` : ""})` : ""), values[index]);
       return line.style === "thin" ? null : button;
     });
     legend.append(step, ...buttons.filter(Boolean));
@@ -998,7 +1003,8 @@
   }
   const drawAll = () => { for (const id of drawings.keys()) draw(id); };
   function leftOut() {
-    byId("left-out").replaceChildren(...(runs[current]?.left_out || []).slice(0, 20).map((text) => h("p", {}, clip(text, 600))));
+    const run = runs[current], said = [run?.votes, run?.rollouts, run?.skills].map((each) => each?.left_out);
+    byId("left-out").replaceChildren(...(run?.left_out || []).filter((text) => !said.includes(text)).slice(0, 20).map((text) => h("p", {}, clip(text, 600))));
   }
   function switchRun(index) {
     if (index === current || !runs[index]) return;
@@ -1017,7 +1023,7 @@
   }
   function follow() {
     const [named, of] = location.hash.slice(1).split("&run=");
-    const [kind, rest] = [named.slice(0, named.indexOf("=")), named.slice(named.indexOf("=") + 1)];
+    const [kind, rest] = named.includes("=") ? [named.slice(0, named.indexOf("=")), named.slice(named.indexOf("=") + 1)] : ["", ""];
     if (!["rollout", "task", "skill"].includes(kind)) {
       if (drawings.has(named) || named === "warnings") { drawAll(); byId(named).scrollIntoView(); }
       return;
