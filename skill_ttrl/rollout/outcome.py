@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.statistics import Interval, mean_interval
-from skill_ttrl.types import Completion, Group, Task, ToolCall, Trajectory, equal_rewards
+from skill_ttrl.types import Completion, Group, Task, ToolCall, Trajectory, equal_rewards, where_any
 from skill_ttrl.voting.strategies import mean_if_known
 
 
@@ -182,7 +183,7 @@ class Sample:
     """Score in [0, 1], 1 for a perfect rollout (`Trajectory.score`); None where the environment gives none, or the rollout failed."""
     exploits: int | None = None
     """Attempts to get around the task (`Trajectory.exploits`); None where the environment does not count them."""
-    calls: tuple[ToolCall, ...] = ()
+    calls: Annotated[tuple[ToolCall, ...], where_any()] = ()
     """Tools that were called, with their results, in order."""
 
 

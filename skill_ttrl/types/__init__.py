@@ -72,7 +72,7 @@ class Task:
         return replace(self, ground_truth=None, labels=None)
 
 
-def _where_any() -> Any:
+def where_any() -> Any:
     """Metadata that leaves an empty field out of files, as in runs without tools."""
     from pydantic import Field
 
@@ -103,9 +103,9 @@ class Message:
 
     role: Role
     content: str
-    calls: Annotated[tuple[ToolCall, ...], _where_any()] = ()
+    calls: Annotated[tuple[ToolCall, ...], where_any()] = ()
     """Calls of tools at the end of an assistant's turn."""
-    call: Annotated[ToolCall | None, _where_any()] = None
+    call: Annotated[ToolCall | None, where_any()] = None
     """The call that a `tool` message answers."""
 
 
@@ -131,7 +131,7 @@ class Completion:
     allowed: tuple[tuple[int, ...], ...] | None = None
     """Token ids that each token was drawn from, ascending, where `Request.choice` limited it; a forced token's is itself alone, with log-prob
     0. None: any token of the vocabulary. Log-probs are those of the distribution over these ids alone. Not written to files."""
-    calls: Annotated[tuple[ToolCall, ...] | None, _where_any()] = None
+    calls: Annotated[tuple[ToolCall, ...] | None, where_any()] = None
     """Calls of tools that a server has parsed; `text` is then without them. None: they stand in the text."""
 
     @property
@@ -175,7 +175,7 @@ class Step:
     """Result of parsing the action from the model's text (`agents.action_parser`); None if the whole text is the action."""
     parse_error: str = ""
     """Reason why the action is not `valid`; empty if it is."""
-    calls: Annotated[tuple[ToolCall, ...], _where_any()] = ()
+    calls: Annotated[tuple[ToolCall, ...], where_any()] = ()
     """Calls of tools of this turn, with their results; where there are any, `action` is their text."""
     truncated_parts: Mapping[str, int] = field(default_factory=dict)
     """Counts of items that did not fit into the prompt: `turns` of the history, `observation_tokens`, `actions`, `skills`."""

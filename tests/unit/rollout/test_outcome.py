@@ -30,7 +30,7 @@ from skill_ttrl.rollout.outcome import (
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
 from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.train.measure import correctness, evaluate_samples
-from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, ToolCall, Trajectory
+from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, ToolCall, Trajectory, to_json
 
 TASK = Task("t", "Shop-v0", task_type="fashion")
 
@@ -146,7 +146,8 @@ def test_what_is_kept_of_a_try() -> None:
     assert sample_of(failed) == Sample("", None, is_correct=False, error="broken")
     call = ToolCall("calculator", '{"expression": "6*7"}', result="42")
     asked = replace(failed, steps=(Step("6*7?", "", 0.0, False, False, calls=(call,)),))
-    assert sample_of(asked).calls == (call,)
+    assert sample_of(asked).calls == (call,) and '"calls":[' in to_json(drawn(Group(OPEN, (asked,))))
+    assert '"calls"' not in to_json(drawn(Group(OPEN, (failed,))))
     told = sample_of(trajectory(ops=SkillOps(retrieve=("q",), errors=("e",)), retrieved=("parity",)))
     assert told.skills == {
         "retrieve_rate": 1,
