@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from skill_ttrl.cli.keys import Keys
+from skill_ttrl.progress import Progress
 from skill_ttrl.sanitize import escape_json, escape_terminal, one_line
 from skill_ttrl.types import split_thought
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from skill_ttrl.commands.reports.rollouts import Transcript
     from skill_ttrl.commands.reports.summary_text import Inspection
     from skill_ttrl.train.results import Evaluation
-    from skill_ttrl.types import Skill
+    from skill_ttrl.types import Skill, Trajectory
 
 T = TypeVar("T")
 
@@ -240,20 +243,87 @@ PLAIN_LINES = 10
 """Lines that a phase prints where there is no terminal to draw on."""
 
 
-class RunView:
-    """A `Progress` that draws a run while it goes: its phases, the part at work, speed and the newest metrics.
+SPARKS = 12
+"""Latest steps of a figure that are drawn."""
+MAX_LABEL = 18
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A bar for each value, between the least and the largest of them."""
+    low, high = min(values), max(values)
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / (high - low))] if high > low else "▄" for value in values)
+
+
+class PhaseClock:
+    """How long the phases of a run take, and so how long those to come will."""
+
+    def __init__(self) -> None:
+        self.planned: dict[str, int] = {}
+        """Units of the phases that have not started."""
+        self._began = self._last = time.perf_counter()
+        self._running: list[str] = []  # an evaluation runs within the training
+        self._seconds: dict[str, float] = {}
+        self._units: dict[str, tuple[int, int]] = {}  # done since it started, and in all
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._began
+
+    def start(self, phase: str, units: int) -> None:
+        """A phase begins."""
+        self._tick()
+        self._units[phase], self._seconds[phase] = (0, units), 0.0
+        self._running = [*self._running, phase]
+
+    def advance(self, phase: str, done: int) -> None:
+        """It has done so many of its units."""
+        self._tick()
+        self._units[phase] = done, self._units[phase][1]
+
+    def finish(self, phase: str) -> None:
+        """It ends, with fewer units than were planned or all."""
+        self._tick()
+        self._running = [each for each in self._running if each != phase]
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        if self._running:
+            self._seconds[self._running[-1]] += now - self._last
+        self._last = now
+
+    def left(self) -> float | None:
+        """Seconds until all phases have ended; None while the speed of one is not known, or there is no plan."""
+        running, known = self._running, self._units.copy()  # the thread that draws asks
+        speeds = {kind_of(phase): self._seconds[phase] / done for phase, (done, _) in known.items() if done}
+        to_do = {phase: units for phase, units in self.planned.items() if phase not in known}
+        to_do |= {phase: known[phase][1] - known[phase][0] for phase in running}
+        if not self.planned or any(kind_of(phase) not in speeds for phase in to_do):
+            return None
+        seconds = sum(units * speeds[kind_of(phase)] for phase, units in to_do.items())
+        return max(0.0, seconds - (time.perf_counter() - self._last if running else 0.0))
+
+
+def kind_of(phase: str) -> str:
+    """What phases of one speed have in common: all evaluations, or the same half of each round of DAgger."""
+    return "evaluate" if phase.startswith("evaluate ") else "".join(each for each in phase if not each.isdigit())
+
+
+class RunView(Progress):
+    """A `Progress` that draws a run while it goes: its phases, the part at work, the six figures that matter and the time left.
 
     If the console is not a terminal, it prints a line now and then instead. With `transient` nothing is drawn before a phase begins,
     and nothing stays. The first phase prints `opening` as a warning, so that it does not precede an error that makes it moot. On a console of
-    stderr, what a user's code prints goes there too (`prints_aside`).
+    stderr, what a user's code prints goes there too (`prints_aside`). Once there is a rollout, the key `r` shows the newest one, and hides
+    it again.
     """
 
     def __init__(self, console: Console, title: str, *, transient: bool = False, opening: str = "") -> None:
         self._console, self._title, self._transient, self._opening = console, title, transient, opening
-        self._began = time.perf_counter()
+        self._clock = PhaseClock()
         self._bars = bars.Progress(
             bars.TextColumn("{task.description:<16}"),
-            bars.BarColumn(bar_width=12),
+            bars.BarColumn(bar_width=9),
             bars.MofNCompleteColumn(),
             bars.TextColumn("{task.fields[speed]}  elapsed"),
             bars.TimeElapsedColumn(),
@@ -264,6 +334,12 @@ class RunView:
         self._at: dict[str, bars.TaskID] = {}
         self._part = ""
         self._metrics = ""
+        self._latest: dict[str, list[float]] = {}  # of each figure of the phase that reported last
+        self._accuracy: list[float] = []
+        self._reported = ""
+        self._rollout: tuple[str, Trajectory] | None = None
+        self._reading = False
+        self._keys = Keys(console)
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
         self._aside = prints_aside() if console.stderr else nullcontext()
 
@@ -275,57 +351,119 @@ class RunView:
 
     def __exit__(self, *error: object) -> None:
         if self._console.is_terminal:
-            self._live.stop()
+            try:
+                self._live.stop()
+            finally:
+                self._keys.close()
             if not self._transient and self._at:
                 self._console.print(self._bars.get_renderable())
                 self._console.print(self._total(), highlight=False)
         self._aside.__exit__(None, None, None)
 
     def __rich__(self) -> Panel:
-        lines = [Text(line, "dim") for line in (self._part, self._metrics) if line]
-        total = [Text(self._total())] if len(self._at) > 1 else []
-        return Panel(Group(self._bars, *total, *lines), title=Text(escape_terminal(self._title)))
+        if self._keys.read().count("r") % 2:
+            self._reading = not self._reading
+        left = self._clock.left()
+        total = [Text(self._total(left))] if len(self._at) > 1 or left is not None else []
+        lines: list[RenderableType] = [self._bars, *total]
+        if figures := self._figures():
+            lines += [Text(), figures]
+        lines += [Text(line, "dim") for line in (self._part, self._metrics) if line]
+        if self._rollout is not None:
+            lines += self._newest(*self._rollout) if self._reading else [Text("r: show the newest rollout", "dim")]
+        return Panel(Group(*lines), title=Text(escape_terminal(self._title)))
 
-    def _total(self) -> str:
-        """The time of all phases so far."""
-        return f"{len(self._at)} phases, total elapsed {timedelta(seconds=round(time.perf_counter() - self._began))}"
+    def _total(self, left: float | None = None) -> str:
+        """The time of all phases so far, and what is left of all."""
+        text = f"{len(self._at)} phase{'s' * (len(self._at) != 1)}, total elapsed {timedelta(seconds=round(self._clock.elapsed))}"
+        return text if left is None else f"{text}, of all phases left about {timedelta(seconds=round(left))}"
+
+    def _figures(self) -> Table | None:
+        """The six figures, two that are read together in a row, each with its latest steps."""
+        from skill_ttrl.commands.reports.summary_text import figure, six_figures
+
+        latest = {**self._latest, **({"accuracy": self._accuracy} if self._accuracy else {})}
+        if not (rows := six_figures(latest)):
+            return None
+        table = Table.grid(padding=(0, 1))
+        for row in rows:
+            for first in range(0, len(row), 2):  # the types of success go on in further rows
+                cells = [
+                    (label, figure(latest[name][-1]), sparkline(latest[name])) for name, label in row[first : first + 2]
+                ]
+                table.add_row(*(Text(one_line(cell, MAX_LABEL)) for each in cells for cell in each))
+        return table
+
+    def _newest(self, episode: str, played: Trajectory) -> list[RenderableType]:
+        from skill_ttrl.commands.reports.rollouts import Transcript, sections_of
+
+        head, *turns = sections_of(played, most=300)
+        shown = Transcript(f"{episode} (r: hide)", [head, *turns[-3:]], {})
+        return [Text(), transcript_view(shown)]
+
+    def plan(self, phases: Mapping[str, int]) -> None:
+        """Take in the phases to come, for the time left."""
+        self._clock.planned = dict(phases)
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Add a bar for the phase, and show it live on a terminal; elsewhere, print one line."""
         if self._opening and not self._at:
             self.notice(self._opening, warning=True)
+        self._clock.start(phase, total - done)
         self._at[phase] = self._bars.add_task(
             phase, total=total, completed=done, speed="", unit=unit, before=done, shown=done
         )
         if self._console.is_terminal:
             self._live.start()  # does nothing where it was
         else:
-            self._console.print(f"{phase}: {total} {unit}{'s' if total != 1 else ''}", highlight=False)
+            self._console.print(f"{phase}: {total} {unit}{'s' if total != 1 else ''}", highlight=False, soft_wrap=True)
 
     def enter(self, phase: str, part: str) -> None:
         """Show which part of the phase is running."""
         self._part = f"{phase}: {part}"
 
+    def rollout(self, episode: str, played: Trajectory) -> None:
+        """Keep the newest rollout, for whoever asks for it."""
+        self._rollout = episode, played
+        if self._live.is_started:
+            self._keys.open()
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """Show the accuracy of an evaluation among the figures."""
+        self._accuracy = [*self._accuracy, *(metrics[name] for name in ("accuracy",) if name in metrics)][-SPARKS:]
+
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
         """Update the phase's bar, its speed and the metrics; without a terminal, print a line now and then."""
-        from skill_ttrl.commands.reports.summary_text import figure
+        from skill_ttrl.commands.reports.summary_text import figure, six_figures
 
         at = self._bars.tasks[self._at[phase]]
         total, unit = int(at.total or 0), at.fields["unit"]
+        self._clock.advance(phase, done - at.fields["before"])
         rate = (done - at.fields["before"]) / max(at.elapsed or 0.0, 1e-9)
-        speed = f"{rate:.1f} {unit}s/s" if rate >= 0.5 or not rate else f"{1 / rate:.0f} s/{unit}"
-        self._bars.update(at.id, completed=done, speed=speed)
+        many = rate >= 0.5 or not rate
+        speed = f"{rate:.1f} {unit}s/s" if many else f"{1 / rate:.0f} s/{unit}"
+        self._bars.update(at.id, completed=done, speed=f"{rate:.1f}/s" if many else f"{1 / rate:.0f} s each")
         names = [name for name in SHOWN if name in metrics] or [*metrics][:1]
-        self._metrics = escape_terminal("  ".join(f"{name} {figure(metrics[name])}" for name in names))
+        six = {name for row in six_figures(metrics) for name, _ in row}
+        if six and phase != self._reported:
+            self._latest, self._reported = {}, phase
+        for name in filter(lambda name: math.isfinite(metrics[name]), six):
+            self._latest[name] = [*self._latest.get(name, []), metrics[name]][-SPARKS:]
+
+        def line_of(names: Iterable[str]) -> str:
+            return escape_terminal("  ".join(f"{name} {figure(metrics[name])}" for name in names))
+
+        self._metrics = line_of(name for name in names if name not in six)
         a_line = max(1, total // PLAIN_LINES)
         if not self._console.is_terminal and (done // a_line > at.fields["shown"] // a_line or done == total):
             at.fields["shown"] = done
             left = f"  left {timedelta(seconds=round((total - done) / rate))}" if rate > 0 and done < total else ""
-            line = f"{phase} {done}/{total} {unit}s done  {speed}{left}  {self._metrics}"
-            self._console.print(line, highlight=False, markup=False)
+            line = f"{phase} {done}/{total} {unit}s done  {speed}{left}  {line_of(names)}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def finish(self, phase: str) -> None:
         """Fill the phase's bar and clear the name of the running part."""
+        self._clock.finish(phase)
         self._bars.update(self._at[phase], completed=self._bars.tasks[self._at[phase]].total)
         self._part = ""
 

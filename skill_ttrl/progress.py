@@ -8,11 +8,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from skill_ttrl.types import Trajectory
 
 
 class Progress(Protocol):
     """A listener to a run; where it overrides nothing it says nothing."""
+
+    def plan(self, phases: Mapping[str, int]) -> None:
+        """The phases that are still to start, by name, and how many units each has left; without any where that is not known."""
+        return
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Start a phase of `total` units. After a resume, `done` of them are already finished."""
@@ -28,6 +35,14 @@ class Progress(Protocol):
 
     def finish(self, phase: str) -> None:
         """The phase has ended."""
+        return
+
+    def rollout(self, episode: str, played: Trajectory) -> None:
+        """The newest rollout, with its id."""
+        return
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """An evaluation has ended with these figures."""
         return
 
     def notice(self, text: str, *, warning: bool = False) -> None:

@@ -45,7 +45,7 @@ from skill_ttrl.train.bank_changes import make_bank_text, make_evolver
 from skill_ttrl.train.build import build, make_rewards, open_tasks
 from skill_ttrl.train.defaults import with_defaults
 from skill_ttrl.train.encode import KEPT, Encoded, encode_demonstrations
-from skill_ttrl.train.imitate import cold_start, imitate_expert, imitate_majority
+from skill_ttrl.train.imitate import COLD_START, ROUND, cold_start, imitate_expert, imitate_majority
 from skill_ttrl.train.open_run import (
     Resume,
     discard_bank,
@@ -54,8 +54,8 @@ from skill_ttrl.train.open_run import (
     restore_checkpoint,
     reused_baseline,
 )
-from skill_ttrl.train.results import read_evaluations
-from skill_ttrl.train.rl import reinforce
+from skill_ttrl.train.results import NO_SKILLS, read_evaluations
+from skill_ttrl.train.rl import reinforce, shown
 from skill_ttrl.train.rollout_workers import on_cluster
 from skill_ttrl.train.rules import Rules, uncorrected_staleness
 from skill_ttrl.train.run import BEFORE, ResumePoint, Run, WarningLog
@@ -129,6 +129,7 @@ def run(
             progress.notice(f"Extending the run: rl.steps was {folder.config.rl.steps}, is now {config.rl.steps}.")
             folder.take_config(config, source)
         run, functions = _prepare(stack, folder, resumed, stop, ledger, progress)
+        progress.plan(planned(run))
         saved = f"Everything up to the newest checkpoint is saved in {run.folder.path}. {GO_ON}"
         with _explaining_memory(run.folder.path):
             try:
@@ -147,6 +148,32 @@ def run(
         run.folder.write_json("summary.json", asdict(summary))
         finish_report(run.folder.path, progress)
         return summary
+
+
+def planned(run: Run) -> dict[str, int]:
+    """What each phase still has to do, by the name that progress shows; nothing where the votes decide how much that is."""
+    config, done = run.config, run.resumed.steps_done
+    left, labels = dict[str, int](), ["after"]
+    if "vote_sft" in config.phases:
+        return left
+    if "sft" in config.phases:
+        left[COLD_START] = config.sft.steps - done("sft")
+    before = 0
+    for number, steps in enumerate(config.dagger.round_steps if "dagger" in config.phases else (), 1):
+        before += steps
+        if done("dagger") < before:
+            left[ROUND.format(number, "play")] = config.dagger.episodes
+            left[ROUND.format(number, "learn")] = min(steps, before - done("dagger"))
+    if config.reinforces:
+        rl, every = config.rl, config.rl.eval_steps
+        left[shown(rl)] = rl.steps - done("rl")
+        labels += [f"step {step}" for step in range(every, rl.steps, every) if step >= done("rl")] if every else []
+        labels += [] if run.baseline else [BEFORE]
+        labels += [NO_SKILLS] if run.components.bank else []
+    for label in labels:
+        if label not in run.meter.evaluations:
+            left[f"evaluate {label}"] = run.evaluation_rollouts
+    return {phase: units for phase, units in left.items() if units}
 
 
 @contextmanager

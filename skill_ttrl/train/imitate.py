@@ -48,6 +48,8 @@ from skill_ttrl.voting.rewards import CONTROLS, REWARDS
 
 SFT, DAGGER, VOTE_SFT = "sft", "dagger", "vote_sft"
 """The phases in files."""
+COLD_START = "cold start"
+"""The first of them, as progress shows it."""
 
 
 def cold_start(run: Run, demonstrations: Encoded) -> None:
@@ -59,7 +61,7 @@ def cold_start(run: Run, demonstrations: Encoded) -> None:
         batch = (clean if step < config.noise_free_fraction * config.steps else noisy)(step)
         return [whole(each) for each in batch] if step < config.prompt_loss_fraction * config.steps else batch
 
-    fine_tune(run, SFT, "cold start", config, batch_of)
+    fine_tune(run, SFT, COLD_START, config, batch_of)
 
 
 def fine_tune(
@@ -126,6 +128,8 @@ def whole(demonstration: EncodedDemonstration) -> EncodedDemonstration:
 # al. 2011, arXiv 1011.0686). `dagger.jsonl` stores the episodes of all rounds, with the expert's advice next to every step. The buffer
 # is built from that file, so a resumed run learns from the episodes of the stopped one.
 
+ROUND = "DAgger round {}: {}"
+"""Names the two halves of a round, `play` and `learn`, as progress shows them."""
 ROUNDS = "dagger_round"
 """Names the figures of the rounds in `metrics.jsonl`; those of the updates are under the phase."""
 EPISODES = "dagger.jsonl"
@@ -153,7 +157,7 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
                 raise DataError(f"The expert {run.config.collect.agent} advised no possible action in any episode.")
             data = mixed(buffer, demonstrations, own, derive_seed(run.config.seed, DAGGER, number))
             batch_of = batch_selector(data, own, derive_seed(run.config.seed, DAGGER, "batches", number))
-            shown = f"DAgger round {number + 1}: learn"
+            shown = ROUND.format(number + 1, "learn")
             fine_tune(run, DAGGER, shown, own, batch_of, before)
         before += steps
 
@@ -232,7 +236,7 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     left = [chunk for chunk in every if chunk.first >= there]
     if not left:
         return []
-    shown, state = f"DAgger round {number + 1}: play", PhaseState(DAGGER, before)
+    shown, state = ROUND.format(number + 1, "play"), PhaseState(DAGGER, before)
     run.warn.place = (ROUNDS, number)
     parts.worker.update_weights(before)
     adviser = partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent)

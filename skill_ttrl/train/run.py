@@ -413,10 +413,18 @@ class Run:
         """The run's config."""
         return self.components.config
 
+    @property
+    def evaluation_rollouts(self) -> int:
+        """Rollouts of one evaluation."""
+        draws = evaluation_draws(self.config.eval, self.config.rollout, self.config.seed)
+        return len(self.meter.eval_tasks) * sum(draw.rollouts_per_task for draw in draws)
+
     def evaluate(self, label: str, *, use_bank: bool = True) -> Evaluation:
         """Evaluate once under this label; a resumed run reads what it measured before it was stopped."""
         done = self.meter.evaluations
         if label in done:
+            if use_bank:
+                self.progress.measured(tracked_metrics(done[label]))
             return done[label]
         self.warn.place = ("evaluate", None)
         if label == BEFORE and self.baseline is not None:
@@ -429,6 +437,8 @@ class Run:
         last = self.config.phases[-1]  # an evaluation before it is at 0
         learned = self.log.steps.get(last, self.resumed.steps_done(last))
         self.log.track(place, tracked_metrics(found), learned)
+        if use_bank:
+            self.progress.measured(tracked_metrics(found))
         done[label] = found
         if found.failed:
             self.warn(f"In the evaluation {label!r}, {found.failed:.1%} of the rollouts failed and count as wrong.")
@@ -441,9 +451,7 @@ class Run:
                 self.folder.append_jsonl("eval_samples.jsonl", lines)
 
         phase = f"evaluate {label}"
-        draws = evaluation_draws(self.config.eval, self.config.rollout, self.config.seed)
-        rollouts = len(self.meter.eval_tasks) * sum(draw.rollouts_per_task for draw in draws)
-        self.progress.start(phase, rollouts, "rollout")
+        self.progress.start(phase, self.evaluation_rollouts, "rollout")
         leaving = (
             f"Interrupted during the evaluation {label!r}, which will start over; training is saved in "
             f"{self.folder.path}. {RESUME}"

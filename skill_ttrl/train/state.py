@@ -26,6 +26,7 @@ from skill_ttrl.rl.parallel.driver import LEARNER, RanksLearner, Replica, make_l
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.runs.checkpoint import load_tensors, model_card, save_checkpoint
+from skill_ttrl.runs.episode_logs import Place
 from skill_ttrl.runs.folder import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
@@ -161,6 +162,8 @@ def record_step(
         ],
     )
     run.log.log(phase, step, metrics)
+    if groups and (last := groups[-1].trajectories):
+        run.progress.rollout(Place(phase, step, len(last) - 1).episode(groups[-1].task.id), last[-1])
 
 
 def sample_records(

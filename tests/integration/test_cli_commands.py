@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from typing import Any
 import pytest
 
 from skill_ttrl.cli.main import main
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.commands.train import run
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.envs.alfworld.games import forget
+from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.folder import MetricsLog, RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.types import Trajectory, from_json
@@ -84,6 +87,39 @@ def adapted(trained: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFac
     done = skillttrl("rl", tiny_yaml, "--policy", base, *changes, "-o", folder)
     assert done.code == 0, done
     return base, folder
+
+
+class Listener(SilentProgress):
+    """Notes what was planned, started, shown and measured."""
+
+    def __init__(self) -> None:
+        self.planned: dict[str, int] = {}
+        self.started: dict[str, int] = {}
+        self.episodes: list[str] = []
+        self.accuracies: list[float] = []
+
+    def plan(self, phases: Mapping[str, int]) -> None:
+        self.planned |= phases
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        self.started[phase] = total - done
+
+    def rollout(self, episode: str, played: Trajectory) -> None:
+        self.episodes.append(episode)
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        self.accuracies.append(metrics["accuracy"])
+
+
+def test_a_run_says_first_what_it_will_do_and_shows_a_rollout_of_each_step(tiny_yaml: Path, tmp_path: Path) -> None:
+    for steps in (2, 3):  # the second goes on where the first ended
+        heard = Listener()
+        config = load_config(tiny_yaml, [f"rl.steps={steps}", "rl.eval_steps=1", "rl.lr_scheduler=constant"])
+        run(config, tmp_path / "run", resume="auto", progress=heard)
+        assert len(heard.accuracies) == 3  # before, in between and after
+        assert heard.planned == heard.started and heard.planned["grpo"] == len(heard.episodes) == (
+            2 if steps == 2 else 1
+        )
 
 
 def test_evaluations_reach_the_tracker(trained: Path) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import select
+import subprocess
+import sys
+import termios
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from skill_ttrl.cli.display import RunView, evaluation_view, print_json, text_table
+from skill_ttrl.cli.display import PhaseClock, RunView, evaluation_view, print_json, text_table
 from skill_ttrl.commands.reports.summary_text import closing_lines
 from skill_ttrl.commands.reports.summary_text import summary_table as table_of
 from skill_ttrl.runs.summary import Summary
@@ -128,6 +133,106 @@ def test_times_are_labelled_and_summed_over_phases(capsys: pytest.CaptureFixture
         view.advance("grpo", 20, {"loss": 1.0})
     first, last = (line for line in plain.getvalue().splitlines() if "done" in line)
     assert " left 0:00:0" in first and "left" not in last
+
+
+def test_the_time_left_is_of_all_phases_and_unknown_until_each_has_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    clock = PhaseClock()
+    clock.planned = {"cold start": 2, "grpo": 4, "evaluate before": 10, "evaluate step 2": 10, "evaluate after": 10}
+
+    def work(phase: str, seconds: float, done: int) -> None:
+        now[0] += seconds
+        clock.advance(phase, done)
+
+    clock.start("cold start", 2)
+    work("cold start", 5.0, 2)
+    clock.finish("cold start")
+    clock.start("evaluate before", 10)
+    work("evaluate before", 20.0, 10)
+    clock.finish("evaluate before")
+    clock.start("grpo", 4)
+    assert clock.left() is None
+    work("grpo", 7.0, 1)
+    assert clock.left() == 3 * 7 + 2 * 20
+    work("grpo", 7.0, 2)
+    clock.start("evaluate step 2", 10)  # within the training, whose speed it leaves as it is
+    work("evaluate step 2", 10.0, 5)
+    now[0] += 1.0
+    assert clock.left() == 2 * 7 + 5 * 2 + 10 * 2 - 1
+
+
+def test_the_six_figures_stand_in_pairs_with_their_latest_steps_and_a_pipe_gets_whole_lines() -> None:
+    figures = {"reward": 0.5, "majority_ratio": 0.7, "label_accuracy": 0.9, "approx_kl": 1e-4, "kl": 0.2, "grad_norm": float("inf"),
+               "success": 0.5, "success/heat": 0.25, "loss": 1.0}  # fmt: skip
+    out, plain = io.StringIO(), io.StringIO()
+    for console in (Console(file=out, force_terminal=True, width=80), Console(file=plain, width=80)):
+        with RunView(console, "a") as view:
+            view.measured({"accuracy": 0.25})
+            view.start("grpo", 2, "step")
+            view.advance("grpo", 1, figures)
+            view.advance("grpo", 2, figures | {"reward": 0.75, "grad_norm": 3.0})
+            shown = io.StringIO()
+            Console(file=shown, width=80).print(view)
+    rows = [" ".join(line.strip("│ ").split()) for line in shown.getvalue().splitlines()]
+    assert "reward 0.750 ▁█ accuracy 0.250 ▄" in rows and "majority ratio 0.700 ▄▄ label accuracy 0.900 ▄▄" in rows
+    assert (
+        "KL 0.200 ▄▄ gradient norm 3.000 ▄" in rows
+        and "success 0.500 ▄▄ heat 0.250 ▄▄" in rows
+        and "loss 1.000" in rows
+    )
+    lines = [line for line in plain.getvalue().splitlines() if "done" in line]
+    assert len(lines) == 2 and len(lines[0]) > 80 and "label_accuracy 0.900" in lines[0]
+
+
+ON_A_TERMINAL = """
+import fcntl, sys, termios, time
+from rich.console import Console
+from skill_ttrl.cli.display import RunView
+from skill_ttrl.types import Completion, Step, Task, Trajectory
+
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+completion = Completion("\x1b[31mred", (1,), (0.0,), "stop")
+played = Trajectory(Task("a", "E-v0"), (Step("?", "x", 1.0, True, False, completion=completion),), "x", "terminated", 1.0)
+try:
+    with RunView(Console(), "t") as view:
+        view.start("grpo", 2, "step")
+        view.rollout("rl:0:a:3", played)
+        while True:
+            time.sleep(0.05)
+except KeyboardInterrupt:
+    mode = termios.tcgetattr(0)[3]
+    print("given back:", bool(mode & termios.ICANON and mode & termios.ECHO), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_key_shows_the_newest_rollout_and_the_terminal_is_given_back() -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-c", ON_A_TERMINAL]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    seen = ""
+
+    def until(text: str) -> None:
+        nonlocal seen
+        while text not in seen:
+            assert select.select([ours], [], [], 60)[0], seen[-2000:]
+            seen += os.read(ours, 4096).decode(errors="replace")
+
+    try:
+        until("r: show the newest")
+        while termios.tcgetattr(ours)[3] & termios.ICANON:
+            until("grpo")
+        os.write(ours, b"xr")
+        until("rl:0:a:3 (r: hide)")
+        until("␛[31mred")
+        os.write(ours, b"\x03")
+        until("given back: True")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
 
 
 HOSTILE = "\x1b[2J \x7f \x9b31m \x85 \u2028 \u202e \U000e0041 \ud800 ∑ 中"
