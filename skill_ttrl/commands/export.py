@@ -55,9 +55,7 @@ def export_rollouts(source: Path, output: Path, form: str) -> tuple[int, list[st
         path, name, model = source / TRAJECTORIES, config.name, config.model.path
     if path.suffix != SUFFIX or not path.is_file():
         found = f"has no {TRAJECTORIES}" if source.is_dir() else f"is no run and no file that ends in {SUFFIX}"
-        raise RunFolderError(
-            f"{source} {found}. Name a run with run.save_trajectories: true, or a file of trajectories."
-        )
+        raise RunFolderError(f"{source} {found}. Name a run that stores rollouts, or a file of trajectories.")
     notes: list[str] = []
     with wrap_os_errors("write", output):
         output.parent.mkdir(parents=True, exist_ok=True)

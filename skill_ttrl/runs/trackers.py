@@ -77,18 +77,14 @@ class RunTracker:
         if self.kind == "trackio":
             from trackio import Trace
 
-            pairs = enumerate(zip(group.trajectories[:SHOWN], records, strict=False))
-            traces = [
-                Trace(conversation(played), metadata=rollout_facts(Place(phase, step, sample), record, played))
-                for sample, (played, record) in pairs
-            ]
+            places = (Place(phase, step, sample) for sample in range(SHOWN))
+            rows = zip(places, records, group.trajectories, strict=False)
+            traces = [Trace(conversation(each[-1]), metadata=rollout_facts(*each)) for each in rows]
             self._inner.log({f"{phase}/rollouts": traces}, step=step)
         elif self.kind == "tensorboard":
+            said = conversation(group.trajectories[0])
             # As code: nothing that a model wrote is Markdown there.
-            lines = (
-                f"{each['role']}\n\n{textwrap.indent(each['content'], '    ')}"
-                for each in conversation(group.trajectories[0])
-            )
+            lines = [f"{each['role']}\n\n{textwrap.indent(each['content'], '    ')}" for each in said]
             self._inner.log({f"{phase}/rollout": "\n\n".join(lines)}, step=step)
 
     def close(self) -> None:

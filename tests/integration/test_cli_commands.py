@@ -22,6 +22,7 @@ from skill_ttrl.envs.alfworld.games import forget
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.folder import MetricsLog, RunFolder
 from skill_ttrl.runs.reader import read_run
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Trajectory, from_json
 from tests.preloaded import run_script
 
@@ -128,6 +129,9 @@ def test_evaluations_reach_the_tracker(trained: Path) -> None:
 
     events = EventAccumulator(str(trained / "tracker" / "tensorboard"))
     events.Reload()
+    (kept, *_) = read_jsonl(trained / "trajectories.jsonl")
+    (text, *_) = events.Tensors("rl/rollout/text_summary")[0].tensor_proto.string_val
+    assert text.decode().startswith(f"user\n\n    {kept['steps'][0]['observation']}\n\nassistant\n\n    ")
     summary = json.loads((trained / "summary.json").read_text())
     seen = [(event.step, event.value) for event in events.Scalars("evaluate/accuracy")]
     expected = [(0, summary["accuracy_before"]), (2, summary["accuracy_after"])]
@@ -220,6 +224,13 @@ def test_adapters_are_saved_alone_and_merge_to_the_same_model(
     assert "pipeline_tag" in (base / "README.md").read_text()
     refused(skillttrl("export", trained, "-o", base), 4, "exists already")
     refused(skillttrl("export", trained, "-o", base.parent / "m", "--merge-lora"), 2, "no adapters to merge")
+    for form in ("parquet", "inspect"):
+        refused(skillttrl("export", trained, "-o", base, "--format", form), 4, "exists already")
+    refused(
+        skillttrl("export", trained, "-o", base.parent / "m", "--format", "parquet", "--merge-lora"), 2, "Leave one"
+    )
+    done = skillttrl("export", trained, "-o", base.parent / "table", "--format", "parquet", "--json")
+    assert json.loads(done.out)["rollouts"] == len(read_jsonl(trained / "trajectories.jsonl")), done
     checkpoint = run / "checkpoints" / "rl-000002"
     assert (checkpoint / "adapter_config.json").is_file() and not (checkpoint / "model.safetensors").exists()
     merged = base.parent / "merged"
