@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
 from typing import IO, Any, cast
 
 from skill_ttrl.answers import find_answer
@@ -57,6 +57,8 @@ MOST_OUTPUT_BYTES = 1 << 20
 """Longest output; a program that writes more is killed, and the rollout fails."""
 MOST_ERROR_BYTES = 64 << 20
 """Most that a program may write to stderr."""
+FOLDER, STALE_S = "skillttrl-programs-", 86400.0
+"""Beginning of the names of temporary folders, and the seconds without a new rollout after which one is removed."""
 LOOK_S = 0.02
 """Seconds between two checks of a running program."""
 KEPT_ERROR_BYTES = 4096
@@ -152,8 +154,12 @@ async def open_programs(
         ConfigError: the program, or a variable that it is to get, is not there.
     """
     argv, env = found_program(config), passed_environment(config, os.environ)
+    for old in Path(gettempdir()).glob(f"{FOLDER}*"):  # of a machine that was switched off
+        with suppress(OSError):
+            if time.time() - old.stat().st_mtime > STALE_S:
+                shutil.rmtree(old)
     with (
-        TemporaryDirectory(prefix="skillttrl-programs-", ignore_cleanup_errors=True) as folder,
+        TemporaryDirectory(prefix=FOLDER, ignore_cleanup_errors=True) as folder,
         ExitStack() as last,
         ThreadPoolExecutor(min(PROGRAMS, PROGRAMS_PER_CORE * cores()), "program") as pool,
     ):

@@ -180,6 +180,8 @@ def test_one_that_nobody_waits_for_any_more_is_stopped() -> None:
 
 
 def test_a_killed_process_leaves_no_program_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "skillttrl-programs-old" / "1").mkdir(parents=True)
+    os.utime(tmp_path / "skillttrl-programs-old", (0, 0))
     code = f"from tests.unit.rollout.test_programs import *; play(python({CHILD!r}))"
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)})
     while process.poll() is None and not [*tmp_path.glob("skillttrl-programs-*/*/task.json")]:
