@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import asdict, is_dataclass
 from datetime import timedelta
@@ -230,9 +230,28 @@ def dry_run_view(found: DryRun) -> RenderableType:
         for each in found.phases
     ]
     table = text_table(f"{found.name}: checked, not run", ("phase", "steps", "prompts", "samples"), rows)
-    lines = [f"Tasks: {found.tasks}.", *([f"Model: {found.model}."] if found.model else [])]
+    lines = [f"Tasks: {found.tasks}.", *_data_lines(found), *([f"Model: {found.model}."] if found.model else [])]
     lines += [f"- {text}" for text in found.notes]
     return Group(table, Text(), *map(Text, lines), Text("Ready to start."))
+
+
+def _data_lines(found: DryRun) -> Iterator[str]:
+    """Lines on the problems, the samples and the memory of a run."""
+    for each in found.data:
+        kinds = ", ".join(f"{count:,} as {kind}" for kind, count in each.kinds.items())
+        yield f"- {each.use}: {each.problems:,} problems, {each.answers:,} with an answer{kinds and f' ({kinds})'}."
+        if each.unread:
+            shown = "; ".join(each.unread[:3]) + "; …" * (len(each.unread) > 3)
+            yield f'  {len(each.unread):,} are not recognized after "The answer is": {shown}.'
+        if each.prompt_tokens:
+            least, middle, most = each.prompt_tokens
+            left_out = f", {each.too_long:,} have more and are left out" if each.too_long else ""
+            yield f"  Prompts: {least:,} to {most:,} tokens, median {middle:,}; at most {found.prompt_limit:,}{left_out}."
+    if found.positions:
+        yield f"The model takes {found.positions:,} tokens, prompt and answer together."
+    yield f"Samples: {found.samples:,} in all, with every evaluation."
+    if found.memory is not None:
+        yield f"Memory: {found.memory}."
 
 
 SHOWN = ("loss", "reward", "success", "score", "invalid_actions", "majority_ratio", "label_accuracy", "retrieve_rate",

@@ -1,4 +1,4 @@
-"""`skillttrl doctor` and `init`: what this machine can do, and an environment of one's own to start from."""
+"""`skillttrl doctor` and `init`: what this machine can do, and problems or an environment of one's own to start from."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def doctor(
 
 
 def init(
-    name: Annotated[str, typer.Argument(help="Name of the environment, a Python identifier.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="`problems`: a data set to replace. Else the name of an environment, a Python identifier."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the files.")] = Path(),
     turns: Annotated[
         bool,
@@ -55,13 +58,17 @@ def init(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the files of a new environment: the environment, a config, demonstrations and a test.
+    """Start a project: `problems` of your own with a config that trains on them, or a new environment with config, demonstrations and test.
 
-    Example: `skillttrl init my_env -o my_project`
+    Example: `skillttrl init problems -o my_project`, `skillttrl init my_env -o my_project`
     """
-    from skill_ttrl.envs.scaffold import init_project
+    from skill_ttrl.envs.scaffold import PROBLEMS, init_problems, init_project
 
-    files = [str(path) for path in init_project(name, output, turns=turns)]
+    if turns and name == PROBLEMS:
+        raise ConfigError("--turns makes an environment: give it another name than `problems`, which is a data set.")
+    files = [
+        str(path) for path in (init_problems(output) if name == PROBLEMS else init_project(name, output, turns=turns))
+    ]
     config = f"{name}.yaml"
     show({"files": files, "config": config}, as_json)
     if not as_json:

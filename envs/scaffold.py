@@ -1,7 +1,7 @@
-"""`skillttrl init my_env`: a small environment of one's own that already trains, to start from.
+"""`skillttrl init my_env` and `init problems`: a small environment, or a small set of problems, that already trains, to start from.
 
 What is written is text from `templates/`: the environment, a config, a test, and demonstrations for the cold start, or with
-`--turns` a scripted agent that plays them.
+`--turns` a scripted agent that plays them; problems come with a config, a prompt and a README.
 """
 
 from __future__ import annotations
@@ -65,8 +65,36 @@ def init_project(name: str, folder: str | Path = ".", *, turns: bool = False) ->
     }
     if not turns:
         texts[folder / f"{name}_demos.jsonl"] = _demonstrations()
+    return _write(folder, texts, "Choose another name or --output.")
+
+
+PROBLEMS = "problems"
+"""The name that `init` takes for a set of problems instead of an environment."""
+
+
+def init_problems(folder: str | Path = ".") -> list[Path]:
+    """Write problems to learn from and held-out ones, a config that trains on them, its prompt, and a README: all of them, or none.
+
+    Args:
+        folder: Where; made if it is not there.
+
+    Returns:
+        The files.
+
+    Raises:
+        RunFolderError: A file is already there, or the folder cannot be written.
+    """
+    files = importlib.resources.files("skill_ttrl.envs").joinpath("templates", PROBLEMS).iterdir()
+    texts = {
+        Path(folder) / file.name: file.read_text(encoding="utf-8") for file in sorted(files, key=lambda each: each.name)
+    }
+    return _write(Path(folder), texts, "Choose another folder: --output FOLDER.")
+
+
+def _write(folder: Path, texts: Mapping[Path, str], advice: str) -> list[Path]:
+    """Write all files, or none."""
     if present := [path.name for path in texts if path.exists()]:
-        raise RunFolderError(f"{folder} already has {', '.join(present)}. Choose another name or --output.")
+        raise RunFolderError(f"{folder} already has {', '.join(present)}. {advice}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # All are written to a folder of their own first: a full disk leaves no half-written file.

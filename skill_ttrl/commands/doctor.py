@@ -255,6 +255,7 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
         return [
             Check("tasks", "ok", found.tasks),
             *([Check("model", "ok", found.model)] if found.model else []),
+            *([Check("memory", "ok", str(found.memory))] if found.memory else []),
             *(Check("note", "warn", text) for text in found.notes),
             *(Check("config", "fail", text) for text in found.obstacles),
         ]

@@ -1,24 +1,35 @@
-"""`--dry-run`: the rules that `train` applies before it starts, and the sizes of the run that are known. Nothing is sampled or written."""
+"""`--dry-run`: the rules that `train` applies before it starts, and what is known of its data, its sizes and its memory.
+
+Nothing is sampled or written, and no weights are read: of a model its config and its tokenizer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
+from skill_ttrl.answers import correct, extract, verdict
 from skill_ttrl.commands.doctor import host_checks
-from skill_ttrl.config import ModelConfig, SkillTTRLConfig, Source
+from skill_ttrl.config import BUILTIN, SkillTTRLConfig, Source
+from skill_ttrl.data.records import read_source
+from skill_ttrl.data.tasks import ANSWERS, find_family
 from skill_ttrl.errors import ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import count_parameters, load_model_config
-from skill_ttrl.progress import SilentProgress
-from skill_ttrl.train.build import make_envs
+from skill_ttrl.progress import NoticeCollector, SilentProgress
+from skill_ttrl.rl.memory import Memory, estimate_memory
+from skill_ttrl.sanitize import one_line
+from skill_ttrl.train.build import PolicyLoader, make_agent, make_envs
 from skill_ttrl.train.defaults import with_defaults
 from skill_ttrl.train.open_run import Resume
 from skill_ttrl.train.rules import Rules, combined, errors_of
-from skill_ttrl.train.tasks import ConfigTasks, seen_prompts
+from skill_ttrl.train.tasks import SHOWN, ConfigTasks, fit_prompts, prompt_lengths, seen_prompts
 from skill_ttrl.types import Task
 
 T = TypeVar("T")
@@ -36,6 +47,25 @@ class PhaseSize:
     """Episodes, answers or examples in all."""
 
 
+@dataclass(frozen=True, slots=True)
+class DataFacts:
+    """What is known of the problems that a run trains or is evaluated on."""
+
+    use: str
+    """`train` or `evaluate`."""
+    problems: int
+    answers: int
+    """Problems that have a true answer."""
+    kinds: dict[str, int]
+    """Answers by how they are compared: as a number, as an expression (symbolic), or as a text."""
+    unread: list[str]
+    """Place and text of each answer that is missing, or is read as another one where a model says "The answer is" before it."""
+    prompt_tokens: tuple[int, int, int] | None = None
+    """Fewest, median and most tokens of a prompt, with the agent's template; None: not known."""
+    too_long: int = 0
+    """Prompts above `data.max_prompt_tokens`, which the run leaves out."""
+
+
 @dataclass
 class DryRun:
     """Sizes of a run, and what keeps it from starting."""
@@ -46,6 +76,16 @@ class DryRun:
     train_tasks: int | None = None
     """Tasks to train on; None: not known, see `notes`."""
     evaluated_tasks: int | None = None
+    data: list[DataFacts] = field(default_factory=list)
+    """Of the tasks that are known, where they are problems."""
+    prompt_limit: int = 0
+    """`data.max_prompt_tokens`."""
+    positions: int | None = None
+    """Tokens that the model can take; None: not known."""
+    samples: int = 0
+    """Episodes or answers that are sampled in all, as far as is known, with all evaluations."""
+    memory: Memory | None = None
+    """Estimate of the peak; None: no model is loaded here."""
     phases: list[PhaseSize] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Unknowns, each with its reason, and leaks that the run would report."""
@@ -103,31 +143,51 @@ def dry_run(
         found.exit_code = whole.exit_code
     with suppress(SkillTTRLError):  # which is among the obstacles
         config = with_defaults(config)
-        _look_at_tasks(config, found)
+        found.prompt_limit = config.data.max_prompt_tokens
+        counter = None if remote else found.attempt(_counter, config)
+        _look_at_tasks(config, found, counter)
         if not remote:
-            found.model = found.attempt(_model_size, config.model) or ""
+            found.attempt(_look_at_model, config, found)
         for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
                 found.refuse(EndpointError(f"{check.name}: {check.found}. {check.advice}".rstrip()))
     found.phases = [_size(config, found, name) for name in (*config.phases, "evaluate")]
+    often = {"sft": 0, "evaluate": 2 + (config.rl.steps // config.rl.eval_steps if config.rl.eval_steps else 0)}
+    found.samples = sum((each.samples or 0) * often.get(each.phase, 1) for each in found.phases)
     return found
 
 
-def _model_size(model: ModelConfig) -> str:
-    parameters, adapters = count_parameters(load_model_config(model), model.lora)
-    trainable = adapters or parameters
-    size = (4 * parameters + 12 * trainable) / 1e9  # float32; of what learns also the gradient and Adam's two moments
-    return (
-        f"{model.path}, {parameters:,} parameters, {trainable:,} of them trainable: weights, gradients and optimizer take up to "
-        f"{size:.2g} GB; activations and the sampler come on top"
-    )
+class _Counter(TokenizerMixin):
+    """Counts tokens as a backend with this tokenizer does."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+
+def _counter(config: SkillTTRLConfig) -> Any:
+    """The tokenizer of the run; None where it would be made of data that are not fetched here."""
+    shown = config.demonstration_source
+    fetched = config.model.path == BUILTIN and shown is not None and shown.path.startswith("hf:")
+    return None if fetched else _Counter(PolicyLoader(config).tokenizer())
+
+
+def _look_at_model(config: SkillTTRLConfig, found: DryRun) -> None:
+    model, described = config.model, load_model_config(config.model)
+    parameters, adapters = count_parameters(described, model.lora)
+    trainable, limit = adapters or parameters, found.prompt_limit
+    found.positions = getattr(described.get_text_config(), "max_position_embeddings", None)
+    found.model = f"{model.path}, {parameters:,} parameters, {trainable:,} of them trainable"
+    longest = max((min(each.prompt_tokens[2], limit) for each in found.data if each.prompt_tokens), default=limit)
+    longest = longest if config.agent.max_turns == 1 else limit
+    rows = (found.evaluated_tasks or 0) * config.eval.samples
+    found.memory = estimate_memory(config, described, parameters, trainable, prompt_tokens=longest, measured=rows)
 
 
 class TakesLongError(SkillTTRLError):
     """Tasks could only be counted after work that takes long."""
 
 
-class AtOnce(SilentProgress):
+class AtOnce(NoticeCollector):
     """Leaves where work begins that takes long."""
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
@@ -154,9 +214,9 @@ def _size(config: SkillTTRLConfig, found: DryRun, name: str) -> PhaseSize:
     return PhaseSize(name)
 
 
-def _look_at_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
+def _look_at_tasks(config: SkillTTRLConfig, found: DryRun, counter: Any) -> None:
     """Look at the tasks that are trained and evaluated on, and at the environment with the first of them."""
-    data, env, tasks = config.data, config.env, ConfigTasks(config, AtOnce())
+    data, env, tasks = config.data, config.env, ConfigTasks(config, at_once := AtOnce())
 
     def count(
         read: Callable[[], list[Task]], source: Source | None, split: str, limit: int | None
@@ -177,18 +237,48 @@ def _look_at_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
     if data.held_out:
         place = (config.eval_source, config.evaluation_split, env.eval_tasks)
         evaluated = found.attempt(count, tasks.evaluated, *place)
+    found.notes += [text for text, _ in at_once.notices]
     found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
     known = [*(train or ()), *(evaluated or ())]
     envs = found.attempt(make_envs, env, config.agent, known) if known else None
     for error in errors_of(Rules(config).of_tasks(train, envs)):
         found.refuse(error)
     if envs is not None:
+        agent = counter and found.attempt(make_agent, config, counter, envs.schemas)
         envs.close()
+        read = {"train": (config.train_source, train), "evaluate": (config.eval_source, evaluated)}
+        for use, (source, tasks_N) in read.items():
+            if tasks_N and "question" in tasks_N[0].options and (use == "train" or data.held_out):
+                lengths_N = prompt_lengths(tasks_N, counter, agent) if agent else []
+                lengths = [each for each in lengths_N if each is not None]
+                found.data.append(facts := _facts(use, source, tasks_N, lengths, data.max_prompt_tokens))
+                if facts.too_long == facts.problems:
+                    found.attempt(fit_prompts, tasks_N, data, counter, agent, SilentProgress())
     if evaluated is None:
         return
     if data.held_out and train is not None:
         found.notes += found.attempt(tasks.leaks, train, evaluated) or []
     found.notes += found.attempt(_imitated, ConfigTasks(config), evaluated) or []
+
+
+def _facts(use: str, source: Source | None, tasks: Sequence[Task], lengths: Sequence[int], limit: int) -> DataFacts:
+    """What is known of the tasks, whose prompts have these lengths."""
+    from_file = source is not None and find_family(source) is None
+    places = read_source(source).places if source is not None and from_file else [task.id for task in tasks]
+    truths = [task.ground_truth for task in tasks]
+    said = [None if each is None else extract(f"The answer is {each}\n") for each in truths]
+    read = zip(places, truths, said, correct([*zip(said, truths, strict=True)]), strict=True)
+    odd = [(place, truth, found) for place, truth, found, same in read if not same and any(truths)]
+    unread = [
+        f"{place}: no answer"
+        if truth is None
+        else f"{place}: {one_line(truth, SHOWN)} (read: {one_line(found or 'nothing', SHOWN)})"
+        for place, truth, found in odd
+    ]
+    kinds = Counter(str(result.rule) for each in truths if (result := verdict(each)) is not None)
+    answers = sum(task.ground_truth is not None or ANSWERS in task.options for task in tasks)
+    span = (min(lengths), round(median(lengths)), max(lengths)) if lengths else None
+    return DataFacts(use, len(tasks), answers, dict(kinds), unread, span, sum(each > limit for each in lengths))
 
 
 def _imitated(tasks: ConfigTasks, evaluated: list[Task]) -> list[str]:

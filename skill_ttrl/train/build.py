@@ -161,20 +161,38 @@ class PolicyLoader:
         from skill_ttrl.llm.models.load import load_checkpoint, load_model
         from skill_ttrl.rl.device import make_accelerator, weight_dtype
 
-        config, model, source = self.config, self.config.model, self.config.demonstration_source
+        config, model = self.config, self.config.model
         accelerator = accelerator or make_accelerator(config.runtime)
         place: Any = {"device": device or str(accelerator.device), "empty": empty}
         place["dtype"] = weight_dtype(accelerator, frozen=model.lora is not None)
         if self.weights is not None:
             return load_checkpoint(self.weights, base=model, **place)
-        corpus: Collection[str] = []
-        if model.path == BUILTIN and model.builtin.vocabulary == "entities":
-            corpus = self.prompt_texts(() if config.skills is None else tuple(starting_skills(config.skills)))
-        elif model.path == BUILTIN and source is not None:
-            corpus = tokenizer_corpus(source, seed=derive_seed(config.seed, "demonstrations"))
-        elif model.path == BUILTIN and config.demonstrations.trajectories is not None:
-            corpus = episode_corpus(config.demonstrations.trajectories)
-        return load_model(model, seed=derive_seed(config.seed, "model"), corpus=corpus, **place)
+        return load_model(model, seed=derive_seed(config.seed, "model"), corpus=self._corpus(), **place)
+
+    def tokenizer(self) -> Any:
+        """Load the tokenizer of `model` alone.
+
+        Raises:
+            ModelError: It is not there or cannot be read.
+            DataError: The demonstrations that the built-in one takes its words from cannot be read.
+        """
+        from skill_ttrl.llm.models.builtin import build_tokenizer
+        from skill_ttrl.llm.models.load import load_tokenizer
+
+        model = self.config.model
+        return build_tokenizer(self._corpus(), model.builtin) if model.path == BUILTIN else load_tokenizer(model)
+
+    def _corpus(self) -> Collection[str]:
+        """Texts that the built-in tokenizer takes its words from."""
+        config, source = self.config, self.config.demonstration_source
+        if config.model.path != BUILTIN:
+            return []
+        if config.model.builtin.vocabulary == "entities":
+            return self.prompt_texts(() if config.skills is None else tuple(starting_skills(config.skills)))
+        if source is not None:
+            return tokenizer_corpus(source, seed=derive_seed(config.seed, "demonstrations"))
+        files = config.demonstrations.trajectories
+        return [] if files is None else episode_corpus(files)
 
     def prompt_texts(self, skills: tuple[Skill, ...] = ()) -> set[str]:
         """Texts that stand in the prompts and answers of a run: of its demonstrations, its templates, and of these skills.

@@ -267,6 +267,12 @@ class ConfigTasks:
         return [f"{found} They are training tasks, but their answers are learned, so this is not label-free."]
 
 
+def prompt_lengths(tasks: Sequence[Task], backend: Backend, agent: Agent) -> list[int | None]:
+    """Tokens of each task's prompt, without skills; None where the task does not state its question."""
+    asked = [task.options.get("question") for task in tasks]
+    return [backend.count(agent.prompt(AgentInput(each)).messages) if isinstance(each, str) else None for each in asked]
+
+
 def fit_prompts(
     tasks: Sequence[Task],
     config: DataConfig,
@@ -279,17 +285,13 @@ def fit_prompts(
     Only tasks that state their question can be looked at beforehand; others pass. Skills have a budget of their own and
     are not counted here.
     """
-    fitting: list[Task] = []
-    long: list[int] = []
-    for task in tasks:
-        question = task.options.get("question")
-        if (
-            not isinstance(question, str)
-            or (tokens := backend.count(agent.prompt(AgentInput(question)).messages)) <= config.max_prompt_tokens
-        ):
-            fitting.append(task)
-            continue
-        long.append(tokens)
+    lengths_N = prompt_lengths(tasks, backend, agent)
+    long = [tokens for tokens in lengths_N if tokens is not None and tokens > config.max_prompt_tokens]
+    fitting = [
+        task
+        for task, tokens in zip(tasks, lengths_N, strict=True)
+        if tokens is None or tokens <= config.max_prompt_tokens
+    ]
     if long:
         least, most = min(long), max(long)
         lengths = f"{most}" if least == most else f"{least} to {most}"

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.envs.scaffold import init_project
+from skill_ttrl.commands.dry_run import dry_run
+from skill_ttrl.config import load_config
+from skill_ttrl.envs.scaffold import init_problems, init_project
 from skill_ttrl.errors import ConfigError, RunFolderError
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +70,41 @@ def test_what_is_written_for_several_turns_learns_from_the_reward(tmp_path: Path
     assert done.returncode == 0, done.stderr
     before, after, least = map(float, done.stdout.split())
     assert 0.2 < before < 0.7 and after > before + 0.2 and least > 0.1
+
+
+BUILTIN = ["model={path: builtin, builtin: {max_positions: 1024}}", "data.max_prompt_tokens=900"]
+
+
+def test_problems_are_written_once_and_their_config_would_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [path.name for path in init_problems()]
+    assert names == ["README.md", "examples.md", "held_out.jsonl", "problems.jsonl", "problems.yaml"]
+    found = dry_run(load_config("problems.yaml", BUILTIN))
+    assert (found.exit_code, found.train_tasks, found.evaluated_tasks) == (0, 64, 32), found.obstacles
+    train, evaluated = found.data
+    assert train.answers == 0 and evaluated.answers == 32 and not evaluated.unread
+    assert found.samples == 12 * 8 * 16 + 2 * 32 * 17
+    with pytest.raises(RunFolderError, match=r"already has README\.md.*--output"):
+        init_problems()
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+@pytest.mark.slow
+def test_the_estimate_of_the_memory_is_the_measured_peak_within_a_half(tmp_path: Path) -> None:
+    """Weights, gradients and moments are most of it: 77M parameters."""
+    init_problems(tmp_path)
+    shape = "{hidden_size: 768, layers: 8, heads: 12, max_positions: 1024}"
+    changes = [f"model={{path: builtin, builtin: {shape}}}", "data.max_prompt_tokens=900", "data.eval.limit=4"]
+    changes += ["rl.steps=1", "rl.stop_rule=null", "runtime.device=cpu"]
+    script = (
+        "import resource; from skill_ttrl.config import load_config; from skill_ttrl.commands.dry_run import dry_run;"
+        "from skill_ttrl.commands.train import run;"
+        f"c = load_config('problems.yaml', {changes!r}); m = dry_run(c).memory; run(c, 'run');"
+        "print(m.peak, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = run(tmp_path, "-c", script)
+    estimated, measured = map(int, done.stdout.split())
+    assert measured / 1.5 < estimated < measured * 1.5, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from skill_ttrl.config import SkillTTRLConfig, load_config
 KEY = "sk-very-secret-0123456789"
 BASE: dict[str, Any] = {
     "model": {"path": "builtin", "builtin": {"hidden_size": 128, "heads": 4, "max_positions": 256}},
+    "agent": {"template": "plain"},
     "data": {"train": {"path": "synthetic:add"}, "max_prompt_tokens": 64},
     "rollout": {"max_new_tokens": 32},
     "runtime": {"device": "cpu"},
@@ -272,6 +273,30 @@ def test_the_sizes_of_each_phase_are_stated() -> None:
     assert (found.train_tasks, found.evaluated_tasks, found.exit_code) == (256, 128, 0)
     assert found.phases[:2] == [PhaseSize("sft", 500, 64, 32_000), PhaseSize("rl", 20, 32, 20_480)]
     assert "of them trainable" in found.model
+
+
+ANSWERS = ["42", "leaves", "3.50", "$5", "", "St. Petersburg", "5, because 2+3. So it is 6"]
+
+
+def test_answers_are_counted_and_those_that_are_read_otherwise_are_named(
+    tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"How much is {place}?", "answer": answer} for place, answer in enumerate(ANSWERS)]
+    Path("own.jsonl").write_text("\ufeff" + "".join(json.dumps(row) + "\r\n" for row in rows), encoding="utf-8")
+    Path("long.jsonl").write_text(json.dumps({"prompt": "ü" * 100}) + "\n" + json.dumps({"prompt": "日本語"}) + "\n")
+    found = planned(tiny_yaml, "data.eval={path: own.jsonl}", "data.train={path: long.jsonl}", "rl.prompts_per_step=1")
+    long, own = found.data
+    assert (own.problems, own.answers, own.kinds) == (7, 6, {"number": 3, "text": 3})
+    assert own.unread == [
+        "own.jsonl:5: no answer",
+        "own.jsonl:6: St. Petersburg (read: St)",
+        "own.jsonl:7: 5, because 2+3. So it is 6 (read: 5)",
+    ]
+    assert own.prompt_tokens is not None and own.prompt_tokens[0] <= own.prompt_tokens[1] <= own.prompt_tokens[2] <= 48
+    assert (long.answers, long.too_long, long.unread) == (0, 1, []) and long.prompt_tokens is not None
+    assert any("1 of 7 problems in own.jsonl have no answer" in text for text in found.notes)
+    assert found.exit_code == 0 and found.memory is not None and "GB at the peak" in str(found.memory)
 
 
 def test_a_run_that_has_begun_does_not_need_the_bank_it_began_with(tiny_skills_yaml: Path, tmp_path: Path) -> None:
