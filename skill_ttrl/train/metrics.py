@@ -166,8 +166,10 @@ LEAST_REWARDED = 4
 """Rewarded rollouts that a step needs to say what is rewarded."""
 COPIED_WORDS = 8
 """Words in a row from which on a rollout repeats a skill."""
-_FORM = re.compile(r"</?(?:answer|action|think)>|\\boxed|\b(?:the|final|answer|is)\b|[\W_]", re.IGNORECASE)
-"""What may stand around an answer or an action without being a thought."""
+_FORM = re.compile(
+    r"<action>.*?</action>|</?(?:answer|think)>|\\boxed|\b(?:the|final|answer|is)\b|[\W_]", re.IGNORECASE | re.DOTALL
+)
+"""What may stand around an answer without being a thought, and a whole action: it may be a number."""
 _LONGEST_FORM = 80
 """Most characters of it."""
 

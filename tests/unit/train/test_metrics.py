@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.train.metrics import early_signs, episode_metrics, late_signs, several_types
+from skill_ttrl.train.metrics import early_signs, episode_metrics, late_signs, several_types, tripwire_metrics
 from skill_ttrl.train.rl import select_training_samples
 from skill_ttrl.types import ActionStatus, Completion, Group, Step, StopReason, Task, ToolCall, Trajectory, VoteResult
 
@@ -59,6 +59,22 @@ def test_success_is_told_by_type_with_failed_tries_among_them() -> None:
     assert figures["success/heat"] == pytest.approx(2 / 4) and figures["success/cool"] == pytest.approx(1 / 2)
     assert figures["episode_steps"] == pytest.approx(6 / 5)
     assert not any(name.startswith("success/") for name in episodes_of(groups, config()))
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "bare"),
+    [
+        ("The final answer is \\boxed{63}.", None, 1.0),
+        ("3 + 60 = 63, so <answer>63</answer>", None, 0.0),
+        ("<think></think><action>3</action>", "valid", 1.0),
+        ("<think>I look.</think><action>3</action>", "valid", 0.0),
+    ],
+)
+def test_what_is_nothing_but_an_answer(text: str, status: ActionStatus | None, bare: float) -> None:
+    said = replace(step(status), completion=Completion(text, (7,), (-0.5,), "stop"))
+    rewarded = [replace(tried(said, reward=1.0), answer="63")] * 4
+    assert tripwire_metrics([group(*rewarded)], {}, answers=True)["tripwire/bare_answers"] == bare
+    assert tripwire_metrics([group(*rewarded[1:])], {}, answers=True) == {}, "three say nothing"
 
 
 def test_actions_prompts_and_timeouts_are_shares() -> None:
