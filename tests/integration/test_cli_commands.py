@@ -211,6 +211,16 @@ def test_what_is_exported_loads_without_us(trained: Path, adapted: tuple[Path, P
     assert found.stdout == skillttrl("ask", trained, "Compute 47+38.", "--json").json["texts"][0]
 
 
+def test_export_writes_rollouts_where_a_format_is_named(trained: Path, tmp_path: Path) -> None:
+    for form in ("parquet", "inspect"):
+        refused(skillttrl("export", trained, "-o", tmp_path, "--format", form), 4, "exists already")
+    table = ("export", trained, "-o", tmp_path / "table", "--format", "parquet")
+    refused(skillttrl(*table, "--merge-lora"), 2, "Leave one out")
+    refused(skillttrl("export", trained / "checkpoints", *table[2:]), 4, "is not a run folder")
+    done = skillttrl(*table, "--json")
+    assert json.loads(done.out)["rollouts"] == len(read_jsonl(trained / "trajectories.jsonl")), done
+
+
 @pytest.mark.slow
 def test_adapters_are_saved_alone_and_merge_to_the_same_model(
     trained: Path, adapted: tuple[Path, Path], tiny_yaml: Path
@@ -224,13 +234,6 @@ def test_adapters_are_saved_alone_and_merge_to_the_same_model(
     assert "pipeline_tag" in (base / "README.md").read_text()
     refused(skillttrl("export", trained, "-o", base), 4, "exists already")
     refused(skillttrl("export", trained, "-o", base.parent / "m", "--merge-lora"), 2, "no adapters to merge")
-    for form in ("parquet", "inspect"):
-        refused(skillttrl("export", trained, "-o", base, "--format", form), 4, "exists already")
-    refused(
-        skillttrl("export", trained, "-o", base.parent / "m", "--format", "parquet", "--merge-lora"), 2, "Leave one"
-    )
-    done = skillttrl("export", trained, "-o", base.parent / "table", "--format", "parquet", "--json")
-    assert json.loads(done.out)["rollouts"] == len(read_jsonl(trained / "trajectories.jsonl")), done
     checkpoint = run / "checkpoints" / "rl-000002"
     assert (checkpoint / "adapter_config.json").is_file() and not (checkpoint / "model.safetensors").exists()
     merged = base.parent / "merged"
