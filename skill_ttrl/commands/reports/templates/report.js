@@ -127,7 +127,7 @@
       if (places.includes(-1)) continue;
       const found = [...table.tBodies[0].rows].map((row) => places.map((at) => (row.cells[at].textContent.match(/-?\d+(\.\d+)?/g) || []).map(Number)));
       const fits = (each) => each.length > 0 && each.every((value) => value >= 0 && value <= 1);
-      if (!found.some(([before, after]) => fits(before) && fits(after))) continue;
+      if (!found.some(([, after]) => fits(after))) continue;
       table.tHead.rows[0].append(h("th", { class: "range", scope: "col" }, "0 to 1: ", h("span", { class: "was" }, "● before "), h("span", { class: "is" }, "● after")));
       [...table.tBodies[0].rows].forEach((row, index) => {
         const cell = h("td", { class: "range" });
@@ -234,7 +234,7 @@
         if (!hidden.delete(index)) hidden.add(index);
         button.setAttribute("aria-pressed", String(!hidden.has(index)));
         plot?.setSeries(places[index], { show: !hidden.has(index) });
-      } }, swatch, h("span", {}, clip(name, 70), others ? h("span", { class: "unit" }, ` = ${others.split(", ").length} more`) : "", right.has(line) ? ` (right${chart.right?.unit ? `, ${clip(chart.right.unit, 30)}` : ""})` : ""), values[index]);
+      } }, swatch, h("span", {}, clip(name, 70), others ? h("span", { class: "unit" }, ` +${others.split(", ").length} equal`) : "", right.has(line) ? ` (right${chart.right?.unit ? `, ${clip(chart.right.unit, 30)}` : ""})` : ""), values[index]);
       return line.style === "thin" ? null : button;
     });
     legend.append(step, ...buttons.filter(Boolean));
@@ -538,7 +538,7 @@
         h("h3", {}, "Rollouts"), items.length ? h("div", { class: "chips" }, items.map((item) => chip(item)))
           : note("None of this vote's rollouts is in the page."),
         run.rollouts?.items.some((item) => item.task === task.id) ? h("p", {}, h("button", { class: "plain", type: "button", onclick: () => openTask(task.id) }, "Compare this prompt's rollouts")) : "",
-        ...(task.cells.length > 1 ? [h("h3", {}, "All visits"), h("div", { class: "chips" }, task.cells.map((each) => {
+        ...(task.cells.length > 1 ? [h("h3", {}, "All visits"), h("div", { class: "chips few" }, task.cells.map((each) => {
           const box = h("i", { class: "box" });
           box.style.background = viridis(each.share);
           return h("button", { class: `chip${each === cell ? " on" : ""}`, type: "button", title: `step ${each.step}: ${one(each.winner, 60)}`, onclick: () => { selected = each; paint(); show({ task, cell: each }); } }, box, `step ${each.step}`);
@@ -1056,7 +1056,13 @@
     waiting = false;
     let at = null;
     for (const id of links.keys()) if (byId(id).getBoundingClientRect().top < innerHeight * 0.4) at = id;
-    for (const [id, each] of links) if (id === at) each.setAttribute("aria-current", "true"); else each.removeAttribute("aria-current");
+    for (const [id, each] of links) {
+      if (id !== at) each.removeAttribute("aria-current");
+      else if (!each.hasAttribute("aria-current")) {
+        each.setAttribute("aria-current", "true");
+        each.parentElement.scrollLeft = each.offsetLeft - each.parentElement.offsetLeft - 60; // on a phone the sections do not all fit
+      }
+    }
   }
   addEventListener("scroll", () => { if (!waiting) { waiting = true; requestAnimationFrame(here); } }, { passive: true });
   here();
