@@ -31,7 +31,7 @@ help:
 	@echo 'make quickstart         install into .venv, then train a small model without labels on the CPU'
 	@echo 'make quickstart-skills  the same, then train one to ask a skill bank'
 	@echo 'make test               install the development extras, then lint, types, layers, tests, wheel'
-	@echo 'make test-all           the same, then the tests that take minutes, need an index of packages or all official games'
+	@echo 'make test-all           the same, then the tests that take minutes, need an index of packages, a Chromium or all official games'
 	@echo 'make test-vllm          install vLLM for the CPU into .venv-vllm, then run the tests that need it (4 GB, ten minutes)'
 	@echo 'make format             let ruff sort the imports and lay out the code'
 	@echo 'make docs               build the site of the documentation into build/docs (a minute); warnings are errors'

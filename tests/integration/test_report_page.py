@@ -286,13 +286,15 @@ def test_an_address_leads_to_a_rollout(opened: Any) -> None:
     assert "rl:1:task-2:1" in opened(a_page(), "#rollout=rl%3A1%3Atask-2%3A1").locator("dialog[open] .top").inner_text()
     tab = opened(a_page(), "#rollout=%E0%A4%A<script>window.hit=1</script>")
     tab.get_by_text("This page has no rollout").wait_for()
+    tab = opened(a_page(), "#task=nowhere")
+    tab.get_by_text("skillttrl inspect demo --task nowhere").wait_for()
 
 
 @pytest.mark.browser
 def test_ten_thousand_rollouts_open_within_two_seconds(opened: Any, tmp_path: Path) -> None:
     page = a_page(tasks=312, steps=8, group=4)
     rollouts = page["runs"][0]["rollouts"]
-    rollouts["texts"] = [f"{number} " + "so it goes, on and on " * 20 for number in range(12_000)]
+    rollouts["texts"] = [f"{number} " + "so it goes, on and on " * 14 for number in range(12_000)]
     for number, item in enumerate(rollouts["items"]):
         for turn in (item["turns"] or [])[:1]:
             item["turns"] = [{**turn, "said": number, "tokens": None, "calls": []}]
@@ -300,5 +302,5 @@ def test_ten_thousand_rollouts_open_within_two_seconds(opened: Any, tmp_path: Pa
     for _ in range(2):
         tab = opened(page)
         times.append(tab.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"))
-    assert len(rollouts["items"]) > 9_900 and (tmp_path / "report.html").stat().st_size < 10 * 2**20
+    assert len(rollouts["items"]) > 9_900 and (tmp_path / "report.html").stat().st_size < 8_000_000
     assert min(times) < 2000

@@ -175,7 +175,7 @@
     if (least > most) [least, most] = [0, 1];
     // Rounding noise about zero is shown as the flat line it is; a quantity with a bound may be small by nature.
     const free = low === null && high === null;
-    const span = Math.max(most - least, 1e-3 * Math.max(Math.abs(least), Math.abs(most)), free ? 1e-4 : 1e-12);
+    const span = Math.max(most - least, 1e-3 * Math.max(Math.abs(least), Math.abs(most)), free ? 1e-4 : 1e-6);
     const pad = (span - (most - least)) / 2 + 0.06 * span;
     const bottom = least < 0 ? least - pad : least < 0.25 * most ? 0 : Math.max(0, least - pad);
     if (low === 0 && known(high) && most > 0 && most < high / 10) return [0, Math.max(1.15 * most, high / 50)]; // a share that stays small
@@ -591,11 +591,16 @@
   };
   const chip = (item, on) => h("a", { class: `chip ${sign(item)}${on ? " on" : ""}`, href: link(item), title: `sample ${item.sample}, reward ${num(item.reward)}` }, String(item.sample));
   let openTask = () => {}, filterSkill = () => {};
-  const command = (item, run) => `skillttrl inspect ${shown(run.path || run.name)} --episode ${shown(item.id)}`;
+  const command = (run, option, id) => h("code", { class: "command" }, clip(`skillttrl inspect ${run?.path || run?.name || "RUN"} ${option} ${id}`, 400));
+  function missing(place, why, run, option, id) {
+    place.querySelector(":scope > .missing")?.remove();
+    place.prepend(h("div", { class: "missing" }, empty(`${why} To look for it in the run's folder:`), command(run, option, id)));
+    place.scrollIntoView();
+  }
 
   function part(label, cls, body) { return h("div", { class: `part ${cls}` }, h("span", { class: "label" }, label), body); }
   function turns(item, run, options = {}) {
-    if (!item.turns) return h("div", {}, note("This transcript was left out of the page to keep it small. To read it:"), h("code", { class: "command" }, clip(command(item, run), 300)));
+    if (!item.turns) return h("div", {}, note("This transcript was left out of the page to keep it small. To read it:"), command(run, "--episode", item.id));
     const texts = run.rollouts.texts, text = (index) => (index === null || index === undefined ? null : texts[index]);
     let seen = options.prompt ?? null; // the prompt stands above the cards, where all have the same
     return h("div", {}, item.turns.slice(0, options.most || 400).map((turn, nth) => {
@@ -789,10 +794,10 @@
       sides = [null, null];
       apply(true);
       const index = groups.findIndex((each) => each.task === task);
+      if (index < 0) return missing(panels, `This page lists no rollout of ${clip(task, 120)}.`, run, "--task", task);
       list.scrollTop = Math.max(0, (index - 3) * HIGH);
       window_();
       section.scrollIntoView();
-      return index >= 0;
     };
     filterSkill = (skill) => {
       Object.assign(state, { phase: null, reward: "any", stop: null, error: "any", type: null, skill, text: "" });
@@ -828,7 +833,7 @@
         withTokens = !withTokens;
         event.target.setAttribute("aria-pressed", String(withTokens));
         draw();
-      } }, "Tokens: mask, advantage, log-prob")) : "", body, h("p", { class: "note" }, "In a terminal:"), h("code", { class: "command" }, clip(command(item, run), 300))));
+      } }, "Tokens: mask, advantage, log-prob")) : "", body, h("p", { class: "note" }, "In a terminal:"), command(run, "--episode", item.id)));
     draw();
     if (!drawer.open) drawer.showModal();
     drawer.scrollTop = 0;
@@ -1037,7 +1042,7 @@
     else {
       const item = find(current, id);
       if (item) openRollout(item, runs[current]);
-      else { byId("rollouts").scrollIntoView(); byId("rollouts").append(empty(`This page has no rollout ${clip(id, 120)}.`)); }
+      else missing(byId("rollouts"), `This page has no rollout ${clip(id, 120)}.`, runs[current], "--episode", id);
     }
   }
   addEventListener("hashchange", follow);
