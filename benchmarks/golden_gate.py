@@ -53,7 +53,14 @@ IGNORED = {"seconds", "created", "check", "digest", "config_digest", "timing", "
 """Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`, and labels in words. Of `errors`,
 sentences for people, the number is compared."""
 
-SKIPPED = {"timings.jsonl", "equivalence_cache.jsonl", "usage.jsonl", "answers.jsonl", "warnings.jsonl"}
+SKIPPED = {
+    "timings.jsonl",
+    "equivalence_cache.jsonl",
+    "usage.jsonl",
+    "answers.jsonl",
+    "warnings.jsonl",
+    "eval_trajectories.jsonl",
+}
 """Line files of times, of what was computed in which order, or of sentences for people."""
 
 # In commands, @out is the workload's folder and @math, @shop … are folders with weights.

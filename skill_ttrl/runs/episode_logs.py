@@ -25,6 +25,8 @@ IDENTITY = "samples.json"
 SUFFIX = ".jsonl"
 TRAJECTORIES = "trajectories.jsonl"
 """Every rollout of a run's training."""
+EVAL_TRAJECTORIES = "eval_trajectories.jsonl"
+"""A few rollouts of each of its evaluations, in the same form: the phase is the evaluation's label, the step the number of steps learned."""
 
 
 class SampleFolder(AppendLog):
@@ -190,12 +192,13 @@ def read_episode(run: Path, episode: str) -> tuple[Place, Trajectory]:
 
 def find_episode(run: Path, episode: str) -> tuple[str, bytes]:
     """(name for messages, line) of the rollout with this id; only those of its step are read whole. Raises as `read_episode`."""
-    path, steps, known = run / TRAJECTORIES, dict[str, None](), list[str]()
-    if not path.is_file():
+    steps, known = dict[str, None](), list[str]()
+    paths = [run / name for name in (TRAJECTORIES, EVAL_TRAJECTORIES) if (run / name).is_file()]
+    if not paths:
         raise RunFolderError(
             f"{run} has no {TRAJECTORIES}: no step has ended, or the run has run.save_trajectories: false."
         )
-    for where, line, place in placed_lines(path, []):
+    for where, line, place in (each for path in paths for each in placed_lines(path, [])):
         steps[step := f"{place.phase}:{place.step}"] = None
         if episode.startswith(f"{step}:"):
             known.append(place.episode(_parsed(where, line, Trajectory).task.id))

@@ -57,6 +57,7 @@ APPEND_FILES = (
     "votes.jsonl",
     "evaluations.jsonl",
     "eval_samples.jsonl",
+    "eval_trajectories.jsonl",
     "evolve.jsonl",
     "gate.jsonl",
     "optimize.jsonl",

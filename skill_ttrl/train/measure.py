@@ -171,6 +171,7 @@ def measure(
     rollout: RolloutConfig,
     seed: int,
     on_samples: Callable[[Sequence[TaskSamples]], None] | None = None,
+    on_groups: Callable[[Sequence[Group]], None] | None = None,
 ) -> Evaluation:
     """Sample every task `config.samples` times, and once greedily, and grade the samples.
 
@@ -181,6 +182,7 @@ def measure(
         rollout: Longest completion, and what ends one.
         seed: Of the sampling.
         on_samples: Called with all of them.
+        on_groups: Called with the rollouts at the temperature of the figures, whole.
 
     Raises:
         EndpointError, EnvError: every try failed (`refuse_failure`).
@@ -190,6 +192,8 @@ def measure(
         groups = sample(draw.rollouts_per_task, draw.sampling, draw.seed)
         if draw.name == SAMPLE:
             refuse_failure(groups)
+            if on_groups is not None:
+                on_groups(groups)
         rows += [drawn(group, draw=draw.name) for group in groups]
     if on_samples is not None:
         on_samples(rows)

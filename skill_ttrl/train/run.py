@@ -18,10 +18,11 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.rollout.outcome import TaskSamples
+from skill_ttrl.rollout.outcome import TaskSamples, drawn
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.runs.checkpoint import Checkpoint
-from skill_ttrl.runs.folder import WARNINGS, MetricsLog, RunFolder, Warned, eval_line
+from skill_ttrl.runs.episode_logs import EVAL_TRAJECTORIES
+from skill_ttrl.runs.folder import WARNINGS, MetricsLog, RunFolder, SampleRecord, Warned, eval_line, trajectory_lines
 from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.train.measure import control_results, correctness, evaluation_draws, measure, play_controls
@@ -308,9 +309,10 @@ class Meter:
         label: str,
         bank: BankView | None,
         on_rollout_end: OnRolloutEnd,
-        on_samples: Callable[[Sequence[TaskSamples]], None] | None = None,
+        on_samples: Callable[[Sequence[TaskSamples]], None],
+        on_groups: Callable[[Sequence[Group]], None],
     ) -> Evaluation:
-        """Measure the policy as it is now on the evaluation tasks, with this bank or without; `on_samples` is given all samples."""
+        """Measure the policy as it is now on the evaluation tasks, with this bank or without; for the listeners see `measure`."""
         config, worker = worker.config, replace(worker, envs=self.envs).with_bank(bank)
         found = measure(
             partial(worker.generate_rollouts, self.eval_tasks, on_rollout_end=on_rollout_end),
@@ -319,6 +321,7 @@ class Meter:
             rollout=config.rollout,
             seed=config.seed,
             on_samples=on_samples,
+            on_groups=on_groups,
         )
         played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
         controls = control_results(played, found.results)
@@ -427,15 +430,15 @@ class Run:
                 self.progress.measured(tracked_metrics(done[label]))
             return done[label]
         self.warn.place = ("evaluate", None)
+        last = self.config.phases[-1]  # an evaluation before it is at 0
+        learned = self.log.steps.get(last, self.resumed.steps_done(last))
         if label == BEFORE and self.baseline is not None:
             found = self.baseline
             self.progress.notice(f"The evaluation {label!r} is that of {found.reused_from} (run.baseline).")
         else:
-            found = self._measure(label, use_bank)
+            found = self._measure(label, use_bank, learned)
         self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
         place = "evaluate" if use_bank else "evaluate_no_skills"
-        last = self.config.phases[-1]  # an evaluation before it is at 0
-        learned = self.log.steps.get(last, self.resumed.steps_done(last))
         self.log.track(place, tracked_metrics(found), learned)
         if use_bank:
             self.progress.measured(tracked_metrics(found))
@@ -444,7 +447,18 @@ class Run:
             self.warn(f"In the evaluation {label!r}, {found.failed:.1%} of the rollouts failed and count as wrong.")
         return found
 
-    def _measure(self, label: str, use_bank: bool) -> Evaluation:
+    def _measure(self, label: str, use_bank: bool, learned: int) -> Evaluation:
+        shown: list[str] = []
+
+        def show(groups: Sequence[Group]) -> None:
+            for group in groups[:: -(-len(groups) // SHOWN_TASKS)] if self.config.run.save_trajectories else ():
+                few = replace(group, trajectories=tuple(map(_without_prompts, group.trajectories[:SHOWN_SAMPLES])))
+                records = [
+                    SampleRecord(original_score=None if right is None else float(right))
+                    for right in correctness(drawn(few))
+                ]
+                shown.extend(trajectory_lines(label, learned, few, records))
+
         def keep(rows: Sequence[TaskSamples]) -> None:
             if self.config.run.save_eval_samples:
                 lines = [eval_line(label, row, correctness(row)) for row in rows]
@@ -459,7 +473,8 @@ class Run:
         with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
             began = time.perf_counter()
             bank = self.components.bank_view() if use_bank else None
-            found = self.meter.evaluate(self.components.worker, label, bank, self.count_rollouts(phase), keep)
+            found = self.meter.evaluate(self.components.worker, label, bank, self.count_rollouts(phase), keep, show)
+            self.folder.append_jsonl(EVAL_TRAJECTORIES, shown)
         self.log.time("evaluate", len(self.meter.evaluations), {"seconds": time.perf_counter() - began})
         self.progress.finish(phase)
         return found
@@ -477,6 +492,15 @@ class Run:
                 self.progress.enter(phase, f"{part}: {len(ended)} episodes, {sum(ended)} won")
 
         return count
+
+
+SHOWN_TASKS, SHOWN_SAMPLES = 8, 4
+"""Tasks of an evaluation, spread over all, and rollouts of each that `eval_trajectories.jsonl` keeps."""
+
+
+def _without_prompts(trajectory: Trajectory) -> Trajectory:
+    """A rollout without the tokens of its prompts, which are most of it."""
+    return replace(trajectory, steps=tuple(replace(step, prompt_ids=()) for step in trajectory.steps))
 
 
 def tracked_metrics(found: Evaluation) -> dict[str, float]:
