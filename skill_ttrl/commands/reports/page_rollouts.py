@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -20,10 +21,11 @@ from skill_ttrl.commands.reports.bank import look
 from skill_ttrl.commands.reports.summary_text import turn_parts
 from skill_ttrl.errors import DataError
 from skill_ttrl.runs.checkpoint import list_checkpoints
-from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place
+from skill_ttrl.runs.episode_logs import EVAL_TRAJECTORIES, TRAJECTORIES, Place
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.statistics import Interval, repeats_interval, wilson_interval
 from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.train.run import BEFORE
 from skill_ttrl.types import Skill, Step, Trajectory, VoteResult, first_problem, from_json
 
 READ = 200_000_000
@@ -39,6 +41,8 @@ PROMPT, ANSWER, CLASSES = 2_000, 200, 12
 RULES = {"number": "equal as numbers", "text": "equal as texts", "symbolic": "equal by SymPy"}
 Group = tuple[str, int, str]
 """Phase, step and task of a group of rollouts."""
+Row = tuple[Path, int, dict[str, Any]]
+"""A rollout: its file, its place there in bytes, and its row in the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,36 +95,40 @@ def read_rollouts(run: Path) -> Found:
     Raises:
         DataError: the file cannot be read, or a line is no rollout.
     """
-    path, found = run / TRAJECTORIES, Found()
-    if not path.is_file():
-        return found
-    rows = list[tuple[int, dict[str, Any]]]()
+    found, size = Found(), 0
+    rows = list[Row]()
     rewards: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for offset, row in _records(path, _Line):
-        found.prompts.setdefault(row.task.id, row.steps[0].observation[:PROMPT] if row.steps else "")
-        if row.reward is not None:
-            rewards[row.phase, row.step][row.task.id].append(row.reward)
-        rows.append((offset, _item(row)))
+    for path in (path for name in (EVAL_TRAJECTORIES, TRAJECTORIES) if (path := run / name).is_file()):
+        size = path.stat().st_size
+        for offset, row in _records(path, _Line):
+            found.prompts.setdefault(row.task.id, row.steps[0].observation[:PROMPT] if row.steps else "")
+            if row.reward is not None:
+                rewards[row.phase, row.step][row.task.id].append(row.reward)
+            rows.append((path, offset, _item(row)))
+    if not rows:
+        return found
+    rows.sort(
+        key=lambda row: row[0].name == EVAL_TRAJECTORIES and row[2]["phase"] != BEFORE
+    )  # what was measured later comes last
     for step, groups in rewards.items():
         if interval := repeats_interval([fmean(each) for each in groups.values()]):
             found.spread[step] = interval
-    steps = list(dict.fromkeys((item["phase"], item["step"]) for _, item in rows))
-    chosen = set(spread(steps, max(2, len(steps) * ROWS // max(1, len(rows)))))
-    listed = [row for row in rows if (row[1]["phase"], row[1]["step"]) in chosen]
-    items = [item for _, item in listed]
+    steps = list(dict.fromkeys((item["phase"], item["step"]) for path, _, item in rows if path.name == TRAJECTORIES))
+    chosen = set(spread(steps, max(2, len(steps) * ROWS // len(rows))))
+    listed = [row for row in rows if row[0].name != TRAJECTORIES or (row[2]["phase"], row[2]["step"]) in chosen]
+    items = [item for *_, item in listed]
     for index, item in enumerate(items):
         found.groups[item["phase"], item["step"], item["task"]].append(index)
     texts = _Transcripts(run)
-    shown = texts.add(path, listed, _order(items, found.groups))
+    shown = texts.add(listed, _order(items, found.groups))
     said = {
-        f"Of {path.stat().st_size:,} bytes of {TRAJECTORIES} the first and the last part were read.": path.stat().st_size
-        > READ,
+        f"Of {size:,} bytes of {TRAJECTORIES} the first and the last part were read.": size > READ,
         f"Of {len(rows):,} rollouts {len(items):,} are listed, of steps spread over the run.": len(items) < len(rows),
         f"{shown:,} of {len(items):,} rollouts have their transcript: failures, first and last visits of tasks, and steps spread over the "
         "run. The others: skillttrl inspect RUN --episode ID.": shown < len(items),
     }
     left_out = " ".join(text for text, holds in said.items() if holds)
-    phases = list(dict.fromkeys(phase for phase, _ in steps))
+    phases = list(dict.fromkeys(item["phase"] for item in items))
     found.rollouts = {"texts": [*texts.places], "items": items, "left_out": left_out, "phases": phases}
     return found
 
@@ -197,13 +205,15 @@ class _Transcripts:
         self._size = self._tokens = 0
         self._pieces = _pieces(run)
 
-    def add(self, path: Path, rows: Sequence[tuple[int, dict[str, Any]]], order: Sequence[int]) -> int:
+    def add(self, rows: Sequence[Row], order: Sequence[int]) -> int:
         """Add those that fit, in this order. Returns their number."""
-        with path.open("rb") as stream:
+        with ExitStack() as stack:
+            streams = {path: stack.enter_context(path.open("rb")) for path in {row[0] for row in rows}}
             for count, index in enumerate(order):
                 if self._size > TEXTS or count == WHOLE:
                     return count
-                offset, item = rows[index]
+                path, offset, item = rows[index]
+                stream = streams[path]
                 stream.seek(offset)
                 played = _parsed(path, offset, stream.readline(), Trajectory)
                 item["turns"] = [self._turn(step, item["sample"] < SAMPLES // 4) for step in played.steps]
