@@ -366,8 +366,9 @@
     return `rgb(${VIRIDIS[at].map((low, i) => Math.round(low + (VIRIDIS[at + 1][i] - low) * (place - at))).join(",")})`;
   }
   const known = (value) => value !== null && value !== undefined;
-  const rewarded = (item) => item.reward > 0;
-  const sign = (item) => (!known(item.reward) ? "" : rewarded(item) ? "up" : "down");
+  const merit = (item) => (known(item.reward) ? item.reward : item.true); // rollouts of an evaluation have no reward, but are graded
+  const rewarded = (item) => merit(item) > 0;
+  const sign = (item) => (!known(merit(item)) ? "" : rewarded(item) ? "up" : "down");
 
   function drawVotes(section, run) {
     const votes = run && run.votes;
@@ -635,8 +636,9 @@
       return span;
     })), h("p", { class: "note" }, advantage ? `Tinted: sampled tokens, with advantage ${num(advantage)} (${advantage > 0 ? "made likelier: blue" : "made less likely: orange"}). Dotted underline: inserted, not trained on.` : "No advantage was recorded. Dotted underline: inserted, not trained on."));
   }
-  const rewardText = (item) => (known(item.reward) ? h("span", { class: `reward ${sign(item)}` }, `reward ${num(item.reward)}`) : h("span", { class: "none" }, "no reward"));
-  const truthText = (item) => (item.true === null || item.true === undefined || item.true === item.reward ? null : h("span", { class: "tag" }, `true score ${num(item.true)}`));
+  const rewardText = (item) => (known(item.reward) ? h("span", { class: `reward ${sign(item)}` }, `reward ${num(item.reward)}`)
+    : known(item.true) ? h("span", { class: `reward ${sign(item)}` }, item.true > 0 ? "correct" : "wrong") : h("span", { class: "none" }, "no reward"));
+  const truthText = (item) => (item.true === null || item.true === undefined || !known(item.reward) || item.true === item.reward ? null : h("span", { class: "tag" }, `true score ${num(item.true)}`));
 
   function card(item, run, prompt) {
     const body = h("div", { class: "body", tabIndex: 0, "aria-label": `transcript of sample ${item.sample}` });
@@ -750,7 +752,7 @@
         add();
         return h("div", { class: "visit" }, h("div", { class: "visit-head" }, h("strong", {}, heading),
           seen.length > 1 ? choice("", options, wanted[side], (nth) => { sides[side] = visitKey(seen[nth][0]); panel(); }) : h("span", {}, clip(options[0][1], 60)),
-          h("span", { class: "note" }, `${up} of ${found.length} rewarded${summary(found) === null ? "" : `, mean reward ${num(summary(found))}`}${found.length < size ? ` (${found.length} of ${size} fit the filters)` : ""}`)),
+          h("span", { class: "note" }, `${up} of ${found.length} ${found.some((item) => known(item.reward)) ? "rewarded" : "correct"}${summary(found) === null ? "" : `, mean reward ${num(summary(found))}`}${found.length < size ? ` (${found.length} of ${size} fit the filters)` : ""}`)),
           h("div", { class: "chips" }, found.slice(0, 128).map((item) => chip(item))), strip);
       };
       panels.replaceChildren(h("p", { class: "name" }, h("strong", {}, one(chosen, 300)), group.found[0].type ? h("span", { class: "tag" }, clip(group.found[0].type, 60)) : ""),
