@@ -167,7 +167,8 @@ def transcript_view(found: Transcript) -> RenderableType:
         table.add_column(style="dim", no_wrap=True, max_width=WHOLE_NAME)
         table.add_column(overflow="fold")
         for name, text in rows:
-            table.add_row(Text(one_line(name)), Text(escape_terminal(text)))
+            if text:
+                table.add_row(Text(one_line(name)), Text(escape_terminal(text)))
         parts.append(table)
     return Group(*parts)
 
@@ -273,61 +274,6 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / (high - low))] if high > low else "▄" for value in values)
 
 
-class PhaseClock:
-    """How long the phases of a run take, and so how long those to come will."""
-
-    def __init__(self) -> None:
-        self.planned: dict[str, int] = {}
-        """Units of the phases that have not started."""
-        self._began = self._last = time.perf_counter()
-        self._running: list[str] = []  # an evaluation runs within the training
-        self._seconds: dict[str, float] = {}
-        self._units: dict[str, tuple[int, int]] = {}  # done since it started, and in all
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the beginning."""
-        return time.perf_counter() - self._began
-
-    def start(self, phase: str, units: int) -> None:
-        """A phase begins."""
-        self._tick()
-        self._units[phase], self._seconds[phase] = (0, units), 0.0
-        self._running = [*self._running, phase]
-
-    def advance(self, phase: str, done: int) -> None:
-        """It has done so many of its units."""
-        self._tick()
-        self._units[phase] = done, self._units[phase][1]
-
-    def finish(self, phase: str) -> None:
-        """It ends, with fewer units than were planned or all."""
-        self._tick()
-        self._running = [each for each in self._running if each != phase]
-
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        if self._running:
-            self._seconds[self._running[-1]] += now - self._last
-        self._last = now
-
-    def left(self) -> float | None:
-        """Seconds until all phases have ended; None while the speed of one is not known, or there is no plan."""
-        running, known = self._running, self._units.copy()  # the thread that draws asks
-        speeds = {kind_of(phase): self._seconds[phase] / done for phase, (done, _) in known.items() if done}
-        to_do = {phase: units for phase, units in self.planned.items() if phase not in known}
-        to_do |= {phase: known[phase][1] - known[phase][0] for phase in running}
-        if not self.planned or any(kind_of(phase) not in speeds for phase in to_do):
-            return None
-        seconds = sum(units * speeds[kind_of(phase)] for phase, units in to_do.items())
-        return max(0.0, seconds - (time.perf_counter() - self._last if running else 0.0))
-
-
-def kind_of(phase: str) -> str:
-    """What phases of one speed have in common: all evaluations, or the same half of each round of DAgger."""
-    return "evaluate" if phase.startswith("evaluate ") else "".join(each for each in phase if not each.isdigit())
-
-
 class RunView(Progress):
     """A `Progress` that draws a run while it goes: its phases, the part at work, the six figures that matter and the time left.
 
@@ -339,7 +285,8 @@ class RunView(Progress):
 
     def __init__(self, console: Console, title: str, *, transient: bool = False, opening: str = "") -> None:
         self._console, self._title, self._transient, self._opening = console, title, transient, opening
-        self._clock = PhaseClock()
+        self._began = time.perf_counter()
+        self._planned: dict[str, int] = {}
         self._bars = bars.Progress(
             bars.TextColumn("{task.description:<16}"),
             bars.BarColumn(bar_width=9),
@@ -382,7 +329,7 @@ class RunView(Progress):
     def __rich__(self) -> Panel:
         if self._keys.read().count("r") % 2:
             self._reading = not self._reading
-        left = self._clock.left()
+        left = self._left()
         total = [Text(self._total(left))] if len(self._at) > 1 or left is not None else []
         lines: list[RenderableType] = [self._bars, *total]
         if figures := self._figures():
@@ -394,8 +341,20 @@ class RunView(Progress):
 
     def _total(self, left: float | None = None) -> str:
         """The time of all phases so far, and what is left of all."""
-        text = f"{len(self._at)} phase{'s' * (len(self._at) != 1)}, total elapsed {timedelta(seconds=round(self._clock.elapsed))}"
+        text = f"{len(self._at)} phase{'s' * (len(self._at) != 1)}, total elapsed {timedelta(seconds=round(time.perf_counter() - self._began))}"
         return text if left is None else f"{text}, of all phases left about {timedelta(seconds=round(left))}"
+
+    def _left(self) -> float | None:
+        """Seconds until all phases have ended; None while the speed of one is not known, or without a plan. Evaluations have one speed."""
+        tasks = [*self._bars.tasks]
+        rates: dict[str, float] = {
+            task.description.split()[0]: task.fields["rate"] for task in tasks if task.fields["rate"] > 0
+        }
+        to_do = {phase: units for phase, units in self._planned.items() if phase not in self._at}
+        to_do |= {task.description: int(task.remaining or 0) for task in tasks if task.remaining}
+        if not self._planned or any(phase.split()[0] not in rates for phase in to_do):
+            return None
+        return sum(units / rates[phase.split()[0]] for phase, units in to_do.items())
 
     def _figures(self) -> Table | None:
         """The six figures, two that are read together in a row, each with its latest steps."""
@@ -422,15 +381,14 @@ class RunView(Progress):
 
     def plan(self, phases: Mapping[str, int]) -> None:
         """Take in the phases to come, for the time left."""
-        self._clock.planned = dict(phases)
+        self._planned = dict(phases)
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Add a bar for the phase, and show it live on a terminal; elsewhere, print one line."""
         if self._opening and not self._at:
             self.notice(self._opening, warning=True)
-        self._clock.start(phase, total - done)
         self._at[phase] = self._bars.add_task(
-            phase, total=total, completed=done, speed="", unit=unit, before=done, shown=done
+            phase, total=total, completed=done, speed="", unit=unit, before=done, shown=done, rate=0.0
         )
         if self._console.is_terminal:
             self._live.start()  # does nothing where it was
@@ -457,11 +415,10 @@ class RunView(Progress):
 
         at = self._bars.tasks[self._at[phase]]
         total, unit = int(at.total or 0), at.fields["unit"]
-        self._clock.advance(phase, done - at.fields["before"])
         rate = (done - at.fields["before"]) / max(at.elapsed or 0.0, 1e-9)
         many = rate >= 0.5 or not rate
         speed = f"{rate:.1f} {unit}s/s" if many else f"{1 / rate:.0f} s/{unit}"
-        self._bars.update(at.id, completed=done, speed=f"{rate:.1f}/s" if many else f"{1 / rate:.0f} s each")
+        self._bars.update(at.id, completed=done, rate=rate, speed=f"{rate:.1f}/s" if many else f"{1 / rate:.0f} s each")
         names = [name for name in SHOWN if name in metrics] or [*metrics][:1]
         six = {name for row in six_figures(metrics) for name, _ in row}
         if six and phase != self._reported:
@@ -482,7 +439,6 @@ class RunView(Progress):
 
     def finish(self, phase: str) -> None:
         """Fill the phase's bar and clear the name of the running part."""
-        self._clock.finish(phase)
         self._bars.update(self._at[phase], completed=self._bars.tasks[self._at[phase]].total)
         self._part = ""
 

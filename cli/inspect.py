@@ -10,7 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from skill_ttrl.cli.display import inspection_view, print_json, show, text_table, transcript_view
+from skill_ttrl.cli.display import inspection_view, show, text_table, transcript_view
 from skill_ttrl.cli.options import AsJson, Full
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal
@@ -58,7 +58,7 @@ def inspect(
     if given := [name for name, value in asked.items() if value is not None]:
         if len(given) > 1 or len(paths) > 1:
             raise ConfigError(f"{given[0]} looks at one path, and alone; found {' '.join([*map(str, paths), *given])}.")
-        _look_closer(paths[0], step, task, episode, row, limit=rows, full=full, as_json=as_json)
+        _look_closer(paths[0], step, task, episode, row, rows, full, as_json)
         return
     from skill_ttrl.commands.reports.compare import compare
     from skill_ttrl.commands.reports.inspect import inspect as look
@@ -75,28 +75,19 @@ def _look_closer(
     task: str | None,
     episode: str | None,
     row: int | None,
-    *,
-    limit: int,
+    rows: int,
     full: bool,
     as_json: bool,
 ) -> None:
     from skill_ttrl.commands.reports import rollouts
 
-    view = partial(inspection_view, full=full)
     if step is not None:
-        show(rollouts.step_inspection(path, step, limit=limit), as_json, view)
+        show(rollouts.step_inspection(path, step, limit=rows), as_json, partial(inspection_view, full=full))
     elif task is not None:
-        show(rollouts.task_inspection(path, task, limit=limit), as_json, view)
+        show(rollouts.task_inspection(path, task, limit=rows), as_json, partial(inspection_view, full=full))
     else:
-        found = (
-            rollouts.row_transcript(path, row, full=full)
-            if row is not None
-            else rollouts.episode_transcript(path, episode or "", full=full)
-        )
-        if as_json:
-            print_json(found.record)
-        else:
-            show(found, False, transcript_view)
+        found = rollouts.read_transcript(path, str(episode) if row is None else row, full=full)
+        show(found.record if as_json else found, as_json, transcript_view)
 
 
 def _comparison(found: Comparison) -> RenderableType:

@@ -25,7 +25,6 @@ class Keys:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._wanted = False
-        self._lock = threading.RLock()  # keys are read by the thread that draws
         self._before: list[Any] | None = None  # of the terminal, while single keys are read
 
     def open(self) -> None:
@@ -43,7 +42,7 @@ class Keys:
 
     def read(self) -> str:
         """The keys that were pressed since the last call; waits for none."""
-        with self._lock, suppress(OSError, termios.error):  # a terminal that is gone
+        with suppress(OSError, termios.error):  # a terminal that is gone
             if self._wanted and self._in_front():
                 stdin = sys.stdin.fileno()
                 if self._before is None:
@@ -61,7 +60,7 @@ class Keys:
             return False
 
     def _release(self) -> None:
-        with self._lock, suppress(OSError, termios.error):
+        with suppress(OSError, termios.error):
             self._wanted, before, self._before = False, self._before, None
             if before is not None and self._in_front():
                 termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)

@@ -45,7 +45,7 @@ from skill_ttrl.train.bank_changes import make_bank_text, make_evolver
 from skill_ttrl.train.build import build, make_rewards, open_tasks
 from skill_ttrl.train.defaults import with_defaults
 from skill_ttrl.train.encode import KEPT, Encoded, encode_demonstrations
-from skill_ttrl.train.imitate import COLD_START, ROUND, cold_start, imitate_expert, imitate_majority
+from skill_ttrl.train.imitate import COLD_START, cold_start, imitate_expert, imitate_majority
 from skill_ttrl.train.open_run import (
     Resume,
     discard_bank,
@@ -151,28 +151,22 @@ def run(
 
 
 def planned(run: Run) -> dict[str, int]:
-    """What each phase still has to do, by the name that progress shows; nothing where the votes decide how much that is."""
+    """What each phase still has to do, by the name that progress shows; nothing where that shows later. Evaluations between the steps count
+    as time of the steps.
+    """
     config, done = run.config, run.resumed.steps_done
-    left, labels = dict[str, int](), ["after"]
-    if "vote_sft" in config.phases:
-        return left
-    if "sft" in config.phases:
-        left[COLD_START] = config.sft.steps - done("sft")
-    before = 0
-    for number, steps in enumerate(config.dagger.round_steps if "dagger" in config.phases else (), 1):
-        before += steps
-        if done("dagger") < before:
-            left[ROUND.format(number, "play")] = config.dagger.episodes
-            left[ROUND.format(number, "learn")] = min(steps, before - done("dagger"))
+    if {"dagger", "vote_sft"} & {*config.phases}:
+        return {}
+    left = {COLD_START: config.sft.steps - done("sft")} if "sft" in config.phases else {}
+    labels = {
+        "after": True,
+        BEFORE: config.reinforces and not run.baseline,
+        NO_SKILLS: config.reinforces and run.components.bank,
+    }
     if config.reinforces:
-        rl, every = config.rl, config.rl.eval_steps
-        left[shown(rl)] = rl.steps - done("rl")
-        labels += [f"step {step}" for step in range(every, rl.steps, every) if step >= done("rl")] if every else []
-        labels += [] if run.baseline else [BEFORE]
-        labels += [NO_SKILLS] if run.components.bank else []
-    for label in labels:
-        if label not in run.meter.evaluations:
-            left[f"evaluate {label}"] = run.evaluation_rollouts
+        left[shown(config.rl)] = config.rl.steps - done("rl")
+    for label, due in labels.items():
+        left[f"evaluate {label}"] = run.evaluation_rollouts if due and label not in run.meter.evaluations else 0
     return {phase: units for phase, units in left.items() if units}
 
 

@@ -128,8 +128,6 @@ def whole(demonstration: EncodedDemonstration) -> EncodedDemonstration:
 # al. 2011, arXiv 1011.0686). `dagger.jsonl` stores the episodes of all rounds, with the expert's advice next to every step. The buffer
 # is built from that file, so a resumed run learns from the episodes of the stopped one.
 
-ROUND = "DAgger round {}: {}"
-"""Names the two halves of a round, `play` and `learn`, as progress shows them."""
 ROUNDS = "dagger_round"
 """Names the figures of the rounds in `metrics.jsonl`; those of the updates are under the phase."""
 EPISODES = "dagger.jsonl"
@@ -157,7 +155,7 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
                 raise DataError(f"The expert {run.config.collect.agent} advised no possible action in any episode.")
             data = mixed(buffer, demonstrations, own, derive_seed(run.config.seed, DAGGER, number))
             batch_of = batch_selector(data, own, derive_seed(run.config.seed, DAGGER, "batches", number))
-            shown = ROUND.format(number + 1, "learn")
+            shown = f"DAgger round {number + 1}: learn"
             fine_tune(run, DAGGER, shown, own, batch_of, before)
         before += steps
 
@@ -236,7 +234,7 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     left = [chunk for chunk in every if chunk.first >= there]
     if not left:
         return []
-    shown, state = ROUND.format(number + 1, "play"), PhaseState(DAGGER, before)
+    shown, state = f"DAgger round {number + 1}: play", PhaseState(DAGGER, before)
     run.warn.place = (ROUNDS, number)
     parts.worker.update_weights(before)
     adviser = partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent)

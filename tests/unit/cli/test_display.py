@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from skill_ttrl.cli.display import PhaseClock, RunView, evaluation_view, print_json, text_table
+from skill_ttrl.cli.display import RunView, evaluation_view, print_json, text_table
 from skill_ttrl.commands.reports.summary_text import closing_lines
 from skill_ttrl.commands.reports.summary_text import summary_table as table_of
 from skill_ttrl.runs.summary import Summary
@@ -135,31 +135,26 @@ def test_times_are_labelled_and_summed_over_phases(capsys: pytest.CaptureFixture
     assert " left 0:00:0" in first and "left" not in last
 
 
-def test_the_time_left_is_of_all_phases_and_unknown_until_each_has_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_of_all_phases_and_unknown_until_each_has_a_speed() -> None:
     now = [0.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    clock = PhaseClock()
-    clock.planned = {"cold start": 2, "grpo": 4, "evaluate before": 10, "evaluate step 2": 10, "evaluate after": 10}
+    view = RunView(Console(file=io.StringIO(), width=100, get_time=lambda: now[0]), "a")
 
-    def work(phase: str, seconds: float, done: int) -> None:
+    def work(phase: str, seconds: float, done: int) -> str:
         now[0] += seconds
-        clock.advance(phase, done)
+        view.advance(phase, done, {})
+        shown = io.StringIO()
+        Console(file=shown, width=100).print(view)
+        return shown.getvalue()
 
-    clock.start("cold start", 2)
-    work("cold start", 5.0, 2)
-    clock.finish("cold start")
-    clock.start("evaluate before", 10)
-    work("evaluate before", 20.0, 10)
-    clock.finish("evaluate before")
-    clock.start("grpo", 4)
-    assert clock.left() is None
-    work("grpo", 7.0, 1)
-    assert clock.left() == 3 * 7 + 2 * 20
-    work("grpo", 7.0, 2)
-    clock.start("evaluate step 2", 10)  # within the training, whose speed it leaves as it is
-    work("evaluate step 2", 10.0, 5)
-    now[0] += 1.0
-    assert clock.left() == 2 * 7 + 5 * 2 + 10 * 2 - 1
+    view.plan({"cold start": 2, "grpo": 4, "evaluate before": 10, "evaluate after": 10})
+    view.start("cold start", 2, "step")
+    assert "of all phases" not in work("cold start", 5.0, 2)
+    view.start("evaluate before", 10, "rollout")
+    assert "of all phases" not in work("evaluate before", 20.0, 10)
+    view.start("grpo", 4, "step")
+    assert "of all phases left about 0:00:41" in work(
+        "grpo", 7.0, 1
+    )  # three steps, and as long as before for the evaluation
 
 
 def test_the_six_figures_stand_in_pairs_with_their_latest_steps_and_a_pipe_gets_whole_lines() -> None:

@@ -88,7 +88,7 @@ def test_a_rollout_reads_turn_by_turn_by_its_id_and_by_its_row(run: Path, capsys
     assert by_row.splitlines()[1:] == out.splitlines()[1:]
     inspect([run / "trajectories.jsonl"], row=9, as_json=True)
     assert json.loads(capsys.readouterr().out)["advantages"] == [None, 0.5]
-    assert "2 ×2" in said(capsys, run / "votes.jsonl", row=3)
+    assert '["2", 2]' in said(capsys, run / "votes.jsonl", row=3)
 
 
 @pytest.mark.parametrize(
