@@ -26,6 +26,7 @@ from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.learn import distill, merge
 from skill_ttrl.cli.optimize import optimize
+from skill_ttrl.cli.replay import replay
 from skill_ttrl.cli.report import report
 from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
@@ -89,6 +90,7 @@ for command in (
     ask,
     inspect,
     report,
+    replay,
     export,
     merge,
     distill,

@@ -146,6 +146,8 @@ class Place:
     step: int | None = None
     sample: int | None = field(default=None, compare=False)
     """Place of a rollout in its group, from 0."""
+    original_score: float | None = field(default=None, compare=False)
+    """1 where a rollout's answer is the true one, else 0; None without a label."""
 
     def episode(self, task: str) -> str:
         """Id of the rollout of this task in its run: `rl:12:TASK:3`."""

@@ -467,28 +467,43 @@ class ReplicaLoader(PolicyLoader):
 
 
 def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
-    """The rewards that `rl.reward` and `rl.extra_rewards` name. The `label` control is the only one that holds the true answers.
+    """The rewards of a run (`reward_set`). The `label` control is the only one that holds the true answers.
 
     Raises:
         ConfigError: one cannot be computed in this run.
         EnvError: the environment fails at the first task.
     """
-    from skill_ttrl.llm.reward_model import RewardModel
-    from skill_ttrl.rl.learner import overlong_penalties
-
-    config, rl = components.config, components.config.rl
     if components.gate is not None:
         check_graded(components.gate.tasks[0], components.gate.envs, "skills.gate")
+    return reward_set(components.config, meter.references, str(components.policy.device))
+
+
+def reward_set(config: SkillTTRLConfig, references: Mapping[str, str], device: str = "cpu") -> RewardSet:
+    """The rewards that `rl.reward` and `rl.extra_rewards` name.
+
+    Args:
+        config: The run's.
+        references: True answers by task id, for `label` alone.
+        device: Where a reward model computes.
+
+    Raises:
+        ConfigError: one cannot be computed.
+    """
+    rl = config.rl
     rewards: dict[str, Reward] = {}
     for name in (rl.reward, *rl.extra_rewards):
         scorer = None
         if name.startswith(MODEL_REWARD):
+            from skill_ttrl.llm.reward_model import RewardModel
+
             path = name.removeprefix(MODEL_REWARD)
             commit = config.data.revisions.get(path) or ""
             commit = "" if commit.startswith(FOLDER_DIGEST) else commit
-            scorer = RewardModel(path, revision=commit or None, device=str(components.policy.device))
-        rewards[name] = build_reward(name, meter.references if name == "label" else {}, scorer)
+            scorer = RewardModel(path, revision=commit or None, device=device)
+        rewards[name] = build_reward(name, references if name == "label" else {}, scorer)
     if rl.overlong_penalty:
+        from skill_ttrl.rl.learner import overlong_penalties
+
         limit = config.rollout.max_new_tokens
         rewards[OVERLONG] = lambda group, vote, seed: overlong_penalties(group, rl.overlong_penalty, limit)
     return RewardSet(rewards, rl.extra_rewards)
