@@ -64,7 +64,7 @@ def test_a_path_comes_before_the_name_of_a_scripted_agent(tmp_path: Path, monkey
 def test_the_names_of_the_commands_stay() -> None:
     names = {name.split()[0] for name in COMMANDS if name}
     stay = "train collect distill sft rl vote merge evaluate inspect ask export serve init doctor configs envs skills"
-    assert {*stay.split(), "optimize", "report"} <= names and len(COMMANDS) <= 28
+    assert {*stay.split(), "optimize", "replay", "report"} <= names and len(COMMANDS) <= 28
     assert app.info.name == "skillttrl"
 
 
