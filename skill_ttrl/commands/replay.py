@@ -356,8 +356,6 @@ class Replayer(ExitStack):
 
     def _score(self, rollouts: Sequence[Trajectory]) -> dict[int, Difference]:
         """Score each sampled token in a fresh forward pass; gives the first log-prob of each rollout that differs."""
-        import torch
-
         from skill_ttrl.rl.batch import pack
 
         assert self._weights is not None
@@ -365,13 +363,9 @@ class Replayer(ExitStack):
         kept = [replace(each, steps=tuple(map(self._scorable, each.steps))) for each in rollouts]
         if not any(step.completion and step.completion.token_ids for each in kept for step in each.steps):
             return {}
-        batch, autocast = pack([Group(kept[0].task, tuple(kept))]), bundle.context.autocast
-        now_F = torch.zeros(len(batch.tokens_F))
-        with torch.no_grad(), torch.autocast(policy.device.type, autocast, enabled=autocast is not None):
-            for rows in torch.split(torch.arange(len(batch)), self.config.rl.micro_batch_size):
-                part = policy.lay_out(batch, rows)
-                scores_N_R, _ = policy.token_logprobs(part, temperature=self.config.rollout.temperature)
-                now_F[batch.trained_places(rows)] = scores_N_R.float()[part.response_mask_N_R.bool()].cpu()
+        batch, config = pack([Group(kept[0].task, tuple(kept))]), self.config
+        how = {"temperature": config.rollout.temperature, "sequences": config.rl.micro_batch_size}
+        now_F = policy.score(batch, **how, autocast=bundle.context.autocast)
         was_F, owner_F, found = batch.sampler_log_probs_F, batch.trajectory_index_N[batch.item_F], {}
         apart_F = (now_F - was_F).abs() * batch.trained_F
         for at in (apart_F > TOLERANCE).nonzero().flatten().tolist():

@@ -173,6 +173,20 @@ class Policy:
         assert log_probs is not None
         return log_probs, entropy
 
+    @torch.no_grad()
+    def score(
+        self, batch: RolloutBatch, *, temperature: float, sequences: int, autocast: torch.dtype | None
+    ) -> Float[Tensor, " F"]:
+        """Log-probs (nats) of a batch's trained tokens, `sequences` items at a time, without gradient; 0 elsewhere."""
+        self.model.eval()
+        found_F = torch.zeros(len(batch.tokens_F))
+        with torch.autocast(self.device.type, autocast, enabled=autocast is not None):
+            for rows in torch.split(torch.arange(len(batch)), sequences):
+                part = self.lay_out(batch, rows)
+                scores_N_R, _ = self.token_logprobs(part, temperature=temperature)
+                found_F[batch.trained_places(rows)] = scores_N_R.float()[part.response_mask_N_R.bool()].cpu()
+        return found_F
+
     def forward_pass(self, forward: Callable[[], T]) -> T:
         """Run `forward`, which calls parts of the model: sharded weights are gathered for it."""
         return forward() if self.sharding is None else self.sharding.inside(forward)
