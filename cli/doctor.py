@@ -60,7 +60,7 @@ def init(
 ) -> None:
     """Start a project: `problems` of your own with a config that trains on them, or a new environment with config, demonstrations and test.
 
-    Example: `skillttrl init problems -o my_project`, `skillttrl init my_env -o my_project`
+    Example: `skillttrl init problems -o my_project`
     """
     from skill_ttrl.envs.scaffold import PROBLEMS, init_problems, init_project
 

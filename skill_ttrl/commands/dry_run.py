@@ -254,6 +254,8 @@ def _look_at_tasks(config: SkillTTRLConfig, found: DryRun, counter: Any) -> None
                 found.data.append(facts := _facts(use, source, tasks_N, lengths, data.max_prompt_tokens))
                 if facts.too_long == facts.problems:
                     found.attempt(fit_prompts, tasks_N, data, counter, agent, SilentProgress())
+    if found.data and not found.data[-1].answers:
+        found.notes.append("no problem to evaluate on has an answer: agreement is measured, and no accuracy")
     if evaluated is None:
         return
     if data.held_out and train is not None:
