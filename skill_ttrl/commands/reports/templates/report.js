@@ -592,7 +592,9 @@
   };
   const chip = (item, on) => h("a", { class: `chip ${sign(item)}${on ? " on" : ""}`, href: link(item), title: `sample ${item.sample}, reward ${num(item.reward)}` }, String(item.sample));
   let openTask = () => {}, filterSkill = () => {};
-  const command = (run, option, id) => h("code", { class: "command" }, clip(`skillttrl inspect ${run?.path || run?.name || "RUN"} ${option} ${id}`, 400));
+  // A name of a run goes into a shell as one word, whatever stands in it.
+  const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${clip(text, 300).replaceAll("'", "'\\''")}'`);
+  const command = (run, option, id) => h("code", { class: "command" }, `skillttrl inspect ${word(run?.path || run?.name || "RUN")} ${option} ${word(id)}`);
   function missing(place, why, run, option, id) {
     place.querySelector(":scope > .missing")?.remove();
     place.prepend(h("div", { class: "missing" }, empty(`${why} To look for it in the run's folder:`), command(run, option, id)));
