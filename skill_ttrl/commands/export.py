@@ -121,7 +121,8 @@ def _write_logs(path: Path, folder: Path, name: str, model: str, notes: list[str
     created = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     number = written = 0
     for number, (place, group) in enumerate(groupby(chosen, lambda found: found[0]), 1):
-        samples = _samples(islice(group, SAMPLES), model)
+        # Episodes often stand in the order of their types: too many are thinned out, not cut.
+        samples = _samples(islice(group, 0, None, -(-lines[place] // SAMPLES)), model)
         written += len(samples)
         scores = [
             {"name": key, "scorer": key, "metrics": {"mean": {"name": "mean", "value": fmean(values)}}}

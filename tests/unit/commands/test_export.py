@@ -117,6 +117,10 @@ def test_inspect_reads_a_log_for_each_step(file: Path, tmp_path: Path, monkeypat
     assert [(call.function, call.arguments) for call in called.tool_calls] == [("add", {"a": 2}), ("", {"unreadable": "{broken"})]  # fmt: skip
     assert (one.tool_call_id, one.text, other.text, last.text) == (called.tool_calls[0].id, "4", "no JSON", f"5 {BAD}")
     assert found[2].samples[0].error.message == "<i>no"
+    monkeypatch.setattr(export, "SAMPLES", 3)
+    export.export_rollouts(file, tmp_path / "fewer", "inspect")
+    fewer = log.read_eval_log(str(tmp_path / "fewer" / names[0]))
+    assert [each.metadata["sample"] for each in fewer.samples] == [0, 0]  # every other one
     command = [sys.executable, "-m", "inspect_ai", "log", "dump", str(tmp_path / "logs" / names[0])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert json.loads(done.stdout)["eval"]["config"]["epochs"] == 2, done.stderr
