@@ -54,40 +54,25 @@ def inspect(
 
     Example: `skillttrl inspect runs/quickstart`
     """
-    asked = {"--step": step, "--task": task, "--episode": episode, "--row": row}
-    if given := [name for name, value in asked.items() if value is not None]:
-        if len(given) > 1 or len(paths) > 1:
-            raise ConfigError(f"{given[0]} looks at one path, and alone; found {' '.join([*map(str, paths), *given])}.")
-        _look_closer(paths[0], step, task, episode, row, rows, full, as_json)
-        return
-    from skill_ttrl.commands.reports.compare import compare
+    from skill_ttrl.commands.reports import compare, rollouts
     from skill_ttrl.commands.reports.inspect import inspect as look
 
-    if len(paths) == 1:
-        show(look(paths[0], limit=rows), as_json, partial(inspection_view, full=full))
+    asked = {"--step": step, "--task": task, "--episode": episode, "--row": row}
+    given = [name for name, value in asked.items() if value is not None]
+    if given and len(given) + len(paths) > 2:
+        raise ConfigError(f"{given[0]} looks at one path, and alone; found {' '.join([*map(str, paths), *given])}.")
+    path, wanted = paths[0], episode if row is None else row
+    if len(paths) > 1:
+        show(compare.compare(paths), as_json, lambda found: Group(*map(_comparison, found)))
+    elif wanted is not None:
+        read = rollouts.read_transcript(path, wanted, full=full)
+        show(read.record if as_json else read, as_json, transcript_view)
     else:
-        show(compare(paths), as_json, lambda found: Group(*map(_comparison, found)))
-
-
-def _look_closer(
-    path: Path,
-    step: int | None,
-    task: str | None,
-    episode: str | None,
-    row: int | None,
-    rows: int,
-    full: bool,
-    as_json: bool,
-) -> None:
-    from skill_ttrl.commands.reports import rollouts
-
-    if step is not None:
-        show(rollouts.step_inspection(path, step, limit=rows), as_json, partial(inspection_view, full=full))
-    elif task is not None:
-        show(rollouts.task_inspection(path, task, limit=rows), as_json, partial(inspection_view, full=full))
-    else:
-        found = rollouts.read_transcript(path, str(episode) if row is None else row, full=full)
-        show(found.record if as_json else found, as_json, transcript_view)
+        if step is not None:
+            found = rollouts.step_inspection(path, step, limit=rows)
+        else:
+            found = look(path, limit=rows) if task is None else rollouts.task_inspection(path, task, limit=rows)
+        show(found, as_json, partial(inspection_view, full=full))
 
 
 def _comparison(found: Comparison) -> RenderableType:

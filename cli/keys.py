@@ -28,15 +28,18 @@ class Keys:
         self._before: list[Any] | None = None  # of the terminal, while single keys are read
 
     def open(self) -> None:
-        """Begin, in the main thread; does nothing elsewhere, without a terminal, or the second time."""
-        if not self._wanted and self._in_front() and threading.current_thread() is threading.main_thread():
+        """Begin, in the main thread; does nothing elsewhere, or the second time."""
+        if not self._wanted and threading.current_thread() is threading.main_thread():
             self._wanted = True
             if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
                 signal.signal(signal.SIGTSTP, self._stop)
 
     def close(self) -> None:
         """Give the terminal back."""
-        self._release()
+        self._wanted, before, self._before = False, self._before, None
+        with suppress(OSError, termios.error):
+            if before is not None and self._in_front():
+                termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)
         if signal.getsignal(signal.SIGTSTP) == self._stop:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
@@ -59,17 +62,9 @@ class Keys:
         except (OSError, ValueError, AttributeError):  # stdin is closed or none, or of another session
             return False
 
-    def _release(self) -> None:
-        with suppress(OSError, termios.error):
-            self._wanted, before, self._before = False, self._before, None
-            if before is not None and self._in_front():
-                termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)
-
     def _stop(self, signum: int, frame: FrameType | None) -> None:
-        self._release()
+        self.close()
         self._console.show_cursor(True)
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)  # stops the process here, until `fg` or `bg`
-        signal.signal(signal.SIGTSTP, self._stop)
         self._console.show_cursor(False)
-        self._wanted = True
+        self.open()

@@ -23,7 +23,7 @@ from skill_ttrl.runs.folder import RunFolder, SampleRecord, metric_rows
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.storage.jsonl import whole_lines
 from skill_ttrl.train.results import read_evaluations
-from skill_ttrl.types import Step, Trajectory, VoteResult, split_thought
+from skill_ttrl.types import Step, Task, Trajectory, VoteResult, split_thought
 from skill_ttrl.voting.rewards import VoteHistory
 
 VOTE_COLUMNS = ("winner", "share", "classes", "flip", "correct")
@@ -58,15 +58,10 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
 class _OfTask:
     """Whose rollout a line is: much faster to read than all of it."""
 
-    task: _Named
+    task: Task
 
 
 def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
@@ -78,7 +73,8 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
     """
     steps: dict[str, dict[int, dict[str, Any]]] = {}
     for row in metric_rows(_run_of(run)):
-        steps.setdefault(row["phase"], {})[row["step"]] = row
+        if isinstance(row.get("step"), int):
+            steps.setdefault(str(row.get("phase")), {})[row["step"]] = row
     ranges = "; ".join(f"{name} {min(of)} to {max(of)}" for name, of in steps.items()) or "none yet"
     having = [name for name, of in steps.items() if step in of]
     if not having:
@@ -221,7 +217,7 @@ def _transcript(title: str, where: str, line: bytes, run: Path, most: int | None
         titles = _titles(run) if played.skills_in_prompt or played.retrieved else {}
         return Transcript(title, sections_of(played, scores, titles, most=most), record)
     # Of anything else the fields, and each object of a list, such as the samples of a problem, in a section of its own.
-    several = {name for name, each in record.items() if isinstance(each, list) and each and isinstance(each[0], dict)}
+    several = [name for name, each in record.items() if isinstance(each, list) and each and isinstance(each[0], dict)]
     sections: list[tuple[str, Rows]] = [("", _fields({key: record[key] for key in record if key not in several}, most))]
     for name in several:
         sections += [(f"{name} {place}", _fields(each, most)) for place, each in enumerate(record[name], 1)]
@@ -235,7 +231,7 @@ def _fields(record: Any, most: int | None) -> Rows:
         thought, said = split_thought(value) if isinstance(value, str) else ("", json.dumps(value, ensure_ascii=False))
         if isinstance(value, list) and any(isinstance(each, list) for each in value):
             said = "\n".join(json.dumps(each, ensure_ascii=False) for each in value)
-        rows += [("thought", _thought(thought, most)), (name, said)]
+        rows += [("thought", _thought(thought, most)), (name, None if value is None else said)]
     return _cut(rows, most)
 
 
