@@ -277,7 +277,7 @@ def _run_of(bank: Path) -> Path | None:
 
 def _episodes_of(bank: Path) -> Path:
     """The file of episodes that the bank's run has collected, or that is in the bank's folder."""
-    from skill_ttrl.commands.train import COLLECTED
+    from skill_ttrl.runs.episode_logs import COLLECTED
 
     owner = _run_of(bank)
     found = _home(bank) / EPISODES if owner is None else owner / COLLECTED

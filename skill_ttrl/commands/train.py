@@ -34,6 +34,7 @@ from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rl.parallel.driver import current_driver
 from skill_ttrl.rl.parallel.launch import launched
 from skill_ttrl.runs.checkpoint import what_is_saved
+from skill_ttrl.runs.episode_logs import COLLECTED
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, MetricsLog, RunFolder, config_differences
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import Summary
@@ -64,8 +65,6 @@ from skill_ttrl.train.tasks import ConfigTasks
 
 IMITATING: tuple[Phase, ...] = ("sft", "dagger")
 """Phases that imitate demonstrations."""
-COLLECTED = "collected.jsonl"
-"""The episodes that a run has collected, in its folder; those of further `collect.data` are in `collected-2.jsonl` and so on."""
 DEMONSTRATIONS = "demonstrations"
 """Names the time that reading and tokenising them takes, before the cold start's first step."""
 

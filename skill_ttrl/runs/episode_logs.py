@@ -25,6 +25,8 @@ IDENTITY = "samples.json"
 SUFFIX = ".jsonl"
 TRAJECTORIES = "trajectories.jsonl"
 """Every rollout of a run's training."""
+COLLECTED = "collected.jsonl"
+"""The episodes that a run has collected; those of further `collect.data` are in `collected-2.jsonl` and so on."""
 EVAL_TRAJECTORIES = "eval_trajectories.jsonl"
 """A few rollouts of each of its evaluations, in the same form: the phase is the evaluation's label, the step the number of steps learned."""
 

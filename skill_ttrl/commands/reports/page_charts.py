@@ -130,7 +130,7 @@ class _Drawing:
         """A main chart; None where nothing of it was logged."""
         for phase in TRAINING:
             if left := self._logged(phase, plan.left):
-                chart = self.chart(plan.id, plan.title, left, self._logged(phase, plan.right))
+                chart = self.chart(plan.id, plan.title, left, self._logged(phase, plan.right), aliases=False)
                 if plan.id == "reward":
                     chart["lines"] += [
                         line for place in range(len(self.shown)) for line in self._evaluated(place, phase)
@@ -151,7 +151,9 @@ class _Drawing:
         ]
         return [*chain.from_iterable(found)]
 
-    def chart(self, id: str, title: str, left: Sequence[Key], right: Sequence[Key] = ()) -> dict[str, Any]:
+    def chart(
+        self, id: str, title: str, left: Sequence[Key], right: Sequence[Key] = (), *, aliases: bool = True
+    ) -> dict[str, Any]:
         """A chart of these metrics, with a second axis for those on the right."""
         places, keys = range(len(self.shown)), [*left, *right]
         names = dict.fromkeys(metric.name for _, name in keys if (metric := find(name)) is not None)
@@ -161,17 +163,22 @@ class _Drawing:
             "note": " ".join(f"{name}: {_meaning(name)}" for name in names),
             **_axis(left),
             "right": _axis(right) if right else None,
-            "lines": [line for place in places for key in keys for line in self._lines(place, key, key in right)],
+            "lines": [
+                line
+                for place in places
+                for key in keys
+                for line in self._lines(place, key, right=key in right, aliases=aliases)
+            ],
             "shaded": [],
             "search": ", ".join(f"{phase}/{name}" for phase, first in keys for name in self.names[phase, first]),
         }
 
-    def _lines(self, place: int, key: Key, right: bool) -> list[dict[str, Any]]:
+    def _lines(self, place: int, key: Key, *, right: bool, aliases: bool) -> list[dict[str, Any]]:
         """The line of a metric: of several seeds their mean with its interval, and each of them thin."""
         members = [member[key] for member in self.series[place] if key in member]
         width = 1 + max((max(member) for member in members), default=0) // POINTS
         thinned = [_thin(member, width) for member in members]
-        others = [name for name in self.names[key] if name != key[1]]
+        others = [name for name in self.names[key] if name != key[1]] if aliases else []
         label = self._label(place, f"{key[1]} (= {', '.join(others)})" if others else key[1])
         if len(members) < 2:
             spread = self.shown[place].members[0].spread if key[1] == "reward" else {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ CLEAR = {"better": "clear", "worse": "clear", "unclear": "unclear: it may be noi
 AGAINST = {"better": "clearly better", "worse": "clearly worse"}
 RANDOM, IMITATION = "random reward", "imitation of the same votes"
 WHY = {
-    RANDOM: "Not run. If a reward that knows nothing helps as much, the votes taught nothing.",
+    RANDOM: "Not run. If a reward that knows nothing helps as much, this one taught nothing.",
     IMITATION: "Not run. It says what RL adds to plain fine-tuning on the same majority answers.",
 }
 
@@ -150,7 +150,7 @@ def _parts(path: Path) -> list[Part]:
     if is_seeds(path):
         name, seeds = named_seeds(path)
         begun = [each for seed in seeds if RunFolder.exists(each := path / f"seed-{seed}")]
-        return [Part(path, "seeds", [read_run(each) for each in begun], f"{name}, {len(begun)} seeds")]
+        return [Part(path, "seeds", [read_run(each) for each in begun], f"{name}, {_count(len(begun), 'seed')}")]
     if is_bank(path):
         return [Part(path, "bank", name=str(path))]
     if path.is_dir() and (runs := runs_in(path)):
@@ -164,26 +164,21 @@ def _parts(path: Path) -> list[Part]:
 def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
     """What a part says, from its own files alone; `parts` may hold its controls."""
     run = part.runs[0] if part.runs else None
-    found: dict[str, Any] = {
-        "name": part.name,
-        "controls": [],
-        "lines": [],
-        "warnings": [],
-        "facts": _facts(run) if run else [],
-    }
-    found["config"] = run.config.to_yaml(sparse=True) if run else ""
+    found: dict[str, Any] = {"name": part.name, "controls": [], "lines": [], "facts": []}
+    warnings = list[Warned]()
     if run is None or part.kind != "run":
         view = inspect(part.path, limit=1_000)
-        facts = [[name, str(value)] for name, value in view.facts.items()]
-        warnings = [
-            Warned(f"seed {each.config.seed}: {one.text}", one.phase, one.step, one.tripwire)
-            for each in part.runs
-            if part.kind == "seeds"
-            for one in warnings_of(each)
-        ]
+        for each in part.runs if part.kind == "seeds" else ():
+            warnings += [replace(one, text=f"seed {each.config.seed}: {one.text}") for one in warnings_of(each)]
         table = Table(tuple(view.columns), [tuple(row) for row in view.rows], view.main_rows or len(view.rows))
-        sentence = _sentence_of(part, view)
-        found |= {"facts": [*facts, *found["facts"]], "lines": [*view.notes]}
+        table = Table((), [], 0) if part.kind == "bank" else table  # its skills stand further down
+        sentence, found["lines"] = _sentence_of(part, view), [*view.notes]
+        facts = _facts(run, run.summary if part.kind == "seeds" else None) if run else []
+        hidden = (
+            ("model",) if part.kind == "optimization" else ("seed", "duration", "started")
+        )  # the summary names its policy
+        facts = [fact for fact in facts if fact[0] not in (*hidden, *view.facts)]
+        found["facts"] = [[name, str(value)] for name, value in view.facts.items()] + facts
     else:
         rows, summary = metric_rows(run.path), run.summary
         warnings = [*warnings_of(run), *_unhealthy(rows)]
@@ -197,10 +192,16 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
             said = {f"Warning: {each.text}" for each in warnings}
             warnings += [Warned(text[9:]) for text in lines if text.startswith("Warning: ") and text not in said]
             found["lines"] = [text for text in lines if not text.startswith(("Warning: ", "Wall time: "))]
-        found["controls"] = _controls(part, parts)
-    table_found = {"columns": [*table.columns], "rows": [[*row] for row in table.rows], "main": table.main}
-    more = {"sentence": sentence[:1].upper() + sentence[1:], "table": table_found}
-    return found | more | {"warnings": [asdict(each) for each in warnings]}
+            types = {f"avg@{summary.samples}, {kind}" for kind in summary.by_type_after}
+            ordered = sorted(table.rows[table.main :], key=lambda row: row[0] not in types)
+            table = Table(table.columns, [*table.rows[: table.main], *ordered], table.main + len(types))
+        found |= {"controls": _controls(part, parts), "facts": _facts(run, summary)}
+    return found | {
+        "sentence": sentence[:1].upper() + sentence[1:],
+        "table": {"columns": [*table.columns], "rows": [[*row] for row in table.rows], "main": table.main},
+        "warnings": [asdict(each) for each in warnings],
+        "config": run.config.to_yaml(sparse=True) if run else "",
+    }
 
 
 def _sentence(summary: Summary, run: Run) -> str:
@@ -233,7 +234,7 @@ def _sentence(summary: Summary, run: Run) -> str:
 def _sentence_of(part: Part, view: Inspection) -> str:
     """The verdict on seeds, an optimization or a bank."""
     if part.kind == "bank":
-        return f"A skill bank of {view.facts['skills']} skills, version {view.facts['version']}."
+        return f"A skill bank, version {view.facts['version']}; skills: {view.facts['skills']}; uses: {view.facts['uses']}."
     if part.kind == "optimization":
         found = read_optimization(part.path)
         if found is None:
@@ -245,14 +246,17 @@ def _sentence_of(part: Part, view: Inspection) -> str:
         return f"{text}."
     seeds, ended = read_seeds(part.path), [each for each in part.runs if each.summary is not None]
     if not ended or ended[0].summary is None:
-        return f"None of {len(seeds.seeds)} seeds has ended."
-    text = f"With each of {len(ended)} seeds, {_sentence(ended[0].summary, ended[0]).partition(': ')[0]}"
+        return f"Of {_count(len(seeds.seeds), 'seed')} none has ended."
+    text = f"With {_count(len(ended), 'seed')}, {_sentence(ended[0].summary, ended[0]).partition(': ')[0]}"
     for label, each in [*seeds.change.items()][:1]:
-        bounds = each.interval or (each.mean, each.mean)
-        text += (
-            f": {label} {_change(seeds.before[label].mean, seeds.after[label].mean, bounds)}, in the mean over seeds"
-        )
+        before, after = seeds.before[label].mean, seeds.after[label].mean
+        change = _change(before, after, each.interval) if each.interval else f"went from {before:.3f} to {after:.3f}"
+        text += f": {label} {change}, in the mean over seeds"
     return f"{text}."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _change(before: float, after: float, bounds: Interval) -> str:
@@ -272,14 +276,16 @@ def _model(run: Run) -> str:
     return f"a {size / 4e6:.1f}M-parameter built-in model" if size else "a built-in model"
 
 
-def _facts(run: Run) -> list[list[str]]:
+def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
     """Data sets, seed, date, hardware, durations, cost and versions."""
-    info, config, summary = run.info, run.config, run.summary
+    info, config = run.info, run.config
     facts = {"model": config.model.path, "environment": config.env.id, "seed": str(config.seed)}
     if summary is not None:
         measured = f"{summary.problems} problems of {summary.measured_on or config.env.id}"
         facts["trained on"] = summary.trained_on
-        facts["measured on"] = f"{measured}, {summary.samples} samples each at temperature {summary.temperature:g}"
+        facts["measured on"] = (
+            f"{measured}, {_count(summary.samples, 'sample')} each at temperature {summary.temperature:g}"
+        )
         facts["steps"] = ", ".join(f"{phase} {count:,}" for phase, count in summary.steps.items())
         times = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
         shown = ", ".join(f"{name} {_time(seconds)}" for name, seconds in times.items())
@@ -321,18 +327,25 @@ def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
         words = f"The policy is {AGAINST.get(each.policy or '', 'not clearly better or worse')}."
         found.append((CONTROL.format(name), with_interval(each.accuracy, each.interval), words, None))
     if summary and summary.accuracy_no_skills is not None and (gain := summary.intervals.get("skill_gain")):
-        words = f"With the bank it {_change(summary.accuracy_no_skills, summary.accuracy_after or 0.0, gain)}."
+        change = _change(summary.accuracy_no_skills, summary.accuracy_after or 0.0, gain)
+        words = f"With the bank, avg@{summary.samples} {change}."
         found.append((NO_BANK, short(summary.accuracy_no_skills), words, None))
     if config.votes and config.rl.reward not in (*CONTROLS, "label"):
         phases = [each for each in config.phases if each not in VOTED]
         made = {RANDOM: "rl.reward=random"}
-        made |= {IMITATION: f"phases=[{', '.join([*phases, 'vote_sft'])}]"} if config.reinforces else {}
+        made |= (
+            {IMITATION: f"phases=[{', '.join([*phases, 'vote_sft'])}]"}
+            if config.reinforces and config.rl.reward != "env"
+            else {}
+        )
         for name, setting in made.items():
             ran = [each for each in parts if each.kind == "run" and _is_control(each.runs[0], run, name)]
             if ran and (other := ran[0].runs[0].summary) is not None:
                 bounds = other.intervals.get("accuracy_change", (-1.0, 1.0))
                 change = _change(other.accuracy_before or 0.0, other.accuracy_after or 0.0, bounds)
-                found.append((name, short(other.accuracy_after), f"Run {ran[0].name}: it {change}.", None))
+                found.append(
+                    (name, short(other.accuracy_after), f"Run {ran[0].name}: avg@{other.samples} {change}.", None)
+                )
             else:
                 found.append((name, None, WHY[name], _command(run, name.split()[0], setting)))
     return [dict(zip(("name", "value", "words", "command"), each, strict=True)) for each in found]

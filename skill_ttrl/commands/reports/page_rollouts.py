@@ -21,7 +21,7 @@ from skill_ttrl.commands.reports.bank import look
 from skill_ttrl.commands.reports.summary_text import turn_parts
 from skill_ttrl.errors import DataError
 from skill_ttrl.runs.checkpoint import list_checkpoints
-from skill_ttrl.runs.episode_logs import EVAL_TRAJECTORIES, TRAJECTORIES, Place
+from skill_ttrl.runs.episode_logs import COLLECTED, EVAL_TRAJECTORIES, TRAJECTORIES, Place
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.statistics import Interval, repeats_interval, wilson_interval
 from skill_ttrl.storage.jsonl import parse_json
@@ -63,7 +63,7 @@ class _Line:
     task: _Task
     steps: tuple[_Turn, ...]
     stop_reason: str
-    phase: str = ""
+    phase: str = "collect"
     step: int = 0
     sample: int = 0
     answer: str | None = None
@@ -98,7 +98,10 @@ def read_rollouts(run: Path) -> Found:
     found, size = Found(), 0
     rows = list[Row]()
     rewards: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for path in (path for name in (EVAL_TRAJECTORIES, TRAJECTORIES) if (path := run / name).is_file()):
+    played = [path for name in (EVAL_TRAJECTORIES, TRAJECTORIES) if (path := run / name).is_file()]
+    for path in played or [
+        path for path in (run / COLLECTED,) if path.is_file()
+    ]:  # else what was imitated is all there is
         size = path.stat().st_size
         for offset, row in _records(path, _Line):
             found.prompts.setdefault(row.task.id, row.steps[0].observation[:PROMPT] if row.steps else "")

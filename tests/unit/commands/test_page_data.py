@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skill_ttrl.cli.report import report
+from skill_ttrl.commands.optimize_results import OptimizeSummary, Score
 from skill_ttrl.commands.reports import page_rollouts
 from skill_ttrl.commands.reports.page_charts import Curves, Member, charts
 from skill_ttrl.commands.reports.page_data import finish_report, page
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
+from skill_ttrl.optimize.calls import IDENTITY
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.folder import MetricsLog, RunFolder, SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
@@ -36,7 +40,8 @@ def young_run(path: Path, steps: int = 3) -> Path:
                 folder.append_jsonl("trajectories.jsonl", trajectory_lines("rl", step, Group(task, rollouts), records))
                 vote = VoteResult(str(step), 0.5, (True, False), ((str(step), 1), ("1", 1)), tie=True)
                 folder.append_jsonl("votes.jsonl", [vote_line("rl", step, name, vote, correct=True)])
-            log.log("rl", step, {"reward": step / 4, "score/mean": step / 4, "majority_ratio": 0.5, "abstained": 1.0})
+            same = {"reward": step / 4, "score/mean": step / 4, "entropy": 9.0 - step, "post_entropy": 9.0 - step}
+            log.log("rl", step, {**same, "majority_ratio": 0.5, "abstained": 1.0})
     return path
 
 
@@ -53,7 +58,8 @@ def test_page_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
     assert task["prompt"] == "6*7?" and [cell["flip"] for cell in task["cells"]] == [False, True, True]
     assert [items[index]["id"] for index in task["cells"][2]["rollouts"]] == ["rl:2:a:0", "rl:2:a:1"]
     (reward, _) = [each["lines"][0] for each in found["charts"]["main"]]
-    assert reward["label"] == "reward (= score/mean)" and reward["y"] == [0.0, 0.25, 0.5]
+    assert reward["label"] == "reward" and reward["y"] == [0.0, 0.25, 0.5]
+    assert [each["lines"][0]["label"] for each in found["charts"]["rest"]] == ["entropy (= post_entropy)"]
     assert ["rl: abstained", "1", "share of samples without an answer."] in found["charts"]["constant"]
 
 
@@ -79,6 +85,39 @@ def test_lines_of_seeds_are_averaged_and_a_collapse_is_shaded() -> None:
     assert mean["y"][4] == 0.6 and mean["low"][4] < 0.6 < mean["high"][4]
     assert [line["style"] for line in thin] == ["thin", "thin"]
     assert {each["to"] for each in votes["shaded"]} == {7} and votes["range"] == [0.0, 1.0]
+
+
+def test_an_optimization_shows_its_document_step_by_step(tmp_path: Path) -> None:
+    score = Score(0.25, 0.1, 0.4, 0.3, 4)
+    about: dict[str, Any] = {
+        "policy": "p",
+        "environment": "E",
+        "engine": "e",
+        "optimizer": "o",
+        "items": {},
+        "actions": {},
+    }
+    better: dict[str, Any] = {
+        "test_first": score,
+        "test_best": replace(score, hard=0.5),
+        "test_change": (0.25, 0.1, 0.4),
+    }
+    summary = OptimizeSummary("t", 0, steps=1, best_step=1, best_hash="", best_tokens=1, selection_first=score,
+                              selection_best=0.5, **about, **better)  # fmt: skip
+    with RunFolder.create(tmp_path / "run", SkillTTRLConfig(name="t", optimize=OptimizeConfig())) as folder:
+        folder.write_json(IDENTITY, {"schema_version": 1, "made_with": {}})
+        folder.write_json("summary.json", asdict(summary))
+        folder.write_json("history.json", [{"step": step, "best_score": step / 2} for step in (1, 2)])
+        (folder.path / "skills").mkdir()
+        for step, text in enumerate(("", "Say EUR.", "Say EUR.")):
+            folder.write_text(f"skills/skill_v{step:04}.md", text)
+    found = page([folder.path])
+    assert (
+        "success on 4 test items rose from 0.250 to 0.500 (+0.250 [+0.100, +0.400], clear)"
+        in found["verdicts"][0]["sentence"]
+    )
+    assert [each["version"] for each in found["runs"][0]["skills"]["versions"]] == [0, 1]
+    assert found["charts"]["main"][0]["lines"][0]["y"] == [0.5, 1.0]
 
 
 def test_a_path_without_a_run_is_refused(tmp_path: Path) -> None:
