@@ -594,7 +594,7 @@
   let openTask = () => {}, filterSkill = () => {};
   // A name of a run goes into a shell as one word, whatever stands in it.
   const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${clip(text, 300).replaceAll("'", "'\\''")}'`);
-  const command = (run, option, id) => h("code", { class: "command" }, `skillttrl inspect ${word(run?.path || run?.name || "RUN")} ${option} ${word(id)}`);
+  const command = (run, option, id, does = "inspect") => h("code", { class: "command" }, `skillttrl ${does} ${word(run?.path || run?.name || "RUN")} ${option} ${word(id)}`);
   function missing(place, why, run, option, id) {
     place.querySelector(":scope > .missing")?.remove();
     place.prepend(h("div", { class: "missing" }, empty(`${why} To look for it in the run's folder:`), command(run, option, id)));
@@ -664,7 +664,7 @@
     const state = { phase: null, reward: "any", stop: null, error: "any", type: null, skill: null, text: "" };
     const values = (get) => [...new Set(items.map(get).flat().filter((each) => each !== null && each !== undefined && each !== ""))].sort().slice(0, 300);
     const exact = values((item) => item.reward);
-    const list = h("div", { class: "tasks", role: "listbox", tabIndex: 0, "aria-label": "Tasks" }), inner = h("div");
+    const list = h("div", { class: "tasks", role: "listbox", tabIndex: 0, "aria-label": "Tasks" }), inner = h("div", { role: "presentation" });
     list.append(inner);
     const panels = h("div"), count = h("span", { class: "count", role: "status" });
     let groups = [], chosen = null, sides = [null, null];
@@ -837,7 +837,7 @@
         withTokens = !withTokens;
         event.target.setAttribute("aria-pressed", String(withTokens));
         draw();
-      } }, "Tokens: mask, advantage, log-prob")) : "", body, h("p", { class: "note" }, "In a terminal:"), command(run, "--episode", item.id)));
+      } }, "Tokens: mask, advantage, log-prob")) : "", body, h("p", { class: "note" }, "In a terminal:"), command(run, "--episode", item.id), known(item.reward) ? command(run, "--episode", item.id, "replay") : ""));
     draw();
     if (!drawer.open) drawer.showModal();
     drawer.scrollTop = 0;
