@@ -31,6 +31,11 @@
     return line.length > most ? line.slice(0, most - 1) + "…" : line;
   };
   const one = (text, most) => clip(String(text ?? "").slice(0, 4 * most).replace(/\s+/g, " ").trim(), most) || "(blank)";
+  // Names of tasks often differ at their ends.
+  const ends = (text, most) => {
+    const line = one(text, 1000);
+    return line.length > most ? `${line.slice(0, Math.floor(most / 3))}…${line.slice(1 - most + Math.floor(most / 3))}` : line;
+  };
   const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
   function num(value) {
@@ -281,7 +286,7 @@
       plot = new uPlot({
         width: Math.max(200, holder.clientWidth), height: 210, legend: { show: false }, series, bands, padding: [8, 10, 0, 0],
         scales: { x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low - 0.015 * (high - low), high + 0.015 * (high - low)]) }, y: { range: () => limits }, ...(right.size ? { right: { range: () => limitsRight } } : {}) },
-        axes: [axis({ size: 26, gap: 4 }), axis({ size: 50, gap: 4, values: (_, ticks) => ticks.map(num) }),
+        axes: [axis({ size: 26, gap: 4, incrs: [1, 2, 5].flatMap((each) => [...Array(8).keys()].map((power) => each * 10 ** power)).sort((a, b) => a - b) }), axis({ size: 50, gap: 4, values: (_, ticks) => ticks.map(num) }),
           ...(right.size ? [axis({ scale: "right", side: 1, size: 50, gap: 4, grid: { show: false }, values: (_, ticks) => ticks.map(num) })] : [])],
         cursor: { y: false, points: { size: 7 } },
         hooks: {
@@ -473,7 +478,7 @@
       ctx.fillStyle = colours.soft;
       if (gutter > 10) for (let row = firstRow; row < lastRow; row++) {
         const y = top + row * tall - up + tall / 2;
-        if (y > top) ctx.fillText(one(model.rows[row].task.id, gutter > 100 ? 26 : 12), 6, y, gutter - 12);
+        if (y > top) ctx.fillText(ends(model.rows[row].task.id, gutter > 100 ? 26 : 12), 6, y, gutter - 12);
       }
       const every = Math.ceil(26 / w);
       ctx.textAlign = "center";
@@ -715,8 +720,8 @@
       const first = Math.max(0, Math.floor(list.scrollTop / HIGH) - 4), last = Math.min(groups.length, first + Math.ceil((list.clientHeight || 500) / HIGH) + 8);
       inner.replaceChildren(...groups.slice(first, last).map(({ task, found }, nth) => {
         const seen = visits(found), from = summary(seen[0]), to = summary(seen[seen.length - 1]);
-        const row = h("div", { class: "row", role: "option", "aria-selected": String(task === chosen), "aria-setsize": groups.length, "aria-posinset": first + nth + 1, onclick: () => pick(task) },
-          h("span", {}, one(task, 120)), h("span", { class: "sub" }, `${plural(found.length, "rollout")}${from === null ? "" : ` · reward ${num(from)}${seen.length > 1 ? ` → ${num(to)}` : ""}`}`));
+        const row = h("div", { class: "row", role: "option", title: clip(task, 300), "aria-selected": String(task === chosen), "aria-setsize": groups.length, "aria-posinset": first + nth + 1, onclick: () => pick(task) },
+          h("span", {}, ends(task, 34)), h("span", { class: "sub" }, `${plural(found.length, "rollout")}${from === null ? "" : ` · reward ${num(from)}${seen.length > 1 ? ` → ${num(to)}` : ""}`}`));
         row.style.top = `${(first + nth) * HIGH}px`;
         return row;
       }));
@@ -948,7 +953,7 @@
         show();
         [...body.querySelectorAll("tr.open")][0]?.scrollIntoView({ block: "center" });
       };
-    } else section.append(empty("The bank is empty now; its history stands below."));
+    }
     const live = h("p", { class: "note", role: "status" });
     section.append(live);
     if (versions.length) {
