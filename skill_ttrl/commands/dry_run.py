@@ -18,7 +18,7 @@ from skill_ttrl.commands.doctor import host_checks
 from skill_ttrl.config import BUILTIN, SkillTTRLConfig, Source
 from skill_ttrl.data.records import read_source
 from skill_ttrl.data.tasks import ANSWERS, find_family
-from skill_ttrl.errors import ConfigError, EndpointError, SkillTTRLError
+from skill_ttrl.errors import ConfigError, EndpointError, ModelError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import count_parameters, load_model_config
@@ -144,9 +144,9 @@ def dry_run(
     with suppress(SkillTTRLError):  # which is among the obstacles
         config = with_defaults(config)
         found.prompt_limit = config.data.max_prompt_tokens
-        counter = None if remote else found.attempt(_counter, config)
-        _look_at_tasks(config, found, counter)
-        if not remote:
+        loads = not remote and not any(type(each) is ModelError for each in refused)
+        _look_at_tasks(config, found, found.attempt(_counter, config) if loads else None)
+        if loads:
             found.attempt(_look_at_model, config, found)
         for check in host_checks(config) if hosts and not any(type(each) is ConfigError for each in refused) else ():
             if check.status == "fail":
