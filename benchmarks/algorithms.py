@@ -177,12 +177,10 @@ def run_cell(recipe: str, seed: int, arm: str, settings: tuple[str, ...], output
 
 
 def samples_drawn(folder: Path) -> int:
-    """Rollouts of a run's training: those that were recorded, dropped groups included, and the greedy ones, one a group."""
+    """Rollouts of a run's training: those that were recorded, dropped groups included."""
     drawn = folder / "trajectories.jsonl"
     with drawn.open("rb") as stream:
         samples = sum(1 for _ in stream)
-    if any("greedy_tokens" in row for row in read_jsonl(folder / "metrics.jsonl")):
-        samples += len({(row["step"], row["task"]["id"]) for row in read_jsonl(drawn)})
     return samples
 
 

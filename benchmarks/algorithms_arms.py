@@ -83,7 +83,6 @@ ARMS: dict[str, Arm] = {
     "graphgpo": Arm(_algorithm("graphgpo"), (EPISODES,)),
     "grpo, mean only": Arm(_algorithm("{type: grpo, scale_rewards: none}"), (QUICK,)),
     "reinforce_plus_plus": Arm(_algorithm("reinforce_plus_plus"), (QUICK,)),
-    "remax": Arm(_algorithm("remax", "rollout.n_votes_per_prompt=31", "rollout.n_samples_per_prompt=31"), (QUICK,)),
     "gae, value head": Arm(_algorithm("gae", "rl.critic={}"), (QUICK,)),
     "gae, critic apart": Arm(_algorithm("gae", "rl.critic={model: policy, learning_rate: 3.0e-4}"), (QUICK,)),
     "dapo, no refill": Arm(_algorithm("dapo", *_DAPO, "rl.dynamic_sampling=0"), (QUICK,)),
@@ -91,7 +90,6 @@ ARMS: dict[str, Arm] = {
     "gdpo, format x 0.1": Arm(_algorithm("gdpo", "rl.extra_rewards={format: 0.1}"), (QUICK,)),
     "nsr": Arm(_algorithm("nsr"), (QUICK, WEAK)),
     "w_reinforce": Arm(_algorithm("w_reinforce"), (QUICK, WEAK)),
-    "evol_rl": Arm(_algorithm("evol_rl", *_DAPO), (QUICK, WEAK)),
     "sapo": Arm(_algorithm("sapo", *_loss("sapo")), (QUICK,)),
     "grpo, one update a step": Arm(("rl.mini_batch_size=null", "rl.lr_scheduler=constant"), (QUICK,)),
     "grpo, 4 updates a step": Arm(("rl.mini_batch_size=8",), (QUICK,)),
@@ -113,8 +111,7 @@ ARMS: dict[str, Arm] = {
     "grpo, votes by confidence": Arm(("vote.strategy=confidence",), (WEAK,)),
 }
 """Arms in the order of the tables. GRPO first, whose cells the others are compared with. Losses are stated, so that one of a recipe's own
-never stands in their place. All arms draw as many samples as GRPO: of `remax` a thirty-second is the greedy rollout, and `dapo`, which
-samples further prompts, has as few steps as its samples buy."""
+never stands in their place. All arms draw as many samples as GRPO: `dapo`, which samples further prompts, has as few steps as its samples buy."""
 
 
 def arms_of(recipe: str, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:

@@ -403,19 +403,16 @@ class UpdateRecord:
     """As they were given to the update."""
     scores: Sequence[float]
     """Reward of each, before a KL penalty."""
-    rescored: bool
-    """True if these are scores of the algorithm's own and not the rewards."""
     advantages: Sequence[Sequence[float | None]]
     """Of each a row with the mean advantage of each step's trained tokens; None for a step that has none."""
 
 
-def record_update(samples: TrainingSamples, batch: RolloutBatch, scores: Sequence[float] | None = None) -> UpdateRecord:
+def record_update(samples: TrainingSamples, batch: RolloutBatch) -> UpdateRecord:
     """Read from the batch what each trajectory was rewarded and what its advantages are.
 
     Args:
         samples: Rollouts with rewards.
         batch: The same, with advantages.
-        scores: Of each trajectory (E); None: its reward.
     """
     tokens_S = batch.sum_by_turn(batch.trained_F.float())
     means_S = batch.sum_by_turn(batch.advantages_F * batch.trained_F) / tokens_S.clamp(min=1)
@@ -424,7 +421,7 @@ def record_update(samples: TrainingSamples, batch: RolloutBatch, scores: Sequenc
     for (trajectory, step), tokens, mean in turns:
         if tokens:  # others are out of the loss: a filter or the algorithm left them out
             rows[trajectory][step] = mean
-    return UpdateRecord(samples.trajectories, samples.rewards if scores is None else scores, scores is not None, rows)
+    return UpdateRecord(samples.trajectories, samples.rewards, rows)
 
 
 def score_metrics(record: UpdateRecord) -> dict[str, float]:
@@ -469,7 +466,6 @@ class UpdateRule:
         step: int,
         seed: int,
         temperature: float,
-        greedy: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         """Learn from one step's rollouts.
 
@@ -480,15 +476,11 @@ class UpdateRule:
             step: Number of the step, 0 for the first.
             seed: The run's seed.
             temperature: At which the tokens were sampled.
-            greedy: Reward of a greedy rollout of each task, by its id, where the algorithm requires it. Groups without one are left out.
 
         Returns:
             Metrics of the correction, the KL penalty, the algorithm and `LocalLearner.update`.
         """
         config, penalty = self.config, self.config.kl_in_reward
-        if greedy is not None:
-            pairs = [pair for pair in zip(groups, votes, strict=True) if pair[0].task.id in greedy]
-            groups, votes = [group for group, _ in pairs], [vote for _, vote in pairs]
         batch = pack(groups, invalid_action_penalty_coef=config.invalid_action_penalty_coef, join=self.join)
         # Two forward passes at most, none where nothing asks for them.
         batch = learner.score(
@@ -511,7 +503,6 @@ class UpdateRule:
             env_rewards=config.reward == "env" and not config.extra_rewards and not config.overlong_penalty,
             reward_weights=config.extra_rewards,
             main_reward=config.reward,
-            greedy_rewards=None if greedy is None else [greedy[group.task.id] for group in groups],
         )
         batch, found = self.estimate(samples, batch)
         metrics |= found
@@ -530,7 +521,7 @@ class UpdateRule:
         if getattr(self.algorithm, "whitens", False):
             mask_F = batch.trained_F.float()
             batch = replace(batch, advantages_F=whiten_advantages(batch.advantages_F[None], mask_F[None])[0])
-        self.record = record_update(samples, batch, found.scores)
+        self.record = record_update(samples, batch)
         return batch, {**score_metrics(self.record), **found.metrics}
 
 

@@ -445,7 +445,7 @@ class SampleRecord:
     """Scores and advantages of one rollout, side by side: recorded, never fed back."""
 
     pseudo_score: float | None = None
-    """Reward, before a KL penalty; None where the algorithm gives scores of its own and did not train on it."""
+    """Reward, before a KL penalty."""
     original_score: float | None = None
     """1 where its answer is the true one, else 0; None without a label. The meter's."""
     advantages: Sequence[float | None] | None = None

@@ -92,13 +92,13 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
                 backend.sleep()  # gives its memory to the learner, until its weights are updated
                 # Rewards become advantages within each group, and the weights follow (`rl.learner`).
                 rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
-                how: dict[str, Any] = {"greedy": found.baselines, "step": step, "seed": config.seed}
-                metrics = state.rule(state.learner, rollouts, cast, temperature=temperature, **how)
+                how: dict[str, Any] = {"step": step, "seed": config.seed, "temperature": temperature}
+                metrics = state.rule(state.learner, rollouts, cast, **how)
             if bank and state.gate is None:
                 with clock("skills"):
                     metrics |= change_bank(run, state, text, groups, step)
             with clock("record"):
-                metrics |= found.metrics | state.greedy.metrics(found.greedy, found.baselines)
+                metrics |= found.metrics
                 metrics |= step_metrics(run, state, groups, votes, chosen)
                 saves, update = config.run.save_trajectories, state.rule.record
                 record_step(run, RL, step, groups, votes, metrics, trajectories=saves, update=update if saves else None)
@@ -110,7 +110,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
                 hand_over(state.step)
             times = clock.stop()
             place = (parts.accelerator.device, parts.driver.ranks.size)
-            run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, *place))
+            run.log.time(RL, step, times | step_rates(groups, metrics, times, *place))
             evaluate_and_save(run, state)  # where due; leaves here on a signal
 
     give_back(run, state)
@@ -133,10 +133,6 @@ class StepSamples:
     """The bank as the rollouts of all rounds see it, unless they have run ahead."""
     groups: list[Group] = field(default_factory=list)
     votes: list[VoteResult] = field(default_factory=list)
-    greedy: list[Group] = field(default_factory=list)
-    """A greedy rollout of each task, where the algorithm requires them (ReMax)."""
-    baselines: dict[str, float] | None = None
-    """Reward of these, by task id."""
     chosen: list[tuple[Group, VoteResult]] = field(default_factory=list)
     """Those that are trained on, with their vote."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -168,7 +164,7 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
             with clock("sample"):
                 on_rollout_end = run.count_rollouts(shown(config.rl), "sample")
                 sampled = roll_out(run, state, drawn, found.bank, place, on_rollout_end)
-        groups, greedy = sampled.groups, sampled.greedy
+        groups = sampled.groups
         if refuse_failure(groups):
             env = groups[0].task.env_id
             run.warn(f"Some rollouts failed in {env}: metric failed_rollouts; trajectories.jsonl has each error.")
@@ -176,11 +172,8 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
             votes = state.votes.compute_votes(groups)
         with clock("reward"):
             seed = derive_seed(config.seed, "reward", *place)
-            baselines = state.greedy.rewards(greedy, groups, votes, rewards, seed)
             found.groups += [rewards(group, vote, seed) for group, vote in zip(groups, votes, strict=True)]
         found.votes += votes
-        found.greedy += greedy
-        found.baselines = baselines if baselines is None else (found.baselines or {}) | baselines
         # All vote, a seeded subset is trained on. It is drawn group after group, so that of earlier rounds stays.
         found.chosen = select_training_samples(
             found.groups, found.votes, config.rollout.n_samples_per_prompt, derive_seed(config.seed, "subset", step)
@@ -214,10 +207,9 @@ def roll_out(
     on_rollout_end: OnRolloutEnd = ignore,
 ) -> Rollouts:
     """Roll out these tasks by the weights that the sampler has; the samples follow from the run's seed and `place`, step and round."""
-    began, seed_for = time.perf_counter(), partial(derive_seed, run.config.seed)
-    groups = state.votes.rollout(tasks, bank, seed_for("rollout", *place), on_rollout_end)
-    greedy = state.greedy.rollout(tasks, bank, seed_for("greedy", *place))  # for ReMax alone
-    return Rollouts(groups, greedy, time.perf_counter() - began)
+    began = time.perf_counter()
+    groups = state.votes.rollout(tasks, bank, derive_seed(run.config.seed, "rollout", *place), on_rollout_end)
+    return Rollouts(groups, time.perf_counter() - began)
 
 
 @contextmanager

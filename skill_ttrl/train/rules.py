@@ -409,9 +409,6 @@ class Rules:
                 f"{named} cannot follow vote.strategy={config.vote.chosen[0]}. Set vote.strategy to one of {', '.join(sorted(known))}, or "
                 "rl.algorithm=grpo, which follows all."
             )
-        added = [f"rl.{name}" for name in ("extra_rewards", "overlong_penalty") if getattr(rl, name)]
-        if getattr(kind, "own_rewards", False) and added:
-            yield f"{named} computes its rewards from the votes alone, so {' and '.join(added)} would have no effect. Remove it."
         bonus = sum(max(0.0, weight) for weight in rl.extra_rewards.values())
         if bonus > 1 and rl.algorithm["type"] in ("nsr", "w_reinforce"):
             yield (

@@ -17,7 +17,6 @@ import numpy as np
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, SkillTTRLError, TrainingError
-from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.hand_over import LEFT, PLACE
 from skill_ttrl.progress import Progress
@@ -32,11 +31,9 @@ from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.train.bank_changes import BankGate, BankText, make_gate
-from skill_ttrl.train.metrics import completions_of
 from skill_ttrl.train.run import (
     OnRolloutEnd,
     RolloutFn,
-    RolloutWorker,
     Run,
     TrainingComponents,
     ignore,
@@ -44,8 +41,7 @@ from skill_ttrl.train.run import (
 )
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, ballot_of, batch_majority_vote, batch_vote, requires
-from skill_ttrl.voting.rewards import RewardSet, late_vote
-from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest, mean
+from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -75,7 +71,6 @@ class RLState(PhaseState):
     learner: LocalLearner | RanksLearner
     rule: UpdateRule
     votes: VoteManager
-    greedy: GreedyBaseline
     evolution: Evolver | None
     gate: BankGate | None = None
     text: BankText | None = None
@@ -102,11 +97,8 @@ class RLState(PhaseState):
         if step:
             load_learner(run)
         votes = VoteManager(parts, resumed.state if step else {})
-        greedy = GreedyBaseline(parts.worker, required="greedy" in rule.requires)
         gate = make_gate(parts, resumed.state if step else {})
-        state = cls(
-            RL, step, learner=learner, rule=rule, votes=votes, greedy=greedy, evolution=evolution, gate=gate, text=text
-        )
+        state = cls(RL, step, learner=learner, rule=rule, votes=votes, evolution=evolution, gate=gate, text=text)
         state.task_batches = int(resumed.state.get("task_batches", step)) if step else 0
         return state
 
@@ -178,8 +170,7 @@ def sample_records(
     def record(trajectory: Trajectory, original: float | None) -> SampleRecord:
         place = places.get(id(trajectory))
         if update is None or place is None:
-            rescored = update is not None and update.rescored
-            return SampleRecord(None if rescored else trajectory.reward, original)
+            return SampleRecord(trajectory.reward, original)
         advantages = update.advantages[place]
         out_of_loss = all(value is None for value in advantages)
         return SampleRecord(update.scores[place], original, None if out_of_loss else advantages)
@@ -279,8 +270,6 @@ class Rollouts:
     """Rollouts of one batch of tasks, before they are rewarded."""
 
     groups: list[Group]
-    greedy: list[Group]
-    """A greedy rollout of each task, where the algorithm requires them."""
     seconds: float
     """Wall time of the sampling."""
 
@@ -551,57 +540,3 @@ def in_rounds(rollout_fn: Callable[[int], RolloutFn], most: int, test: Sequentia
 def _seeded(task: Task, seed: int) -> Task:
     """The task with a seed for its environment, which is its own where it has one."""
     return task if task.seed is not None else replace(task, seed=derive_seed(seed, "env", task.id))
-
-
-# Greedy rollouts: the baseline of algorithms that require one (ReMax). They are rewarded and never trained on.
-
-
-@dataclass(frozen=True)
-class GreedyBaseline:
-    """Rolls out each task once at temperature 0, where that is required."""
-
-    worker: RolloutWorker
-    required: bool
-
-    def rollout(self, tasks: Sequence[Task], bank: BankView | None, seed: int) -> list[Group]:
-        """One group of one a task; none where they are not required."""
-        if not self.required:
-            return []
-        greedily = Sampling.of(self.worker.config.rollout, 0.0)
-        return self.worker.with_bank(bank).generate_rollouts(tasks, 1, greedily, seed)
-
-    def rewards(
-        self,
-        greedy: Sequence[Group],
-        groups: Sequence[Group],
-        votes: Sequence[VoteResult],
-        rewards: RewardSet,
-        seed: int,
-    ) -> dict[str, float] | None:
-        """Reward each greedy rollout, by task id, as the samples are rewarded; a failed one has no reward. None: not required.
-
-        Where votes are rewarded the greedy answer does not take part: it is rewarded as the samples that gave the same answer,
-        else with 0.
-        """
-        if not self.required:
-            return None
-        found = {}
-        for once, group, vote in zip(greedy, groups, votes, strict=True):
-            (only,) = once.trajectories
-            if only.error is None:
-                (rewarded,) = rewards(once, late_vote(vote, group.answers, only.answer), seed).trajectories
-                found[group.task.id] = rewarded.reward or 0.0
-        return found
-
-    def metrics(self, greedy: Sequence[Group], rewards: Mapping[str, float] | None) -> dict[str, float]:
-        """`greedy_reward`: mean reward of the greedy rollouts; `greedy_tokens`: tokens sampled for them in this step.
-
-        `failed_greedy_rollouts`: their share; such a task is not trained on in this step. Empty where they are not required.
-        """
-        if rewards is None:
-            return {}
-        return {
-            "greedy_reward": mean(list(rewards.values())),
-            "greedy_tokens": float(sum(done.num_sampled_tokens for done in completions_of(greedy))),
-            "failed_greedy_rollouts": 1.0 - len(rewards) / max(1, len(greedy)),
-        }

@@ -182,21 +182,6 @@ class RewardSet:
         return sum(self.weights.get(name, 1.0) * value for name, value in part.items())
 
 
-def late_vote(vote: VoteResult, answers: Sequence[str | None], late: str | None) -> VoteResult:
-    """A vote as it bears on one answer that did not take part: it is rewarded as those that gave the same one, else with 0.
-
-    Args:
-        vote: What the `answers` voted.
-        answers: Of the rollouts that voted.
-        late: The further answer; None: none was given.
-    """
-    *classes, own = tally([*answers, late]).class_ids
-    same = classes.index(own) if own >= 0 and own in classes else None
-    if same is None:
-        return VoteResult(vote.answer, vote.majority_ratio, (False,), vote.classes)
-    return vote.select([same])
-
-
 class RewardManager:
     """Majority-vote rewards for plain texts, and their measurement."""
 

@@ -84,7 +84,6 @@ def inputs() -> dict[str, Any]:
         "logits": normal(8, 5, 4, scale=1.0),
         "groups": torch.tensor(GROUPS),
         "rewards": torch.tensor(REWARDS, dtype=torch.float64),
-        "greedy_rewards": torch.tensor([0.5, 0.5, 0.5, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0], dtype=torch.float64),
         "response_mask": spans.double(),
         "token_level_scores": last,
         "token_level_rewards": last - (normal(9, 5, scale=0.1) * spans),

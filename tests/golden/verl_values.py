@@ -56,11 +56,6 @@ def advantages(recorder: Recorder, core: Any) -> None:
             found, returns = function(**recorder.arguments(named), config=Settings(settings))
             where = f"advantage/reinforce_plus_plus/{name}/gamma={gamma}"
             recorder.note(where, function, named, settings, {"advantages": found, "returns": returns})
-    named = dense | {"reward_baselines": "greedy_rewards"}
-    for name, each in (("with_kl", named), ("scores", named | {"token_level_rewards": "token_level_scores"})):
-        function = core.get_adv_estimator_fn("remax")
-        found, returns = function(**recorder.arguments(each))
-        recorder.note(f"advantage/remax/{name}", function, each, {}, {"advantages": found, "returns": returns})
     for gamma, lam in ((1.0, 1.0), (0.9, 0.8)):
         function = core.get_adv_estimator_fn("gae")
         named = {"token_level_rewards": "token_level_rewards", "values": "values", "response_mask": "response_mask"}

@@ -77,7 +77,6 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "rl.algorithm=ttpo", "vote.strategy=anchored"], 2, "cannot follow"),
     ([*STEP, "rollout.backend=own_refusals:make"], 2, "returns no log-probs"),
     ([*AHEAD, "rollout.top_p=0.9"], 2, "truncated distribution"),
-    ([*STEP, "rl.algorithm=evol_rl", "rl.extra_rewards={format: 0.5}"], 2, "votes alone"),
     ([*STEP, "rl.reward=verify"], 2, "has none. Add the field `check`"),
     ([*STEP, "rl.extra_rewards={verify: 0.5}"], 2, "'add-"),
     ([*STEP, "rl.algorithm=gdpo"], 2, "several rewards"),

@@ -4,9 +4,9 @@ The training loop and the learner know only the protocol `Algorithm` (in `grpo.p
 family and register the class with `ALGORITHMS.register("name")`; one of your own is named `module:Class`.
 
 - `grpo`: rollouts of a group against each other: GRPO and its variants (a table), GDPO; RLOO.
-- `tokens`: returns from each token on: REINFORCE++, ReMax; GAE (PPO) over the values of a critic.
+- `tokens`: returns from each token on: REINFORCE++; GAE (PPO) over the values of a critic.
 - `negative`: correct and wrong samples apart: PSR, NSR, W-REINFORCE, GRPO-NSR.
-- `votes`: TTPO, EVOL-RL.
+- `votes`: TTPO.
 - `episodes`: steps against steps from the same state: GiGPO, GraphGPO.
 """
 

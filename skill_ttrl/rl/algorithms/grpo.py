@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -27,9 +27,9 @@ from skill_ttrl.types import Group, Trajectory, VoteResult, equal_rewards
 # The protocol of an algorithm: its inputs, its outputs and the registry.
 
 
-Requirement = Literal["votes", "episodes", "states", "critic", "greedy", "extra_rewards"]
+Requirement = Literal["votes", "episodes", "states", "critic", "extra_rewards"]
 """An input that an algorithm cannot do without: rewarded votes (`rl.reward: majority`), rollouts of several steps, the exact state
-before each step, a critic (`rl.critic`), a greedy rollout of each task, further rewards (`rl.extra_rewards`)."""
+before each step, a critic (`rl.critic`), further rewards (`rl.extra_rewards`)."""
 
 
 Rewards = Sequence[float] | Tensor
@@ -56,8 +56,6 @@ class TrainingSamples:
     """Weights of the further rewards that `Trajectory.rewards` holds by name (`rl.extra_rewards`); that of any other is 1."""
     main_reward: str = "majority"
     """Name of `rl.reward` among the rewards that `Trajectory.rewards` holds; it alone says whether a rollout is correct."""
-    greedy_rewards: Sequence[float] | None = None
-    """Reward of a greedy rollout of each group's task; None where no algorithm requires it."""
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -137,8 +135,6 @@ class AdvantageEstimate:
     """Targets of the critic, where there is one."""
     trained_F: Bool[Tensor, " F"] | None = None
     """Tokens that are learnt from, where the algorithm drops some of them from the batch."""
-    scores: Sequence[float] | None = None
-    """Score of each trajectory, where the algorithm gives another than its reward: for the record."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -169,8 +165,6 @@ class BuiltIn:
     requires: ClassVar[frozenset[Requirement]] = frozenset()
     whitens: ClassVar[bool] = False
     """A step's advantages are shifted and scaled to mean 0 and variance 1 over its tokens (verl does it in the estimator)."""
-    own_rewards: ClassVar[bool] = False
-    """The votes alone decide its rewards."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -432,16 +426,6 @@ def relative_advantages(
         return step_advantages(samples.rewards, rows, owners, estimate, level)
     rewards = [row[0] if row else reward for row, reward in zip(rows, samples.rewards, strict=True)]
     return list(estimate(rewards, owners).tolist()) if rewards else []
-
-
-def rescored(samples: TrainingSamples, scores: Sequence[float]) -> TrainingSamples:
-    """Put other scores in the place of the rewards (E), group after group.
-
-    A penalty on invalid actions and a KL penalty are taken off these as they were off the rewards.
-    """
-    given = iter(scores)
-    groups = [group.with_rewards([next(given) for _ in group.trajectories]) for group in samples.groups]
-    return replace(samples, groups=groups)
 
 
 def add_step_advantages(

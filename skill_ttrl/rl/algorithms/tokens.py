@@ -1,4 +1,4 @@
-"""Returns from each token on: REINFORCE++, ReMax; GAE (PPO) over the values of a critic."""
+"""Returns from each token on: REINFORCE++; GAE (PPO) over the values of a critic."""
 
 from __future__ import annotations
 
@@ -197,29 +197,6 @@ class ReinforcePlusPlusBaseline(GroupRelative):
     def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Centre rewards (N,) in these groups (N,)."""
         return group_advantages(rewards, groups, episodes=episodes, scale="none")
-
-
-@ALGORITHMS.register("remax")
-class ReMax(BuiltIn):
-    """Returns of the tokens minus the reward of the task's greedy rollout (arXiv 2310.10505)."""
-
-    requires = frozenset({"greedy"})
-
-    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """One for each token.
-
-        Raises:
-            ConfigError: the samples have no tokens.
-            ValueError: not one greedy reward a group.
-        """
-        batch, greedy = tokens_of(samples), samples.greedy_rewards
-        if greedy is None or len(greedy) != len(samples.groups):
-            raise ValueError(f"ReMax needs the reward of a greedy rollout of each of {len(samples.groups)} tasks.")
-        rows = TokenRows.of(batch)
-        owners = torch.tensor(samples.owners, dtype=torch.long)
-        baselines = torch.tensor(greedy)[owners[rows.trajectory_N]]  # float32, as the rewards of the batch
-        returns = returns_to_go(rows.rewards(batch, samples.rewards), rows.mask_N_T)
-        return AdvantageEstimate(rows.flat((returns - baselines[:, None]) * rows.mask_N_T, len(batch.tokens_F)))
 
 
 def tokens_of(samples: TrainingSamples) -> RolloutBatch:

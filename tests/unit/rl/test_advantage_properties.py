@@ -33,7 +33,7 @@ class Law:
     """A constant added to all rewards of a group changes nothing."""
     equal: bool = True
     """A group whose rewards are all equal has no advantage."""
-    alone: Literal["reward", "zero", "none"] = "none"
+    alone: Literal["reward", "none"] = "none"
     """What a rollout without companions has: its reward, nothing, or something else."""
 
 
@@ -60,10 +60,8 @@ LAWS: dict[str, Law] = {
     # Without discount and with values of 0, before they are whitened: the returns.
     "gae": Law("linear", shift=False, equal=False, alone="reward"),
     "ppo": Law("linear", shift=False, equal=False, alone="reward"),
-    "remax": Law("linear", alone="zero"),  # the lowest reward of a group is taken as its greedy one
     # Agreement alone is worth something.
     "ttpo": Law("none", shift=False, equal=False),
-    "evol_rl": Law("none", shift=False, equal=False),
 }
 
 
@@ -104,12 +102,11 @@ def estimate(name: str, drawn: Rollouts, **options: Any) -> list[Tensor]:
         votes = [vote("majority", ballot_of(group)) for group in groups]
         groups = [group.with_rewards([*held.sample_rewards]) for group, held in zip(groups, votes, strict=True)]
     batch = pack(groups)
-    greedy = [min(each.reward for each in members) for members in drawn] if "greedy" in requires else None
     if "critic" in requires:
         batch = replace(batch, values_F=torch.zeros(len(batch.tokens_F)))
     if "extra_rewards" in requires:
         groups = [_with_two_rewards(group) for group in groups]
-    samples = TrainingSamples(groups, votes, batch=batch, greedy_rewards=greedy, reward_weights={"half": 0.5})
+    samples = TrainingSamples(groups, votes, batch=batch, reward_weights={"half": 0.5})
     found = build_algorithm({"type": name, **options}).advantages(samples)
     values = found.advantages if isinstance(found, AdvantageEstimate) else found
     if isinstance(found, AdvantageEstimate) and found.trained_F is not None:
@@ -158,15 +155,11 @@ def test_every_algorithm_says_how_its_advantages_follow_the_rewards() -> None:
     assert set(LAWS) == set(ALGORITHMS)
 
 
-ORDERED_BY_VOTES = frozenset({"ttpo", "evol_rl"})
-"""Algorithms for whom the answer that came first wins a tie, as in TTRL."""
-
-
 @pytest.mark.parametrize("name", list(LAWS))
 @given(drawn=rollouts(), seed=st.integers(0, 99))
 @EXAMPLES
 def test_rollouts_of_a_group_have_no_order(name: str, drawn: Rollouts, seed: int) -> None:
-    if name in ORDERED_BY_VOTES:
+    if name == "ttpo":  # the answer that came first wins a tie, as in TTRL
         assume(not any(_held(number, members).tie for number, members in enumerate(drawn)))
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(len(members), generator=generator).tolist() for members in drawn]

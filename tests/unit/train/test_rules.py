@@ -24,7 +24,7 @@ SERVERS = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=[http://h:1
     [
         ["phases=[sft]", "rl.loss=ppo_clp", "collect.agent=randm"],  # names that no phase uses
         ["phases=[rl]", "rl.max_staleness=2"],
-        ["phases=[rl]", "rl.algorithm=evol_rl", "rl.loss=gspo"],
+        ["phases=[rl]", "rl.algorithm=dapo", "rl.loss=gspo"],
         ["phases=[rl]", "rl.max_staleness=4", *SERVERS],
         ["phases=[sft]", "rl.max_staleness=1", "runtime.nproc=2", "runtime.device=cpu"],  # nothing is rolled out
         ["phases=[rl]", "runtime.nproc=2", "runtime.device=cpu", *SERVERS],

@@ -14,9 +14,9 @@ import pytest
 from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, ExtensionError
-from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult
+from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import Ballot, majority_vote, vote
-from skill_ttrl.voting.rewards import RewardSet, build_reward, format_reward, late_vote, majority_reward
+from skill_ttrl.voting.rewards import RewardSet, build_reward, format_reward, majority_reward
 
 TASK = Task("t", "Env-v0", {"question": "?", "check": "x + 1 = 3"})
 
@@ -150,10 +150,3 @@ def test_several_are_added_up_by_weight_and_stay_side_by_side() -> None:
         "majority": 0.0,
         "format": 1.0,
     }
-
-
-@pytest.mark.parametrize(("late", "match"), [("0.50", True), ("3", False), ("7", False), (None, False)])
-def test_a_late_answer_is_rewarded_as_the_samples_that_gave_the_same(late: str | None, match: bool) -> None:
-    found = late_vote(vote("majority", Ballot(tuple(ANSWERS))), ANSWERS, late)
-    assert isinstance(found, VoteResult) and found.matches == (match,) and found.sample_rewards == (float(match),)
-    assert found.answer == "1/2"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,6 @@ from skill_ttrl.rl.algorithms import (
     group_advantages,
 )
 from skill_ttrl.rl.algorithms.negative import reward_to_go
-from skill_ttrl.rl.algorithms.votes import (
-    evol_rl_rewards,
-    ngram_similarity,
-    novelty,
-)
 
 SAMPLES = st.lists(
     st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([0.0, 1.0]), st.integers(0, 2)),
@@ -77,39 +71,3 @@ def test_gae_of_masked_tokens_is_gae_of_the_others(seed: int, gamma: float, lam:
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=7)
 SIMILARITY = np.array([[1.0, 0.8, 0.4, 0.2], [0.8, 1.0, 0.6, 0.0], [0.4, 0.6, 1.0, 0.9], [0.2, 0.0, 0.9, 1.0]])
-
-
-def test_similarities_by_hand() -> None:
-    """Bigrams 12 23 | 12 24 | 12 12 21: cosines 1/2, and 2/(sqrt 2 sqrt 5) for both of the others with the third."""
-    found = ngram_similarity([[1, 2, 3], [1, 2, 4], [1, 2, 1, 2]], order=2)
-    third = 2 / math.sqrt(10)
-    assert found.ravel().tolist() == pytest.approx([1, 0.5, third, 0.5, 1, third, third, third, 1])
-    short = ngram_similarity([[1], [1], [1, 2, 3, 4], []], order=3)
-    assert short[0].tolist() == pytest.approx([1, 1, 0, 0]) and short[3, 3] == 1
-
-
-def test_evol_rl_rewards_by_hand() -> None:
-    """Novelties 0.3 0.25 0.3 of those that agree fill the upper band; the one that does not is alone: the top of the lower one."""
-    agrees, answered = np.array([True, True, True, False]), np.array([True] * 4)
-    assert novelty(SIMILARITY, agrees).tolist() == pytest.approx([1 - 0.7, 1 - 0.75, 1 - 0.7, 1 - (1.1 / 3 + 0.9) / 2])
-    assert evol_rl_rewards(SIMILARITY, agrees, answered).tolist() == pytest.approx([1, 0.5, 1, -0.5])
-    # Without an answer sample 3 is compared with none: novelties 0.3 0.25 1 - (0.5 + 0.6) / 2 = 0.45.
-    without = evol_rl_rewards(SIMILARITY, agrees, agrees)
-    assert without.tolist() == pytest.approx([0.5 + 0.5 * 0.05 / 0.2, 0.5, 1, -1])
-    halves = evol_rl_rewards(np.ones((4, 4)), np.array([True, True, False, False]), answered)
-    assert halves.tolist() == pytest.approx([0.75, 0.75, -0.75, -0.75]), "equal novelty has the middle of its band"
-    one = np.array([True, False])
-    assert evol_rl_rewards(np.eye(2), one, one).tolist() == [1, -1]
-
-
-@given(SEQUENCES, st.data(), st.integers(1, 4))
-def test_no_novelty_is_worth_more_than_agreement(sequences: list[list[int]], data: st.DataObject, order: int) -> None:
-    similarity = ngram_similarity(sequences, order)
-    assert np.allclose(similarity, similarity.T) and similarity.min() >= 0 and similarity.max() <= 1
-    assert np.allclose(np.diag(similarity), 1)
-    size = len(sequences)
-    flags = st.lists(st.booleans(), min_size=size, max_size=size)
-    answered = np.array(data.draw(flags, label="answered"))
-    agrees = np.array(data.draw(flags, label="agrees")) & answered
-    found = evol_rl_rewards(similarity, agrees, answered)
-    assert all(found[agrees] >= 0.5) and all(found[~agrees] <= -0.5) and all(found[~answered] == -1)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import TrainingSamples
 from skill_ttrl.rl.batch import pack
-from skill_ttrl.rl.learner import LocalLearner, UpdateRule
-from skill_ttrl.rl.policy import Policy
-from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
+from skill_ttrl.rl.learner import UpdateRule
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 TASK = Task("t", "env")
 
@@ -37,7 +35,6 @@ def tried(reward: float, *steps: Step) -> Trajectory:
 def advantages(
     algorithm: Any,
     *groups: Sequence[Trajectory],
-    greedy: Sequence[float] | None = None,
     whitened: bool = False,
     penalty: float = 0.0,
 ) -> list[list[float]]:
@@ -45,7 +42,7 @@ def advantages(
     found = [Group(TASK, tuple(tries)) for tries in groups]
     config = RLConfig(algorithm=algorithm, invalid_action_penalty_coef=penalty)
     batch = pack(found, invalid_action_penalty_coef=penalty)
-    samples = TrainingSamples(found, None, penalty, batch, greedy_rewards=greedy)
+    samples = TrainingSamples(found, None, penalty, batch)
     rule = UpdateRule(config, sampler_is_learner=True)
     if not whitened:
         rule.algorithm.whitens = False  # type: ignore[attr-defined]
@@ -55,12 +52,6 @@ def advantages(
         [round(value, 5) for value in batch.advantages_F[a:b].tolist()]
         for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
     ]
-
-
-def test_over_an_episode_the_outcome_counts_once_and_discounts_run_through_its_steps() -> None:
-    two, one = tried(1.0, step(2), step(3, [True, False, True])), tried(0.0, step(1))
-    over_episode = advantages({"type": "remax"}, [two, one], greedy=[0.25])
-    assert over_episode == [[0.75, 0.75], [0.75, 0.0, 0.75], [-0.25]]
 
 
 def returns_of(options: dict[str, Any], penalty: float = 0.0) -> list[float]:
@@ -87,24 +78,11 @@ def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens() -> None:
         assert rows[0][0] > rows[2][0] > rows[1][0]
 
 
-@pytest.mark.parametrize("name", ["reinforce_plus_plus", "remax", "gae"])
+@pytest.mark.parametrize("name", ["reinforce_plus_plus", "gae"])
 def test_texts_without_tokens_are_refused_where_tokens_count(name: str, tmp_path: Path) -> None:
     config = load_config({"rl": {"algorithm": name, **({"critic": {}} if name == "gae" else {})}})
     with pytest.raises(ConfigError, match="texts without tokens"):
         SkillTTRLTrainer(config, tmp_path).train_offline(["1+1"], [[r"\boxed{2}", r"\boxed{3}"]])
-
-
-def test_a_task_whose_greedy_rollout_failed_is_left_out(
-    make_policy: Callable[..., Policy], make_groups: Callable[..., list[Group]], accelerator: Accelerator
-) -> None:
-    groups = [group.with_rewards([1.0, 0.0, 0.0, 0.0]) for group in make_groups()]
-    rule = UpdateRule(RLConfig(algorithm="remax", prompts_per_step=3), sampler_is_learner=True)  # type: ignore[arg-type]
-    learner = LocalLearner(make_policy(), rule.config, accelerator, total_steps=1)
-    votes = [VoteResult(None, 0.0, (False,) * 4)] * 3
-    found = rule(learner, groups, votes, step=0, seed=0, temperature=1.0, greedy={"t0": 0.0, "t2": 1.0})
-    assert found["sequences"] == 8
-    assert rule.record is not None and [len(rule.record.advantages), rule.record.advantages[0][0]] == [8, 1.0]
-    assert [row[0] for row in rule.record.advantages[4:]] == [0.0, -1.0, -1.0, -1.0]
 
 
 def gae_of(options: dict[str, Any]) -> tuple[list[float], list[float]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from skill_ttrl.compat.trainer import SkillTTRLTrainer
-from skill_ttrl.config import RLConfig, load_config
+from skill_ttrl.config import load_config
 from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm
-from skill_ttrl.rl.algorithms.votes import AGREEING, SIMILARITY
-from skill_ttrl.train.defaults import with_algorithm_defaults
+from skill_ttrl.rl.algorithms.votes import AGREEING
 
 Samples = Callable[..., TrainingSamples]
 
@@ -36,17 +34,6 @@ def test_ttpo_imitates_agreeing_samples_and_takes_a_tenth_of_grpo_of_the_others(
     assert [row[0] for row in values(nobody)] == [0, 0]
 
 
-def test_evol_rl_rewards_the_novel_among_those_that_agree(voted: Samples) -> None:
-    """Two of three agreeing samples wrote the same; one did not answer. Rewards 0.5 0.5 1 -1: mean 1/4, deviation sqrt(3/4)."""
-    samples = voted(["a", "a", "a", None], tokens=[(1, 2, 3), (1, 2, 3), (4, 5, 6), (9, 9, 9)])
-    found = estimate(samples, "evol_rl")
-    assert found.scores == pytest.approx([0.5, 0.5, 1, -1])
-    deviation = math.sqrt(3) / 2
-    expected = [each / deviation for each in (0.25, 0.25, 0.75, -1.25)]
-    assert values(found) == pytest.approx(expected, abs=1e-5)
-    assert found.metrics == {SIMILARITY: pytest.approx(1 / 6)}
-
-
 @pytest.mark.parametrize("name", ["grpo_nsr", "psr", "nsr", "w_reinforce", "ttpo"])
 def test_advantages_of_texts_without_a_model(name: str) -> None:
     trainer = SkillTTRLTrainer(load_config({"rl": {"algorithm": name}}))
@@ -55,13 +42,5 @@ def test_advantages_of_texts_without_a_model(name: str) -> None:
     assert right > wrong
 
 
-def test_evol_rl_brings_its_clip_and_its_entropy_bonus() -> None:
-    rl = with_algorithm_defaults(RLConfig.model_validate({"algorithm": "evol_rl"}))
-    assert rl.entropy_coef == 0.003 and rl.loss["clip_ratio_high"] == 0.28
-    stated = with_algorithm_defaults(RLConfig.model_validate({"algorithm": "evol_rl", "entropy_coef": 0.0}))
-    assert stated.entropy_coef == 0.0
-
-
-@pytest.mark.parametrize("name", ["ttpo", "evol_rl"])
-def test_a_prompt_of_which_nothing_is_trained_on_is_passed_over(name: str, voted: Samples) -> None:
-    assert list(values(estimate(voted(["a", "b"], trained=0), name))) == []
+def test_a_prompt_of_which_nothing_is_trained_on_is_passed_over(voted: Samples) -> None:
+    assert list(values(estimate(voted(["a", "b"], trained=0), "ttpo"))) == []
