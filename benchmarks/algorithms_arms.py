@@ -87,10 +87,8 @@ ARMS: dict[str, Arm] = {
     "gae, critic apart": Arm(_algorithm("gae", "rl.critic={model: policy, learning_rate: 3.0e-4}"), (QUICK,)),
     "dapo, no refill": Arm(_algorithm("dapo", *_DAPO, "rl.dynamic_sampling=0"), (QUICK,)),
     "dapo": Arm(_algorithm("dapo", *_DAPO, "rl.steps=7"), (QUICK,)),
-    "gdpo, format x 0.1": Arm(_algorithm("gdpo", "rl.extra_rewards={format: 0.1}"), (QUICK,)),
     "nsr": Arm(_algorithm("nsr"), (QUICK, WEAK)),
     "w_reinforce": Arm(_algorithm("w_reinforce"), (QUICK, WEAK)),
-    "sapo": Arm(_algorithm("sapo", *_loss("sapo")), (QUICK,)),
     "grpo, one update a step": Arm(("rl.mini_batch_size=null", "rl.lr_scheduler=constant"), (QUICK,)),
     "grpo, 4 updates a step": Arm(("rl.mini_batch_size=8",), (QUICK,)),
     "ttpo, 4 updates a step": Arm(

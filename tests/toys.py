@@ -83,15 +83,13 @@ class Toy:
             found = [p * float(row[path[turn]]) for p, row, path in zip(found, table, self.paths, strict=True)]
         return found
 
-    def rollouts(
-        self, policy: Policy, generator: torch.Generator, *, greedy: bool = False, samples: int = SAMPLES
-    ) -> list[Group]:
+    def rollouts(self, policy: Policy, generator: torch.Generator, samples: int = SAMPLES) -> list[Group]:
         """Sample each task; rewards are 1 for the rewarded sequence, else 0."""
         rows: list[tuple[int, ...]] = [(task,) for task in range(len(self.paths)) for _ in range(samples)]
         steps: list[list[Step]] = [[] for _ in rows]
         for turn in range(len(self.paths[0])):
             table = self.probabilities(policy, rows)
-            picked = table.argmax(-1) if greedy else torch.multinomial(table, 1, generator=generator)[:, 0]
+            picked = torch.multinomial(table, 1, generator=generator)[:, 0]
             for place, action in enumerate(picked.tolist()):
                 before, after = rows[place], (*rows[place], action)
                 earned = float(after[1:] == self.paths[after[0]])
@@ -179,22 +177,9 @@ def train(
             groups = [group.with_rewards([*held.sample_rewards]) for group, held in zip(groups, votes, strict=True)]
         elif rewards is not None:
             groups = [group.with_rewards(rewards(group, draw)) for group in groups]
-        if config.extra_rewards:
-            groups = [with_first_action(toy, group, config.extra_rewards["first"]) for group in groups]
-        greedy = None
-        if "greedy" in rule.requires:
-            greedily = toy.rollouts(policy, generator, greedy=True, samples=1)
-            greedy = {group.task.id: group.trajectories[0].reward or 0.0 for group in greedily}
-        rule(learner, groups, votes, step=done, seed=seed, temperature=1.0, greedy=greedy)
+        rule(learner, groups, votes, step=done, seed=seed, temperature=1.0)
         reached, done = min(toy.success(policy)), done + 1
     return reached, done, {name: value.detach().clone() for name, value in policy.model.state_dict().items()}
-
-
-def with_first_action(toy: Toy, group: Group, weight: float) -> Group:
-    """The group with a second reward, for the first action alone."""
-    first = str(toy.paths[int(group.task.id)][0])
-    parts = [{"env": each.reward or 0.0, "first": float(each.steps[0].action == first)} for each in group.trajectories]
-    return group.with_rewards([part["env"] + weight * part["first"] for part in parts], parts)
 
 
 @cache

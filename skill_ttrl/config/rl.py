@@ -62,7 +62,7 @@ class RLConfig(Section):
     `module:function`, or `model:PATH` for a Hugging Face reward model."""
     extra_rewards: dict[str, Annotated[float, Field(gt=-1e15, lt=1e15)]] = Field(default_factory=dict)
     """Further rewards by name (as in `reward`, except `model:PATH`), each with its weight; `reward` itself has weight 1. The rollout earns
-    their weighted sum; the algorithm `gdpo` normalizes each of them first."""
+    their weighted sum."""
     steps: int = Field(default=80, ge=0)
     """Steps of `prompts_per_step` prompts each. TTRL counts passes over the data instead: 80 of AIME 2024, 30 of AMC, 10 of MATH-500; n
     passes over P problems are n * (P // `prompts_per_step`) steps. On resume it may be larger (docs/operations.md)."""

@@ -501,7 +501,6 @@ class UpdateRule:
             config.invalid_action_penalty_coef,
             batch,
             env_rewards=config.reward == "env" and not config.extra_rewards and not config.overlong_penalty,
-            reward_weights=config.extra_rewards,
             main_reward=config.reward,
         )
         batch, found = self.estimate(samples, batch)

@@ -359,30 +359,6 @@ class CISPO(BuiltIn):
         return loss, clip_metrics(ratio != weight, ratio, inputs.advantages, inputs.response_mask)
 
 
-class SAPOOptions(Section):
-    """Options of SAPO."""
-
-    tau_pos: float = Field(default=1.0, gt=0)
-    """Temperature of the gate where the advantage is positive: the larger, the sooner a moved token stops counting."""
-    tau_neg: float = Field(default=1.05, gt=0)
-    """Temperature of the gate where the advantage is negative or 0."""
-
-
-@LOSSES.register("sapo")
-class SAPO(BuiltIn):
-    """-A sigmoid(tau (rho - 1)) 4 / tau. The gradient's weight is 1 at rho = 1 and falls off on both sides."""
-
-    options_type = SAPOOptions
-
-    def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
-        """The loss of each token. `gate` is the mean of the gradient's weight, in [0, 1] but for the ratio."""
-        ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs).exp()
-        tau = torch.where(inputs.advantages > 0, self.options.tau_pos, self.options.tau_neg)
-        gate = torch.sigmoid(tau * (ratio - 1.0))
-        slope = (4.0 * gate * (1.0 - gate)).detach()
-        return -inputs.advantages * gate * 4.0 / tau, {"gate": masked_mean(slope, inputs.response_mask)}
-
-
 class NoOptions(Section):
     """A loss without options."""
 

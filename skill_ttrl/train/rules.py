@@ -417,15 +417,6 @@ class Rules:
             )
         if rl.reward in rl.extra_rewards:
             yield f"rl.extra_rewards names {rl.reward} again, which is rl.reward with the weight 1. Remove it."
-        if "extra_rewards" in needs:
-            if not rl.extra_rewards:
-                yield (
-                    f"{named} normalizes several rewards, and there is only rl.reward={rl.reward}. Set rl.extra_rewards, for example "
-                    "{format: 0.5}, or rl.algorithm=grpo."
-                )
-            for name in ("kl_in_reward", "invalid_action_penalty_coef"):
-                if getattr(rl, name):
-                    yield f"rl.{name} changes the sum of the rewards, and {named} takes each by itself. Remove it, or set rl.kl_coef."
         if rl.invalid_action_penalty_coef and config.agent.action_parser == "none":
             yield (
                 f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}, but with agent.action_parser=none no action is ever "

@@ -9,7 +9,7 @@ Where ours differ on purpose, a test says by how much:
 | TRL, verl's `rloo_vectorized`, SkyRL | a group of one has advantage 0 | its reward (verl's other forms) | nothing is lost where single rollouts are sampled |
 | TRL | `normalize_then_sum`, `normalize_advantages` over rollouts | over trained tokens (verl) | one whitening for all algorithms |
 | TRL | k3 is not bounded | at most 10, its exponent 20 (verl) | one token cannot blow up an update |
-| verl | GAE, REINFORCE++ and GDPO whiten in the estimator | `UpdateRule` does, where they say so | in one place |
+| verl | GAE and REINFORCE++ whiten in the estimator | `UpdateRule` does, where they say so | in one place |
 | RLVR-Decomposed | the reward-to-go begins anew after a token that is not trained on | it steps over (verl 0.9) | an environment's text does not cut the outcome off |
 | NeMo-RL, SkyRL | whitened GAE has a value in a hole | 0 | nothing is trained there |
 """

@@ -33,8 +33,6 @@ VERL: dict[str, dict[str, Any]] = {
     "cispo/weighted": {"type": "cispo", "clip_ratio": 0.2, "clip_ratio_high": 0.2},
     "cispo": {"type": "cispo", "clip_ratio": 0.2, "clip_ratio_high": 0.28},
     "cispo/no_lower": {"type": "cispo", "clip_ratio": None, "clip_ratio_high": 0.28},
-    "sapo": {"type": "sapo", "tau_pos": 1.0, "tau_neg": 1.05},
-    "sapo/steep": {"type": "sapo", "tau_pos": 2.0, "tau_neg": 3.0},
     "gpg": {"type": "reinforce"},
 }
 """Our options for each of verl's."""
@@ -51,8 +49,6 @@ TRL: dict[str, tuple[dict[str, Any], AggregationMode]] = {
     "luspo": ({"type": "gspo", "clip_ratio": 0.2, "clip_ratio_high": 0.28}, "seq-mean-token-sum"),
     "cispo": ({"type": "cispo", "clip_ratio": None, "clip_ratio_high": 0.28}, "token-mean"),
     "cispo/wide": ({"type": "cispo", "clip_ratio": None, "clip_ratio_high": 4.0}, "token-mean"),
-    "sapo": ({"type": "sapo", "tau_pos": 1.0, "tau_neg": 1.05}, "seq-mean-token-mean"),
-    "sapo/steep": ({"type": "sapo", "tau_pos": 2.0, "tau_neg": 3.0}, "seq-mean-token-mean"),
 }
 """Our options and aggregation for each of TRL's `loss_type`s. Its `epsilon_high` of CISPO is the bound, ours the distance from 1."""
 

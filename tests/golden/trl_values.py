@@ -166,8 +166,6 @@ def losses(recorder: Recorder) -> None:
         ("luspo", {"loss_type": "luspo", "importance_sampling_level": "sequence", **asymmetric}),
         ("cispo", {"loss_type": "cispo", "epsilon_high": 1.28}),
         ("cispo/wide", {"loss_type": "cispo", "epsilon_high": 5.0}),
-        ("sapo", {"loss_type": "sapo"}),
-        ("sapo/steep", {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0}),
         ("gspo", {"loss_type": "grpo", "importance_sampling_level": "sequence", **asymmetric}),
         (
             "gspo/narrow",

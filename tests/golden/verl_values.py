@@ -6,7 +6,6 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -63,29 +62,6 @@ def advantages(recorder: Recorder, core: Any) -> None:
         found, returns = function(**recorder.arguments(named), **settings)
         values = {"advantages": found, "returns": returns}
         recorder.note(f"advantage/gae/gamma={gamma},lam={lam}", function, named, settings, values)
-    several(recorder, core, outcome)
-
-
-def several(recorder: Recorder, core: Any, named: dict[str, str]) -> None:
-    """GDPO: one reward a component, each from the batch's own columns."""
-    function = core.get_adv_estimator_fn("gdpo")
-    keys = ["accuracy", "format"]
-    mask = recorder.tensor("response_mask")
-    lengths = torch.tensor([int(row.nonzero().max()) + 1 for row in mask])
-    attention = torch.cat(
-        [torch.ones(9, 2, dtype=torch.long), (torch.arange(5)[None, :] < lengths[:, None]).long()], dim=1
-    )
-    for weights in (None, [1.0, 0.5]):
-        settings = {"gdpo_reward_keys": keys, "gdpo_reward_weights": weights}
-        found, returns = function(
-            **recorder.arguments(named),
-            config=Settings(settings),
-            non_tensor_batch={key: np.array(recorder.given[key]) for key in keys},
-            batch={"prompts": torch.zeros(9, 2), "attention_mask": attention},
-        )
-        where = "advantage/gdpo" + ("" if weights is None else "/weighted")
-        values = {"advantages": found, "returns": returns}
-        recorder.note(where, function, {"response_mask": "response_mask", "index": "groups"}, settings, values)
 
 
 def losses(recorder: Recorder, core: Any) -> None:
@@ -99,8 +75,6 @@ def losses(recorder: Recorder, core: Any) -> None:
         ("gspo/narrow", "gspo", {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}),
         ("cispo", "cispo", {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}),
         ("cispo/no_lower", "cispo", {"clip_ratio_low": 1.0, "clip_ratio_high": 0.28}),
-        ("sapo", "sapo", {"tau_pos": 1.0, "tau_neg": 1.05}),
-        ("sapo/steep", "sapo", {"tau_pos": 2.0, "tau_neg": 3.0}),
         ("gpg", "gpg", {}),
     ]
     named = {
@@ -116,12 +90,10 @@ def losses(recorder: Recorder, core: Any) -> None:
         "/far": {"log_prob": "far_log_probs"},
     }
     for name, loss, settings in settings_of:
-        modes = (
-            MODES if name == "vanilla" else ("seq-mean-token-mean",) if loss in ("gspo", "sapo") else ("token-mean",)
-        )
+        modes = MODES if name == "vanilla" else ("seq-mean-token-mean",) if loss == "gspo" else ("token-mean",)
         for mode in modes:
             for ending, other in variants.items() if mode == modes[0] else [("", variants[""])]:
-                if ending == "/far" and name not in ("vanilla", "gspo", "cispo", "sapo"):
+                if ending == "/far" and name not in ("vanilla", "gspo", "cispo"):
                     continue
                 where = f"loss/{name}{'' if mode == modes[0] else '/' + mode}{ending}"
                 _loss(recorder, core, where, loss, named | other, settings | {"loss_agg_mode": mode})

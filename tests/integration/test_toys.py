@@ -20,11 +20,11 @@ WARM: dict[str, str] = {
 """Algorithms that begin the two turns where success is not rare, and why. Those that learn from votes always do: a majority has to be
 right."""
 CRITIC: dict[str, Any] = {"critic": {"learning_rate": 0.05}}
-SETTINGS: dict[str, dict[str, Any]] = {"gdpo": {"extra_rewards": {"first": 0.5}}, "gae": CRITIC, "ppo": CRITIC}
+SETTINGS: dict[str, dict[str, Any]] = {"gae": CRITIC, "ppo": CRITIC}
 """Further settings of an algorithm."""
 
 
-ALIKE = frozenset("dr_grpo rloo reinforce_plus_plus_baseline w_reinforce cispo sapo ttpo gspo".split())
+ALIKE = frozenset("dr_grpo rloo reinforce_plus_plus_baseline w_reinforce cispo ttpo gspo".split())
 """Algorithms that differ from one of the others in a formula that golden tests hold."""
 
 

@@ -3,7 +3,7 @@
 The training loop and the learner know only the protocol `Algorithm` (in `grpo.py`). To add one, write it in the file of its
 family and register the class with `ALGORITHMS.register("name")`; one of your own is named `module:Class`.
 
-- `grpo`: rollouts of a group against each other: GRPO and its variants (a table), GDPO; RLOO.
+- `grpo`: rollouts of a group against each other: GRPO and its variants (a table); RLOO.
 - `tokens`: returns from each token on: REINFORCE++; GAE (PPO) over the values of a critic.
 - `negative`: correct and wrong samples apart: PSR, NSR, W-REINFORCE, GRPO-NSR.
 - `votes`: TTPO.

@@ -1,7 +1,6 @@
 """GRPO and its kind: rollouts of a group against each other, from rewards to advantages (arXiv 2402.03300).
 
-Formulas first (`group_advantages` and what spreads it over steps and tokens), then the algorithms: GRPO and its variants, GDPO over
-several rewards, and RLOO with a leave-one-out baseline.
+Formulas first (`group_advantages` and what spreads it over steps and tokens), then the algorithms: GRPO and its variants, and RLOO with a leave-one-out baseline.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from skill_ttrl.config import Section
 from skill_ttrl.config.rl import build_from
-from skill_ttrl.errors import ConfigError, EnvError
+from skill_ttrl.errors import EnvError
 from skill_ttrl.registry import Registry
 from skill_ttrl.rl.batch import Advantages, RolloutBatch
 from skill_ttrl.types import Group, Trajectory, VoteResult, equal_rewards
@@ -27,9 +26,9 @@ from skill_ttrl.types import Group, Trajectory, VoteResult, equal_rewards
 # The protocol of an algorithm: its inputs, its outputs and the registry.
 
 
-Requirement = Literal["votes", "episodes", "states", "critic", "extra_rewards"]
+Requirement = Literal["votes", "episodes", "states", "critic"]
 """An input that an algorithm cannot do without: rewarded votes (`rl.reward: majority`), rollouts of several steps, the exact state
-before each step, a critic (`rl.critic`), further rewards (`rl.extra_rewards`)."""
+before each step, a critic (`rl.critic`)."""
 
 
 Rewards = Sequence[float] | Tensor
@@ -52,8 +51,6 @@ class TrainingSamples:
     """The same rollouts as tokens, with `scores_F`, `rewards_F` and `values_F`; None for texts without tokens."""
     env_rewards: bool = False
     """The rewards are the environment's own (`rl.reward: env`); only then may an algorithm look at `Step.reward`."""
-    reward_weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights of the further rewards that `Trajectory.rewards` holds by name (`rl.extra_rewards`); that of any other is 1."""
     main_reward: str = "majority"
     """Name of `rl.reward` among the rewards that `Trajectory.rewards` holds; it alone says whether a rollout is correct."""
 
@@ -498,45 +495,14 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
             "loss_aggregation": SEQUENCE_MEAN,
         },
     ),
-    # CISPO (arXiv 2506.13585): clipped importance weights. SAPO (arXiv 2511.20347): a soft gate on the ratio.
+    # CISPO (arXiv 2506.13585): clipped importance weights.
     "cispo": ({}, {"loss": {"type": "cispo"}, "loss_aggregation": "token-mean"}),
-    "sapo": ({}, {"loss": {"type": "sapo"}, "loss_aggregation": SEQUENCE_MEAN}),
 }
 """GRPO with other defaults: of its options, and of other keys of `rl`."""
 
 for _name, (_options, _brings) in VARIANTS.items():
     _variant: Any = type(_name, (GRPO,), {"option_defaults": _options, "defaults": _brings})
     ALGORITHMS.register(_name)(_variant)
-
-
-@ALGORITHMS.register("gdpo")
-class GDPO(BuiltIn):
-    """The weighted sum of each reward's group-relative advantage, whitened over the tokens of the batch (arXiv 2601.05242).
-
-    A reward with a small spread counts as much as one with a large one, which their plain sum would bury. TRL normalises the sum over
-    rollouts, verl and this over tokens.
-    """
-
-    whitens = True
-    requires = frozenset({"extra_rewards"})
-
-    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """One for each trajectory.
-
-        Raises:
-            ConfigError: the trajectories do not carry the same several rewards.
-        """
-        rollouts = samples.trajectories
-        names = list(rollouts[0].rewards) if rollouts else []
-        if any(len(each.rewards) < 2 or list(each.rewards) != names for each in rollouts):
-            raise ConfigError("GDPO needs at least two rewards, the same for each rollout (rl.extra_rewards).")
-        rows = [[each.rewards[name] for each in rollouts] for name in names]
-        weights = [samples.reward_weights.get(name, 1.0) for name in names]
-        if not rows:
-            return AdvantageEstimate([])
-        pairs = zip(rows, weights, strict=True)
-        parts = [weight * group_advantages(row, samples.owners).double() for row, weight in pairs]
-        return AdvantageEstimate(torch.stack(parts).sum(dim=0).float().tolist())
 
 
 # A leave-one-out baseline in place of the group's mean.

@@ -45,7 +45,6 @@ LAWS: dict[str, Law] = {
     "dapo": Law("invariant", alone="reward"),
     "gspo": Law("invariant", alone="reward"),
     "cispo": Law("invariant", alone="reward"),
-    "sapo": Law("invariant", alone="reward"),
     "grpo_nsr": Law("invariant", alone="reward"),
     # Each sample learns by itself: there is no baseline.
     "psr": Law("none", shift=False, equal=False),
@@ -56,7 +55,6 @@ LAWS: dict[str, Law] = {
     # Both before they are whitened, which `UpdateRule` does.
     "reinforce_plus_plus": Law("linear", shift=False, equal=False, alone="reward"),
     "reinforce_plus_plus_baseline": Law("linear", alone="reward"),
-    "gdpo": Law("invariant"),  # before it is whitened, too
     # Without discount and with values of 0, before they are whitened: the returns.
     "gae": Law("linear", shift=False, equal=False, alone="reward"),
     "ppo": Law("linear", shift=False, equal=False, alone="reward"),
@@ -104,9 +102,7 @@ def estimate(name: str, drawn: Rollouts, **options: Any) -> list[Tensor]:
     batch = pack(groups)
     if "critic" in requires:
         batch = replace(batch, values_F=torch.zeros(len(batch.tokens_F)))
-    if "extra_rewards" in requires:
-        groups = [_with_two_rewards(group) for group in groups]
-    samples = TrainingSamples(groups, votes, batch=batch, reward_weights={"half": 0.5})
+    samples = TrainingSamples(groups, votes, batch=batch)
     found = build_algorithm({"type": name, **options}).advantages(samples)
     values = found.advantages if isinstance(found, AdvantageEstimate) else found
     if isinstance(found, AdvantageEstimate) and found.trained_F is not None:
@@ -126,12 +122,6 @@ def _group(number: int, members: Sequence[Rollout]) -> Group:
         trajectory([one_step(each.trained)], task=task, reward=each.reward, answer=each.answer) for each in members
     ]
     return Group(tries[0].task, tuple(tries))
-
-
-def _with_two_rewards(group: Group) -> Group:
-    """Each reward twice, the second in halves: both have the same advantage, and the second weighs half."""
-    rewards = [each.reward or 0.0 for each in group.trajectories]
-    return group.with_rewards(rewards, [{"one": reward, "half": reward / 2} for reward in rewards])
 
 
 def changed(drawn: Rollouts, **changes: Any) -> Rollouts:

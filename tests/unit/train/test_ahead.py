@@ -47,7 +47,7 @@ class Scene:
             finally:
                 with self.lock:
                     self.in_flight -= 1
-            return Rollouts([], [], float(step))
+            return Rollouts([], float(step))
 
         return sample
 
