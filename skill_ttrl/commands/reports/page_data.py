@@ -88,6 +88,21 @@ class Part:
         return [read_evaluations(each.path) for each in self.runs]
 
     @cached_property
+    def rows(self) -> list[list[dict[str, Any]]]:
+        """Metrics by step of each run; of an optimization its history."""
+        found, file = [metric_rows(run.path) for run in self.runs], self.path / "history.json"
+        try:
+            if self.kind == "optimization" and file.is_file():
+                found = [[{"phase": "optimize", **row} for row in parse_json(file.read_bytes())]]
+        except (OSError, ValueError, TypeError) as error:
+            raise RunFolderError(f"Cannot read {file}: {error}.") from None
+        if not all(
+            isinstance(row.get("phase"), str) and isinstance(row.get("step"), int) for rows in found for row in rows
+        ):
+            raise RunFolderError(f"The metrics of {self.path} are damaged: a line lacks its phase or its step.")
+        return found
+
+    @cached_property
     def rollouts(self) -> list[Found]:
         """Of each run."""
         return [read_rollouts(each.path) for each in self.runs]
@@ -180,7 +195,7 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
         facts = [fact for fact in facts if fact[0] not in (*hidden, *view.facts)]
         found["facts"] = [[name, str(value)] for name, value in view.facts.items()] + facts
     else:
-        rows, summary = metric_rows(run.path), run.summary
+        rows, summary = part.rows[0], run.summary
         warnings = [*warnings_of(run), *_unhealthy(rows)]
         if summary is None:
             done = f"{rows[-1]['phase']} step {int(rows[-1]['step']) + 1}" if rows else "no step"
@@ -197,7 +212,7 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
             table = Table(table.columns, [*table.rows[: table.main], *ordered], table.main + len(types))
         found |= {"controls": _controls(part, parts), "facts": _facts(run, summary)}
     return found | {
-        "sentence": sentence[:1].upper() + sentence[1:],
+        "sentence": f"A{sentence[1:]}" if sentence.startswith("a ") else sentence,  # a model's name stays as it is
         "table": {"columns": [*table.columns], "rows": [[*row] for row in table.rows], "main": table.main},
         "warnings": [asdict(each) for each in warnings],
         "config": run.config.to_yaml(sparse=True) if run else "",
@@ -227,7 +242,7 @@ def _sentence(summary: Summary, run: Run) -> str:
             value = with_interval(after, summary.intervals.get(f"{figure}_after"))
             change = f"is {value}" if before is None or bounds is None else _change(before, after, bounds)
             held = "training" if summary.transductive else "held-out"
-            return f"{_model(run)} {did}: {name} on {summary.problems} {held} problems {change}.{end}"
+            return f"{_model(run)} {did}: {name} on {_count(summary.problems, f'{held} problem')} {change}.{end}"
     return f"{_model(run)} {did}. Without true answers nothing says how often it is right.{end}"
 
 
@@ -281,7 +296,7 @@ def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
     info, config = run.info, run.config
     facts = {"model": config.model.path, "environment": config.env.id, "seed": str(config.seed)}
     if summary is not None:
-        measured = f"{summary.problems} problems of {summary.measured_on or config.env.id}"
+        measured = f"{_count(summary.problems, 'problem')} of {summary.measured_on or config.env.id}"
         facts["trained on"] = summary.trained_on
         facts["measured on"] = (
             f"{measured}, {_count(summary.samples, 'sample')} each at temperature {summary.temperature:g}"
@@ -295,7 +310,7 @@ def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
     if isinstance(hardware, dict):
         gpus = hardware.get("gpus")
         facts["hardware"] = (
-            f"{hardware.get('cpu_threads')} CPU threads, {', '.join(map(str, gpus)) if gpus else 'no GPU'}"
+            f"{hardware.get('cpu_threads')} CPU threads, {', '.join(map(str, gpus)) if isinstance(gpus, list) and gpus else 'no GPU'}"
         )
     versions = {"skill-ttrl": info.get("skill_ttrl"), "python": info.get("python")}
     versions |= libraries if isinstance(libraries, dict) else {}
@@ -385,17 +400,10 @@ def _compared(first: Part, other: Part) -> dict[str, Any]:
 
 
 def _curves(part: Part) -> Curves:
-    if part.kind != "optimization":
-        each = zip(part.runs, part.evaluations, part.rollouts, strict=True)
-        return Curves(
-            part.name, [Member(metric_rows(run.path), measured, found.spread) for run, measured, found in each]
-        )
-    file = part.path / "history.json"
-    try:
-        rows = parse_json(file.read_text(encoding="utf-8")) if file.is_file() else []
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"Cannot read {file}: {error}.") from None
-    return Curves(part.name, [Member([{"phase": "optimize", **row} for row in rows])])
+    if part.kind == "optimization":
+        return Curves(part.name, [Member(part.rows[0])])
+    each = zip(part.rows, part.evaluations, part.rollouts, strict=True)
+    return Curves(part.name, [Member(rows, measured, found.spread) for rows, measured, found in each])
 
 
 def _views(part: Part) -> list[dict[str, Any]]:

@@ -18,7 +18,9 @@ from skill_ttrl.errors import RunFolderError
 from skill_ttrl.optimize.calls import IDENTITY
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.folder import MetricsLog, RunFolder, SampleRecord, trajectory_lines, vote_line
-from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
+from skill_ttrl.runs.summary import Summary
+from skill_ttrl.train.results import Evaluation, ProblemResult
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, to_json
 
 
 def played(task: Task, answer: str, reward: float, said: str) -> Trajectory:
@@ -61,6 +63,45 @@ def test_page_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
     assert reward["label"] == "reward" and reward["y"] == [0.0, 0.25, 0.5]
     assert [each["lines"][0]["label"] for each in found["charts"]["rest"]] == ["entropy (= post_entropy)"]
     assert ["rl: abstained", "1", "share of samples without an answer."] in found["charts"]["constant"]
+
+
+def ended_run(path: Path, reward: str, correct: int) -> Path:
+    """A run that says how many of 4 samples of one task were right after it; 1 was before."""
+    config = SkillTTRLConfig.model_validate({"name": "t", "model": {"path": "builtin"}, "rl": {"reward": reward}})
+    figures: dict[str, Any] = {"accuracy_before": 0.25, "accuracy_after": correct / 4, "steps": {"rl": 2}}
+    intervals = {"accuracy_change": (0.1, 0.9) if correct > 1 else (-0.1, 0.1)}
+    summary = Summary("t", 0, reward, False, 1, 4, 1.0, "sums (train)", "sums (test)", intervals=intervals, **figures)
+    with RunFolder.create(path, config) as folder:
+        for label, right in {"before": 1, "after": correct}.items():
+            share, results = right / 4, (ProblemResult("a", right, 4, "1", right / 4, True, None),)
+            found = Evaluation(
+                label, "test", 1, 4, 1.0, share, (0.0, 1.0), {}, None, None, None, None, {}, share, 0.0, results
+            )
+            folder.append_jsonl("evaluations.jsonl", [to_json(found)])
+        MetricsLog(folder).log("rl", 1, {"reward": 0.5})
+        folder.write_json("summary.json", asdict(replace(summary, warnings=["It is short."])))
+    return path
+
+
+def test_verdict_in_words_with_the_controls_that_ran_and_those_that_did_not(tmp_path: Path) -> None:
+    voted, random = ended_run(tmp_path / "voted", "majority", 3), ended_run(tmp_path / "random", "random", 1)
+    found = page([voted, random])
+    first, control = found["verdicts"]
+    assert first["sentence"] == (
+        "A built-in model learned sums (train) from its own majority votes, without labels: avg@4 on 1 held-out problem rose from 0.250 "
+        "to 0.750 (+0.500 [+0.100, +0.900], clear)."
+    )
+    assert "a control: avg@4 on 1 held-out problem went from 0.250 to 0.250" in control["sentence"]
+    assert "unclear: it may be noise" in control["sentence"] and control["controls"] == []
+    ran, left = first["controls"]
+    assert (ran["value"], ran["command"]) == ("0.250", None) and "went from 0.250 to 0.250" in ran["words"]
+    assert left["command"] == f"skillttrl train {voted}/config.yaml --set 'phases=[vote_sft]' -o {voted}-imitation"
+    assert {"text": "It is short.", "phase": None, "step": None, "tripwire": False} in first["warnings"]
+    assert found["compared"][0]["columns"] == ["metric", "first", "this", "difference", "verdict"]
+    points = found["charts"]["main"][0]["lines"][-2]
+    assert (points["label"], points["x"], points["y"]) == (f"{voted}: avg@4 of held-out tasks", [0, 2], [0.25, 0.75])
+    (again,) = page([voted])["verdicts"]
+    assert again["controls"][0]["command"].endswith(f"--set rl.reward=random -o {voted}-random")
 
 
 def test_what_exceeds_the_budget_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
