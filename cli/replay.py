@@ -57,8 +57,8 @@ def replay(
 def _lines(found: Replays) -> Iterator[str]:
     for each in found.differences[:MOST]:
         yield f"{each.episode}: {'' if each.turn is None else f'turn {each.turn}, '}{each.what} differs"
-        yield f"  recorded: {each.recorded}"
-        yield f"  now:      {each.now}"
+        for name, text in (("recorded:", each.recorded), ("now:     ", each.now)):
+            yield f"  {name} {text}".replace("\n", "\\n")
     if len(found.differences) > MOST:
         yield f"… {len(found.differences) - MOST:,} more: --json"
     many = f"{found.replayed:,} rollouts, " if found.replayed > 1 else ""

@@ -117,7 +117,7 @@ def replay(
             raise RunFolderError(f"{path} has no {TRAJECTORIES}: there is nothing to replay (run.save_trajectories).")
         lines = ((number, *line[1:]) for number, line in enumerate(read_rollouts(file, replayer.notes), start=1))
         wanted = (row for row in lines if step in (None, row[1].step))
-        if asked is not None:
+        if asked is not None:  # its whole group, which voted
             wanted = (row for row in lines if (row[1], row[2].task.id) == (place, asked.task.id))
         with file.open("rb") as stream:
             progress.start("replay", sum(1 for _ in stream), "line")
@@ -147,8 +147,8 @@ class Replayer(ExitStack):
         self._made_with = read_run_json(path)
         self.config = load_config(path / "config.yaml")
         self.scored, self.largest = 0, cast("float | None", None)
-        self._weights: tuple[tuple[str, int], PolicyBundle, Any] | None = None
-        """Phase, updates in it, and the policy then: the one that was needed last."""
+        self._weights: tuple[tuple[str, int], PolicyBundle | None, Any] | None = None
+        """Phase, updates in it, and the policy then, or None: the one that was needed last."""
         if any(isinstance(tool, McpServer) for tool in self.config.agent.tools):
             raise EnvError(f"{path} has tools of MCP servers. A call may act in the world, so none is repeated.")
         if tokens and backend_facts(self.config).remote:
@@ -224,7 +224,7 @@ class Replayer(ExitStack):
             bank_now = f"not in version {recorded.bank_version} of the bank"
             return Difference("skills_in_prompt", ", ".join(missing), bank_now, 1)
         agent = replace(self._agent if bundle is None else bundle.agent, tools=envs.schemas)
-        if bank is not None and bank.config.as_tools:
+        if bank is not None and (bundle is not None or bank.config.as_tools):
             agent = agent.with_bank(bank.view())
         most, limited = config.agent.max_turns, config.agent.structured_actions
         how = RolloutSettings(Sampling.of(config.rollout), seed, max_turns=most, constrain=limited)
@@ -306,7 +306,8 @@ class Replayer(ExitStack):
         """The policy that sampled a rollout; None, and a note, where its weights are not there."""
         _, place, recorded = row
         version = max((step.completion.policy_version for step in recorded.steps if step.completion), default=0)
-        if self._weights is not None and self._weights[0] == (place.phase, version):
+        key = (place.phase, version)
+        if self._weights is not None and self._weights[0] == key:
             return self._weights[1]
         earlier = [*takewhile(lambda each: each != place.phase, map(str, self.config.phases))]
         earlier = [each for each in earlier if each not in ("collect", "distill")]
@@ -320,6 +321,7 @@ class Replayer(ExitStack):
             ids = (at.episode(each.task.id) for at, each in rollouts if (at.phase, at.step) == (place.phase, near))
             hint = "" if near is None else f" The nearest before it can be scored: --episode {next(ids, '(none)')}"
             self.notes.append(f"No checkpoint is kept of {version} updates of {place.phase}: tokens not scored.{hint}")
+            self._weights = (key, None, None)
             return None
         from skill_ttrl.rl.policy import Policy
 
@@ -331,9 +333,11 @@ class Replayer(ExitStack):
             except CheckpointError as error:
                 self.notes.append(str(error))
         bundle = build_policy(config, weights=folder, tools=self._envs(recorded.task).schemas)
+        if bundle.context.autocast is not None:
+            self.notes.append(f"In {bundle.context.autocast} log-probs differ by 1e-2 by rounding alone.")
         loaded = bundle.context.loaded
         policy = Policy(loaded.model, loaded.tokenizer, bundle.context.device, packing="off")
-        self._weights = ((place.phase, version), bundle, policy)
+        self._weights = (key, bundle, policy)
         return bundle
 
     def _decode(self, ids: Sequence[int] | None) -> str:
@@ -360,6 +364,7 @@ class Replayer(ExitStack):
 
         assert self._weights is not None
         _, bundle, policy = self._weights
+        assert bundle is not None
         kept = [replace(each, steps=tuple(map(self._scorable, each.steps))) for each in rollouts]
         if not any(step.completion and step.completion.token_ids for each in kept for step in each.steps):
             return {}

@@ -133,6 +133,17 @@ def test_a_changed_prompt_and_changed_libraries_are_found(copy: Path) -> None:
     assert "Changed since the run: torch 1.0, now " in done.out
 
 
+def test_prompts_with_a_bank_are_built_again_by_its_version(tiny_skills_yaml: Path, tmp_path: Path) -> None:
+    given = [*("rl.steps=1", "eval.samples=1", "data.eval.limit=1"), "skills.prompt_max_tokens=40", "sft.steps=4"]
+    run = tmp_path / "run"
+    done = skillttrl("train", tiny_skills_yaml, "-o", run, *(word for each in given for word in ("--set", each)))
+    assert done.code == 0, done
+    assert skillttrl("replay", run, "--all", "--tokens", "--json").json["different"] == {}
+    edit(run / "trajectories.jsonl", lambda line: line.update(skills_in_prompt=["of-nobody"]))
+    done = skillttrl("replay", run, "--all")
+    assert done.code == 3 and "skills_in_prompt differs\n  recorded: of-nobody\n  now:      not in version" in done.out
+
+
 def test_what_cannot_be_replayed_is_refused(copy: Path) -> None:
     line = edit(copy / "trajectories.jsonl", lambda _: None, line=-1 + 24)
     name = episode(line)
