@@ -180,7 +180,8 @@ def _look_at_model(config: SkillTTRLConfig, found: DryRun) -> None:
     longest = max((min(each.prompt_tokens[2], limit) for each in found.data if each.prompt_tokens), default=limit)
     longest = longest if config.agent.max_turns == 1 else limit
     rows = (found.evaluated_tasks or 0) * config.eval.samples
-    found.memory = estimate_memory(config, described, parameters, trainable, prompt_tokens=longest, measured=rows)
+    with suppress(AttributeError):  # an architecture without attention heads: there is no estimate
+        found.memory = estimate_memory(config, described, parameters, trainable, prompt_tokens=longest, measured=rows)
 
 
 class TakesLongError(SkillTTRLError):

@@ -9,7 +9,8 @@ number in the forward pass (4, in bf16 and fp16 2):
                  each logit that is held
     cache        2 b L kv for each token of the rows that are sampled together
 
-Sampling and learning take turns, so the larger of the last two counts. A shared prompt counts once where the learner packs.
+Sampling and learning take turns, so the larger of the last two counts. A shared prompt counts once where the learner packs. A critic, a
+reward model and an embedder are not counted.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def estimate_memory(
     cache = 2 * size * layers * kv * (prompt_tokens + answer) * min(rows, rollout.max_batch_size)
     cache = min(cache, CPU_BYTES) if device.type == "cpu" else cache
     weights = 4 * trainable + size * (parameters - trainable) + (size * trainable if size < 4 else 0)
-    optimizer = 12 * trainable + (4 * trainable if config.votes and rl.kl_coef > 0 and model.lora is None else 0)
+    refers = config.votes and model.lora is None and (rl.kl_coef > 0 or rl.kl_in_reward is not None)
+    optimizer = (16 if refers else 12) * trainable
     activations = size * token * (prompts * prompt_tokens + micro * answer) + 8 * logits
     return Memory(weights, optimizer, activations, cache, PROCESS + weights + optimizer + max(activations, cache))
