@@ -942,7 +942,7 @@
       section.append(h("h3", {}, "The bank now: what it holds, how often each skill was used, and with what success"), h("div", { class: "bar-row" },
         choice("Order", [["uses", "most used"], ["success", "highest success"], ["fresh", "newest version"], ["title", "title"]], state.order, (value) => { state.order = value; sorted(); show(); }),
         searching("Search", "title, text or type", (text) => { state.text = text; sorted(); show(); }), count),
-      h("div", { class: "scroll" }, h("table", { class: "skills" }, h("thead", {}, h("tr", {}, ["Skill", "Text", "Kind", "Uses", "Success when used", "Version"].map((name) => h("th", { scope: "col" }, name)))), body)));
+      h("div", { class: "scroll" }, h("table", { class: "skills" }, h("thead", {}, h("tr", {}, ["Skill", "Text", "Kind", "Uses", "Success when used", "Version"].map((name) => h("th", { scope: "col", class: name === "Text" && "start" }, name)))), body)));
       sorted();
       show();
       openSkill = (id) => {
