@@ -595,7 +595,14 @@
   const link = (item) => {
     try { return `#rollout=${encodeURIComponent(item.id)}${current ? `&run=${current}` : ""}`; } catch { return "#rollouts"; }
   };
-  const chip = (item, on) => h("a", { class: `chip ${sign(item)}${on ? " on" : ""}`, href: link(item), title: `sample ${item.sample}, reward ${num(item.reward)}` }, String(item.sample));
+  // A click opens the rollout itself, as two may have one id; its address can be copied and sent.
+  const opening = (item) => ({ href: link(item), onclick: (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    openRollout(item, runs[current]);
+    try { history.replaceState(null, "", link(item)); } catch { /* the address stays */ }
+  } });
+  const chip = (item) => h("a", { class: `chip ${sign(item)}`, ...opening(item), title: `sample ${item.sample}, reward ${num(item.reward)}` }, String(item.sample));
   let openTask = () => {}, filterSkill = () => {};
   // A name of a run goes into a shell as one word, whatever stands in it.
   const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${clip(text, 300).replaceAll("'", "'\\''")}'`);
@@ -651,7 +658,7 @@
     const body = h("div", { class: "body", tabIndex: 0, "aria-label": `transcript of sample ${item.sample}` });
     whenSeen(body, () => body.append(turns(item, run, { most: 30, prompt })));
     return h("article", { class: `card ${sign(item)}` }, h("header", {}, h("strong", {}, `#${item.sample}`), rewardText(item), truthText(item),
-      h("a", { class: "right", href: link(item) }, "open"),
+      h("a", { class: "right", ...opening(item) }, "open"),
       item.answer !== null && item.answer !== undefined && h("span", { class: "tag" }, `answer ${one(item.answer, 40)}`),
       item.stop && item.stop !== "terminated" && h("span", { class: "tag" }, clip(item.stop, 30)),
       item.error && h("span", { class: "tag error" }, one(item.error, 80)),
@@ -706,7 +713,7 @@
       panel();
     }
     const summary = (found) => {
-      const scores = found.map((item) => item.reward).filter((each) => each !== null && each !== undefined);
+      const scores = found.map(merit).filter(known);
       return scores.length ? scores.reduce((a, b) => a + b, 0) / scores.length : null;
     };
     const visits = (found) => {
@@ -721,7 +728,7 @@
       inner.replaceChildren(...groups.slice(first, last).map(({ task, found }, nth) => {
         const seen = visits(found), from = summary(seen[0]), to = summary(seen[seen.length - 1]);
         const row = h("div", { class: "row", role: "option", title: clip(task, 300), "aria-selected": String(task === chosen), "aria-setsize": groups.length, "aria-posinset": first + nth + 1, onclick: () => pick(task) },
-          h("span", {}, ends(task, 34)), h("span", { class: "sub" }, `${plural(found.length, "rollout")}${from === null ? "" : ` · reward ${num(from)}${seen.length > 1 ? ` → ${num(to)}` : ""}`}`));
+          h("span", {}, ends(task, 30)), h("span", { class: "sub" }, `${plural(found.length, "rollout")}${from === null ? "" : ` · ${found.some((item) => known(item.reward)) ? "reward" : "correct"} ${num(from)}${seen.length > 1 ? ` → ${num(to)}` : ""}`}`));
         row.style.top = `${(first + nth) * HIGH}px`;
         return row;
       }));
@@ -759,7 +766,7 @@
         add();
         return h("div", { class: "visit" }, h("div", { class: "visit-head" }, h("strong", {}, heading),
           seen.length > 1 ? choice("", options, wanted[side], (nth) => { sides[side] = visitKey(seen[nth][0]); panel(); }) : h("span", {}, clip(options[0][1], 60)),
-          h("span", { class: "note" }, `${up} of ${found.length} ${found.some((item) => known(item.reward)) ? "rewarded" : "correct"}${summary(found) === null ? "" : `, mean reward ${num(summary(found))}`}${found.length < size ? ` (${found.length} of ${size} fit the filters)` : ""}`)),
+          h("span", { class: "note" }, `${summary(found) === null ? plural(found.length, "rollout") : found.some((item) => known(item.reward)) ? `${up} of ${found.length} rewarded, mean reward ${num(summary(found))}` : `${up} of ${found.length} correct`}${found.length < size ? ` (${found.length} of ${size} fit the filters)` : ""}`)),
           h("div", { class: "chips" }, found.slice(0, 128).map((item) => chip(item))), strip);
       };
       panels.replaceChildren(h("p", { class: "name" }, h("strong", {}, one(chosen, 300)), group.found[0].type ? h("span", { class: "tag" }, clip(group.found[0].type, 60)) : ""),
@@ -823,7 +830,7 @@
   function openRollout(item, run) {
     const items = run.rollouts.items, group = items.filter((each) => each.task === item.task && each.phase === item.phase && each.step === item.step);
     const at = group.indexOf(item), other = (by) => group[at + by];
-    const hop = (by, text, name) => h("button", { type: "button", disabled: !other(by), "aria-label": name, onclick: () => { location.hash = link(other(by)); } }, text);
+    const hop = (by, text, name) => h("button", { type: "button", disabled: !other(by), "aria-label": name, ...(other(by) && { onclick: opening(other(by)).onclick }) }, text);
     const fact = (name, value) => (value === null || value === undefined || value === "" || value.length === 0 ? null : h("div", {}, h("dt", {}, name), h("dd", {}, value)));
     const body = h("div");
     const draw = () => body.replaceChildren(turns(item, run, { tokens: withTokens }));
@@ -833,7 +840,7 @@
     drawer.replaceChildren(
       h("div", { class: "top" }, h("code", {}, clip(item.id, 200)), hop(-1, "‹ previous", "Previous sample"), hop(1, "next ›", "Next sample"),
         h("button", { type: "button", onclick: () => drawer.close() }, "Close")),
-      h("div", { class: "inside" }, h("dl", { class: "facts" }, fact("Reward", h("span", { class: `reward ${sign(item)}` }, num(item.reward))), fact("True score", item.true === null || item.true === undefined ? null : num(item.true)),
+      h("div", { class: "inside" }, h("dl", { class: "facts" }, fact("Reward", known(item.reward) ? h("span", { class: `reward ${sign(item)}` }, num(item.reward)) : null), fact("True score", item.true === null || item.true === undefined ? null : num(item.true)),
         fact("Advantage", advantages.slice(0, 6).map(num).join(", ") + (advantages.length > 6 ? " …" : "")), fact("Phase and step", `${clip(item.phase, 30)} step ${item.step}`), fact("Sample", `${item.sample} (${at + 1} of ${group.length} here)`),
         fact("Task", h("button", { class: "plain", type: "button", onclick: () => { drawer.close(); openTask(item.task); } }, one(item.task, 120))), fact("Type", clip(item.type, 60)), fact("Answer", !known(item.answer) ? null : one(item.answer, 200)),
         fact("Stopped by", clip(item.stop, 60)), fact("Bank version", item.bank === null || item.bank === undefined ? null : num(item.bank)), fact("Skills in the prompt", skillLinks(item.skills)), fact("Skills retrieved", skillLinks(item.retrieved))),
