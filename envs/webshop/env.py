@@ -10,7 +10,6 @@ import numpy as np
 
 from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, check_episode, reset_options
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue
-from skill_ttrl.envs.webshop.catalogue.nouns import TAGGERS
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, SPLITS, TEST_GOALS, TRAIN_BOTH, GoalList
 from skill_ttrl.envs.webshop.shop import MODES, Shop, ShopVisit, State, View, admissible, is_coded, shared_shop
 from skill_ttrl.errors import EnvError
@@ -53,7 +52,6 @@ class WebShopEnv(TextEnv):
         partial: share of its score that a purchase is paid that is not perfect: True, all of it; False, nothing (SkillRL: reward 10, partial
             False); 0.5 pays half for the score and half for success.
         show_attributes: products show the attributes that the reward looks at (upstream's `show_attrs`).
-        nouns: which words of titles are nouns: `auto`, `rule` or `spacy`; see `nouns.find_nouns`.
         server_goals: how many goals a running server has; the split `train` needs it.
 
     Raises:
@@ -81,16 +79,15 @@ class WebShopEnv(TextEnv):
         reward: float = 1.0,
         partial: bool | float = True,
         show_attributes: bool = False,
-        nouns: str = "auto",
         server_goals: int | None = None,
     ) -> None:
         super().__init__()
-        _check(observation_mode, nouns, partial, max_steps=max_steps, reward=reward)
+        _check(observation_mode, partial, max_steps=max_steps, reward=reward)
         self.split, self.split_by = split, split_by
         self.shop: Shop | None = None
         self.goals: GoalList | ServerGoals
         self._visit: ShopVisit | LiveVisit
-        self._kind, self._mode, self._shop_settings = goals, observation_mode, (nouns, show_attributes)
+        self._kind, self._mode, self._show_attributes = goals, observation_mode, show_attributes
         if _is_server(data):
             from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals  # others need no client
 
@@ -110,9 +107,9 @@ class WebShopEnv(TextEnv):
         """Open a catalogue and a visit to its shop; gives what `open_catalogue` takes to open it again."""
         catalogue = open_catalogue(data)
         self.goals = catalogue.goals(self._kind)
-        self.shop = shared_shop(catalogue.store, *self._shop_settings)
+        self.shop = shared_shop(catalogue.store, self._show_attributes)
         self._visit = ShopVisit(self.shop, self._mode)
-        self.source = f"{catalogue.source}, {self.goals.kind} goals by {self.split_by}, nouns by {self.shop.nouns.name}"
+        self.source = f"{catalogue.source}, {self.goals.kind} goals by {self.split_by}, nouns by rule"
         return GENERATED if catalogue.files is None else str(catalogue.files.products)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -249,10 +246,9 @@ def _is_server(data: object) -> bool:
     return isinstance(data, str) and data.startswith(("http://", "https://"))
 
 
-def _check(observation_mode: object = "text", nouns: object = "auto", partial: object = True, **others: object) -> None:
+def _check(observation_mode: object = "text", partial: object = True, **others: object) -> None:
     """Check the arguments that take no catalogue to be checked; others than those are not looked at."""
     check_choice("observation mode", observation_mode, MODES)
     check_episode(**others)
     if not isinstance(partial, bool | int | float) or not 0 <= partial <= 1:
         raise EnvError(f"partial must be True, False or a share from 0 to 1, found {partial!r:.60}.")
-    check_choice("noun tagger", nouns, TAGGERS)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from skill_ttrl.envs.webshop.catalogue.nouns import Nouns
+from skill_ttrl.envs.webshop.catalogue.nouns import nouns_of
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goals import Goal
 
@@ -82,9 +82,7 @@ class KindMatch(NamedTuple):
     title_score: float
 
 
-def purchase_reward(
-    product: Product, goal: Goal, price: float, chosen: Mapping[str, str], nouns: Nouns
-) -> PurchaseReward:
+def purchase_reward(product: Product, goal: Goal, price: float, chosen: Mapping[str, str]) -> PurchaseReward:
     """The official reward of buying `product`.
 
     Args:
@@ -93,9 +91,8 @@ def purchase_reward(
         price: US dollars, the product's as drawn for this shop (a range has one price in it).
         chosen: option name → value that was clicked. Only the values are looked at: a value that matches counts under
             whatever name.
-        nouns: see `find_nouns`.
     """
-    kind = match_kind(product, goal, nouns)
+    kind = match_kind(product, goal)
     n_att = count_attributes(product, goal.attributes)
     n_option = count_options(chosen.values(), goal.options)
     r_price = price <= goal.price_upper
@@ -113,13 +110,13 @@ def purchase_reward(
     )
 
 
-def match_kind(product: Product, goal: Goal, nouns: Nouns) -> KindMatch:
+def match_kind(product: Product, goal: Goal) -> KindMatch:
     """How well the product's search, categories and title fit the goal's."""
     query_match = product.query == goal.query
     category_match = len(_parts(product.product_category) & _parts(goal.product_category)) >= 2
-    wanted = nouns(goal.title)
+    wanted = nouns_of(goal.title)
     # Shared nouns count once, the goal's as often as they occur: a title that repeats a noun is below 1.0 against itself.
-    title_score = len(set(wanted) & set(nouns(product.title))) / len(wanted) if wanted else TITLE_SCORE_WITHOUT_NOUNS
+    title_score = len(set(wanted) & set(nouns_of(product.title))) / len(wanted) if wanted else TITLE_SCORE_WITHOUT_NOUNS
     r_type = type_reward(query_match, category_match, title_score)
     return KindMatch(r_type, query_match, category_match, title_score)
 

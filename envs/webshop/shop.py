@@ -22,7 +22,6 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from skill_ttrl.envs.text_env import state_digest
-from skill_ttrl.envs.webshop.catalogue.nouns import Nouns, find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import NO_RATING, Product
 from skill_ttrl.envs.webshop.catalogue.search import RESULTS, Store, analyse
 from skill_ttrl.envs.webshop.goals import Goal, price_of
@@ -261,12 +260,11 @@ class Shop:
 
     Args:
         store: the products.
-        nouns: which words of a title the reward takes for nouns.
         show_attributes: products have a page with the attributes that the reward looks at.
     """
 
-    def __init__(self, store: Store, nouns: Nouns, *, show_attributes: bool = False) -> None:
-        self.store, self.nouns, self.show_attributes = store, nouns, show_attributes
+    def __init__(self, store: Store, *, show_attributes: bool = False) -> None:
+        self.store, self.show_attributes = store, show_attributes
         self._kept_search = lru_cache(maxsize=KEPT_SEARCHES)(self._search)
 
     def step(self, goal: Goal, state: State, page: Page, action: str) -> State:
@@ -281,7 +279,7 @@ class Shop:
         new = follow(state, page, action)
         if new.place == "done" and new.bought is None:
             product = self.product(new.asin)
-            return replace(new, bought=purchase_reward(product, goal, price_of(product), new.options, self.nouns))
+            return replace(new, bought=purchase_reward(product, goal, price_of(product), new.options))
         return new
 
     def page(self, goal: Goal, state: State) -> Page:
@@ -329,13 +327,13 @@ class Shop:
 
 
 @lru_cache(maxsize=8)
-def shared_shop(store: Store, nouns: str, show_attributes: bool) -> Shop:
-    """The shop that all environments of a process with these settings share; see `Shop` and `find_nouns`."""
+def shared_shop(store: Store, show_attributes: bool) -> Shop:
+    """The shop that all environments of a process with these settings share; see `Shop`."""
     # Their libraries are loaded by the first call. Called here and not by the first purchase, so that processes which are forked
     # from this one share them: 5 MB each.
     alike("", "")
     analyse("shop")
-    return Shop(store, find_nouns(nouns), show_attributes=show_attributes)
+    return Shop(store, show_attributes=show_attributes)
 
 
 def follow(state: State, page: Page, action: str) -> State:

@@ -102,7 +102,7 @@ def _purchase(shop: Shop, goal: Goal, product: Product, max_steps: int | None) -
         return None
     clicks = len(goal.options) if max_steps is None else max_steps - len(way) - 1
     chosen = choose_options(goal, product, clicks, shop.show_attributes)
-    reward = purchase_reward(product, goal, price_of(product), chosen, shop.nouns)
+    reward = purchase_reward(product, goal, price_of(product), chosen)
     return Purchase(product.asin, (*way, *map(click, chosen.values()), click(BUY)), reward)
 
 
@@ -201,7 +201,7 @@ def _others(shop: Shop, goal: Goal) -> Iterator[Product]:
 def _bound(shop: Shop, goal: Goal, product: Product, needed: float) -> float:
     """No less than a product's best reward; what costs more is computed only while it may be above `needed`."""
     parts = len(goal.attributes) + len(goal.options) + 1
-    r_type = match_kind(product, goal, shop.nouns).r_type
+    r_type = match_kind(product, goal).r_type
     n_price = price_of(product) <= goal.price_upper
     n_option = len(goal.options) if product.options else 0
     bound = (len(goal.attributes) + n_option + n_price) / parts * r_type

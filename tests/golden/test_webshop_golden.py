@@ -60,7 +60,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def make(**arguments: Any) -> WebShopEnv:
-    settings = {"data": FOLDER, "split": "test", "goals": "synthetic", "nouns": "rule", **arguments}
+    settings = {"data": FOLDER, "split": "test", "goals": "synthetic", **arguments}
     return WebShopEnv(**{name: value for name, value in settings.items() if value is not None})
 
 

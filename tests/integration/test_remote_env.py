@@ -28,7 +28,7 @@ from tests.integration.test_cli_commands import refused, skillttrl
 
 GOLDEN = ROOT / "tests" / "golden" / "webshop_episodes"
 
-SHOP = {"data": str(GOLDEN), "goals": "synthetic", "nouns": "rule"}
+SHOP = {"data": str(GOLDEN), "goals": "synthetic"}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def assert_same_episodes(name: str, address: str, kwargs: dict[str, Any], split:
 
 @pytest.mark.slow
 def test_webshop_is_played_as_here() -> None:
-    sets = [f"env.kwargs.{each}" for each in ("goals=synthetic", "nouns=rule", "split=test")]
+    sets = [f"env.kwargs.{each}" for each in ("goals=synthetic", "split=test")]
     options = ("--env-data", str(GOLDEN), *(word for each in sets for word in ("--set", each)))
     with started("webshop", *options) as (_, address):
         assert_same_episodes("webshop", address, SHOP, "test", 4)

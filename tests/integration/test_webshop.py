@@ -50,7 +50,6 @@ def test_every_frame_is_the_one_that_upstreams_rules_gave(official_products: Pat
             observation_mode=mode,
             max_steps=100,
             show_attributes=show_attributes,
-            nouns="rule",
         )
         for mode in MODES
     ]
@@ -174,7 +173,7 @@ class Site:
 
     def __init__(self, folder: Path, goals: str) -> None:
         catalogue = open_catalogue(folder)
-        self.goals, self.shop = catalogue.goals(goals), shared_shop(catalogue.store, "rule", False)
+        self.goals, self.shop = catalogue.goals(goals), shared_shop(catalogue.store, False)
         self.faults: list[Any] = []
         """What the next requests find, in order: an error, a status, a page, or None for the site's own answer."""
 
@@ -206,7 +205,7 @@ class Site:
             state = State(keywords=words, page=int(parts[3]), asin=parts[1], options=options, **at)  # type: ignore[arg-type]
         elif kind == "done":
             product, options = self.shop.product(parts[1]), literal_eval(parts[2])
-            bought = purchase_reward(product, goal, price_of(product), options, self.shop.nouns)
+            bought = purchase_reward(product, goal, price_of(product), options)
             state = State("done", asin=parts[1], options=options, bought=bought)
         return page_html(self.shop, goal, session, state)
 
@@ -259,7 +258,7 @@ def episodes(local: Any, live: Any, goals: int, count: int = 22) -> tuple[int, l
 @pytest.mark.parametrize(("mode", "count"), [("text", 8), pytest.param("text_rich", 6, marks=pytest.mark.slow)])
 def test_episodes_on_a_started_server_are_those_of_its_catalogue(site: Site, mode: str, count: int) -> None:
     settings: dict[str, Any] = {"split": "test", "observation_mode": mode, "max_steps": 9}
-    local = make_env("webshop", data=str(GOLDEN), goals="synthetic", nouns="rule", **settings)
+    local = make_env("webshop", data=str(GOLDEN), goals="synthetic", **settings)
     live = make_env("webshop", data=ADDRESS, **settings)
     steps, scores = episodes(local, live, 12, count)
     assert steps > 4 * count and len(scores) > count / 3 and len(set(scores)) > 1 and max(scores) == 1.0

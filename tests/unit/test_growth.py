@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from skill_ttrl import sanitize as hostile
 from skill_ttrl.agents.action_parser import fill_slot, project
 from skill_ttrl.answers import compute_reward, extract, grade_answer
-from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
+from skill_ttrl.envs.webshop.catalogue.nouns import nouns_of
 from skill_ttrl.envs.webshop.catalogue.search import analyse
 from skill_ttrl.envs.webshop.expert import read_wish
 from skill_ttrl.envs.webshop.reward import plain_words
@@ -56,7 +56,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "webshop instruction": (read_wish, ("price ", ", price", "and ", "find me ", " with ", "$1")),
     "webshop query": (analyse, ("a.", "a'", "1.", "_", "a_", "log", "\u200d", "a\u0301.", "❤\u200d", "1,", "bly")),
     "webshop reward": (plain_words, ()),
-    "webshop nouns": (find_nouns("rule"), ("(", "a.", "!", "a-")),
+    "webshop nouns": (nouns_of, ("(", "a.", "!", "a-")),
     "leaks": (plain, ("\u200b", "x.")),
     "actions": (heuristic_teacher.words, ("a-", "a'")),
     "brackets": (heuristic_teacher.bracketed, ("a[", "[")),

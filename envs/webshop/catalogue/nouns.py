@@ -1,7 +1,7 @@
 """Which words of a product's title are nouns: what the reward's title overlap is counted on.
 
-The official engine asks spaCy's `en_core_web_sm` and keeps what it tags NOUN or PROPN. Where spaCy and that model are
-installed, `find_nouns("auto")` does the same; otherwise a rule stands in for it, and `name` says which of the two it was.
+The official engine asks spaCy's `en_core_web_sm`, which is on no package index, and keeps what it tags NOUN or PROPN. A rule stands in
+for it here, on every machine: it changes about as many rewards as another release of that model does.
 
 The rule splits a title as spaCy's English tokenizer does: at spaces; punctuation and a possessive 's at the ends of a word;
 a unit after a number ("64GB"); hyphens and commas between letters; and : < > = / before a letter. Then a token is a noun unless
@@ -19,83 +19,19 @@ How often the rule and the model disagree, and for how many pairs of products th
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from skill_ttrl.envs.text_env import check_choice
-from skill_ttrl.errors import MissingDependencyError
-
-MODEL = "en_core_web_sm"
-NOUN_TAGS = ("PNOUN", "NOUN", "PROPN")
-"""The tags that upstream keeps; there is no tag PNOUN, it has it by mistake."""
 CACHED_TITLES = 4_096
-TAGGERS = ("auto", "rule", "spacy")
-
-
-@dataclass(frozen=True, slots=True)
-class Nouns:
-    """A tagger. Called with a title it gives the title's nouns in small letters, in order, a repeated one repeatedly."""
-
-    name: str
-    """Name and version of the tagger, as results report them."""
-    find: Callable[[str], tuple[str, ...]]
-    """The same title has always the same nouns."""
-
-    def __call__(self, title: str) -> tuple[str, ...]:
-        """The nouns of any text; none is an empty tuple."""
-        return self.find(title)
-
-
 _WORDS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 FUNCTION_WORDS, NUMBER_WORDS, OFTEN_NO_NOUN, SMALL_NO_NOUN = (
     frozenset(_WORDS[name].split()) for name in ("function_words", "number_words", "often_no_noun", "small_no_noun")
 )
 
 
-def find_nouns(name: str) -> Nouns:
-    """The tagger that a setting names.
-
-    Args:
-        name: "rule"; "spacy"; or "auto", which is "spacy" where it and its model are installed and else "rule".
-
-    Raises:
-        EnvError: nothing has this name.
-        MissingDependencyError: "spacy" without spaCy or without its model.
-    """
-    check_choice("noun tagger", name, TAGGERS)
-    if name == "auto":
-        name = "spacy" if importlib.util.find_spec("spacy") and importlib.util.find_spec(MODEL) else "rule"
-    return Nouns("rule", _nouns_by_rule) if name == "rule" else _spacy_nouns()
-
-
-def _spacy_nouns() -> Nouns:
-    """The official tagger, whose releases differ from one another in some words (see `Nouns.name`)."""
-    try:
-        # By its name: it is no dependency of this package, and nothing else is known of its types.
-        spacy = importlib.import_module("spacy")
-        # The parser stays: it decides which verbs are auxiliaries. What is left out changes no tag.
-        model: Any = spacy.load(MODEL, exclude=["ner", "lemmatizer", "senter"])
-    except (ImportError, OSError) as error:
-        raise MissingDependencyError(
-            f"The noun tagger 'spacy' needs spaCy and its model {MODEL} ({str(error).splitlines()[0].rstrip('.')}). "
-            f"Install them with: pip install spacy && python -m spacy download {MODEL}. Or choose 'rule'."
-        ) from error
-
-    @lru_cache(maxsize=CACHED_TITLES)
-    def nouns(title: str) -> tuple[str, ...]:
-        return tuple(token.text.lower() for token in model(title) if token.pos_ in NOUN_TAGS)
-
-    return Nouns(f"spacy ({MODEL} {model.meta['version']})", nouns)
-
-
-# What follows is the rule. The signs are those that spaCy's tokenizer for English splits off (its `punctuation.py`).
+# The signs are those that spaCy's tokenizer for English splits off (its `punctuation.py`).
 _QUOTES = "'\"”“`‘´’‚,„»«"
 _SIGNS = re.escape("…,:;!?¿؟¡()[]{}<>_#*&।？！，、；：～·।、【】《》〈〉（）") + re.escape(_QUOTES)
 _CURRENCY = r"\$|£|€|¥|฿|US\$|C\$|A\$|₽|﷼|₴|₠|₡|₢|₣|₤|₥|₦|₧|₨|₩|₪|₫|₭|₮|₯|₰|₱|₲|₳|₵|₶|₷|₸|₹|₺|₻|₼|₾|₿"
@@ -168,5 +104,6 @@ def is_noun(token: str) -> bool:
 
 
 @lru_cache(maxsize=CACHED_TITLES)
-def _nouns_by_rule(title: str) -> tuple[str, ...]:
+def nouns_of(title: str) -> tuple[str, ...]:
+    """The nouns of a title in small letters, in order, a repeated one repeatedly."""
     return tuple(token.lower() for token in split_title(title) if is_noun(token))

@@ -167,7 +167,6 @@ def test_query_codes_are_words_like_others_and_counted(data: str) -> None:
         ({"max_steps": 0}, "max_steps must be a whole number of at least 1, found 0"),
         ({"reward": float("nan")}, "reward must be a finite number, found nan"),
         ({"partial": 2}, "partial must be True, False or a share from 0 to 1, found 2"),
-        ({"nouns": 3}, "no noun tagger 3"),
         ({"data": "/nowhere"}, "There is no folder or file /nowhere"),
         ({"data": "ftp://shop"}, r"found the address 'ftp://shop'\. .*--env-data http://127"),
         ({"max_step": 5}, "has no argument 'max_step'. Did you mean 'max_steps'"),

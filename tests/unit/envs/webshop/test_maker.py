@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
 from skill_ttrl.envs.webshop.goals import Goal, ceiling, combination, price_of
 from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, make_products
@@ -67,8 +66,7 @@ def test_a_smaller_catalogue_is_the_beginning_of_a_larger_one_and_another_seed_a
 
 
 def test_every_goal_is_reached_in_full_by_its_own_product(products: list[Product]) -> None:
-    nouns = find_nouns("rule")
     for product in products:
         for goal in goals_of(product) if product.instruction is not None else ():
-            bought = purchase_reward(product, goal, price_of(product), dict(goal.options), nouns)  # type: ignore[arg-type]
+            bought = purchase_reward(product, goal, price_of(product), dict(goal.options))  # type: ignore[arg-type]
             assert bought.total == 1.0, (product.title, goal.options, bought)

@@ -36,7 +36,7 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalogue]:
 
 @pytest.fixture
 def shop(catalogue: Catalogue) -> Shop:
-    return shared_shop(catalogue.store, "rule", False)
+    return shared_shop(catalogue.store, False)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_an_action_is_read_as_upstreams_expression_reads_it() -> None:
 @pytest.mark.parametrize("asin", ["Features", "Buy Now", "Next >", "Search"])
 def test_an_asin_that_reads_like_a_button_buys_nothing_and_breaks_nothing(tmp_path: Path, asin: str) -> None:
     found = open_catalogue(write_catalogue(tmp_path, [product(asin)], {asin: wanted()}))
-    shop, goal = shared_shop(found.store, "rule", False), found.goals()[0]
+    shop, goal = shared_shop(found.store, False), found.goals()[0]
     state, _ = go(shop, goal, "search[lamp]", f"click[{asin.lower()}]")
     assert (state.place, state.asin) == (("item", asin) if asin in ("Features", "Buy Now") else ("results", ""))
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
+from skill_ttrl.envs.webshop.catalogue.nouns import nouns_of
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goals import Goal
 from skill_ttrl.envs.webshop.reward import (
@@ -19,7 +19,6 @@ from skill_ttrl.envs.webshop.reward import (
     purchase_reward,
 )
 
-RULE = find_nouns("rule")
 SHOES = "Mens D.O.N. Issue 2 Gca Basketball Sneakers Shoes Casual - Off White"
 SOUNDBAR = "Saireed UL Listed 2 Prong Power Cord for JBL Bar 3.1 Bar 2.1 Channel 4K Ultra HD Soundbar"
 CORD = "BRST AC Power Cord Outlet Socket Cable Plug Lead for Panasonic SC-HT830V DVD/VCR Combo Home Theater System"
@@ -59,7 +58,7 @@ def goal(**changed: Any) -> Goal:
 
 
 def buy(bought: Product, wanted: Goal, price: float = 35.0, chosen: Mapping[str, str] | None = None) -> PurchaseReward:
-    return purchase_reward(bought, wanted, price, {"color": "grey", "size": "XL"} if chosen is None else chosen, RULE)
+    return purchase_reward(bought, wanted, price, {"color": "grey", "size": "XL"} if chosen is None else chosen)
 
 
 # Upstream's own tests (tests/web-agent-site/engine/test_goal.py), value for value.
@@ -150,12 +149,11 @@ def test_the_order_of_options_and_attributes_is_of_no_importance(
     assert buy(again, other, 35.0, dict(shuffled(chosen.items()))) == buy(bought, wanted, 35.0, chosen)
 
 
-@given(texts.filter(lambda text: RULE(text) != ()), texts, texts)
+@given(texts.filter(lambda text: nouns_of(text) != ()), texts, texts)
 def test_a_goals_own_product_is_the_right_kind_of_thing(title: str, query: str, path: str) -> None:
     own = match_kind(
         product(title=title, query=query, product_category=path),
         goal(title=title, query=query, product_category=path),
-        RULE,
     )
     assert own.query_match and own.title_score > 0.0
     assert own.r_type == 1.0 or own.title_score < 0.1

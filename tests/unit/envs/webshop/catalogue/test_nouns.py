@@ -1,19 +1,12 @@
-"""The nouns of a title: the rule, the tagger by name, and what is said where spaCy or its model is missing."""
+"""The nouns of a title."""
 
 from __future__ import annotations
-
-import importlib.util
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.webshop.catalogue.nouns import (
-    find_nouns,
-    split_title,
-)
-
-RULE = find_nouns("rule")
+from skill_ttrl.envs.webshop.catalogue.nouns import nouns_of, split_title
 
 
 @pytest.mark.parametrize(
@@ -50,7 +43,7 @@ def test_a_title_is_split_as_spacy_splits_it(title: str, tokens: str) -> None:
     ],
 )
 def test_the_rule_finds_nouns_in_small_letters_in_order_with_repetitions(title: str, found: str) -> None:
-    assert " ".join(RULE(title)) == found
+    assert " ".join(nouns_of(title)) == found
 
 
 @given(st.text(max_size=60))
@@ -58,15 +51,4 @@ def test_every_text_has_nouns_that_are_among_its_tokens(title: str) -> None:
     tokens = split_title(title)
     assert "".join(tokens) == "".join(title.split())
     rest = iter([token.lower() for token in tokens])
-    assert all(noun in rest for noun in RULE(title)), "in order"
-
-
-@pytest.mark.skipif(
-    not (importlib.util.find_spec("spacy") and importlib.util.find_spec("en_core_web_sm")),
-    reason="spaCy's model en_core_web_sm is not installed",
-)
-def test_where_spacy_and_its_model_are_installed_auto_is_the_official_tagger() -> None:
-    official = find_nouns("auto")
-    assert official.name.startswith("spacy (en_core_web_sm ")
-    assert official("Rusticware Kitchen and Bath Cabinet Knob")[-4:] == ("kitchen", "bath", "cabinet", "knob")
-    assert official("") == ()
+    assert all(noun in rest for noun in nouns_of(title)), "in order"
