@@ -161,9 +161,11 @@ class Replayer(ExitStack):
         bundle = self._load(rows[at[0]]) if self.tokens else None
         try:
             scores = {} if bundle is None else self._score([rows[number][2] for number in at])
-        except (ValueError, IndexError) as error:
-            raise DataError(f"{names[at[0]]}: its tokens do not fit the model: {error}.") from None
-        judged = self._judge(rows)
+            judged = self._judge(rows)
+        except SkillTTRLError:
+            raise
+        except (ValueError, IndexError, RuntimeError) as error:
+            raise DataError(f"{names[at[0]]}: its tokens do not fit each other, or the model: {error}.") from None
         for order, number in enumerate(at):
             _, place, recorded = rows[number]
             found = self._again(place, recorded, bundle) or judged.get(number) or scores.get(order)
@@ -171,9 +173,9 @@ class Replayer(ExitStack):
 
     def changed(self) -> tuple[str, ...]:
         """Versions and data that are no longer those of the run."""
-        names = ("skill_ttrl", "python", "platform", *LIBRARIES)
-        there, here = (each | dict(each["libraries"]) for each in (self._made_with, describe_environment()))
-        pairs = [(name, there.get(name), here.get(name)) for name in names]
+        infos = (self._made_with, describe_environment())
+        there, here = (_mapping(each.get("libraries")) | each for each in infos)
+        pairs = [(name, there.get(name), here.get(name)) for name in ("skill_ttrl", "python", "platform", *LIBRARIES)]
         found = [f"{name} {was}, now {now}" for name, was, now in pairs if was != now]
         try:
             pinned_source(self.config.train_source)
@@ -261,19 +263,19 @@ class Replayer(ExitStack):
     # Votes and rewards.
 
     @cached_property
-    def _votes(self) -> dict[tuple[Any, ...], dict[str, Any]]:
+    def _votes(self) -> dict[str, dict[str, Any]]:
         rows = [row for row in read_jsonl(self.path / "votes.jsonl") if isinstance(row.get("matches"), list)]
-        return {(row.get("phase"), row.get("step"), row.get("task_id")): row for row in rows}
+        return {f"{row.get('phase')}:{row.get('step')}:{row.get('task_id')}": row for row in rows}
 
     @cached_property
     def _rewards(self) -> RewardSet:
-        truths = {task: _truth(line) for (_, _, task), line in self._votes.items()}
+        truths = {str(line.get("task_id")): _truth(line) for line in self._votes.values()}
         return reward_set(self.config, {task: truth for task, truth in truths.items() if truth is not None})
 
     def _judge(self, rows: Sequence[Row]) -> dict[int, Difference]:
         """What the vote, the labels or the rewards of a group say otherwise now, by the rollout's place."""
         (_, place, first), config, name = rows[0], self.config, self.config.vote.chosen[0]
-        line = self._votes.get((place.phase, place.step, first.task.id))
+        line = self._votes.get(f"{place.phase}:{place.step}:{first.task.id}")
         if line is None or len(line["matches"]) != len(rows) or "base_answers" in requires(*config.vote.chosen):
             self.notes.append(f"Some votes ({name}) were not held again: votes.jsonl lacks what they need.")
             return {}
@@ -417,5 +419,9 @@ def _cut(recorded: Any, now: Any) -> tuple[str, str]:
 
 def _truth(line: Mapping[str, Any]) -> str | None:
     """The true answer in a line of `votes.jsonl`."""
-    labels = line.get("labels")
-    return labels.get("ground_truth") if isinstance(labels, dict) else None
+    truth = _mapping(line.get("labels")).get("ground_truth")
+    return truth if isinstance(truth, str) else None
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

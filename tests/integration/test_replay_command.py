@@ -159,3 +159,8 @@ def test_what_cannot_be_replayed_is_refused(copy: Path) -> None:
     )
     partly = skillttrl("replay", copy, "--all", "--tokens")
     assert partly.code == 0 and "No checkpoint is kept of 1 updates" in partly.out
+    edit(copy / "votes.jsonl", lambda vote: vote.update(labels=["of", "others"]))
+    assert skillttrl("replay", copy, "--step", 0).code == 0
+    edit(copy / "trajectories.jsonl", lambda rollout: rollout["steps"][0]["completion"]["token_ids"].append(10**9))
+    edit(copy / "trajectories.jsonl", lambda rollout: rollout["steps"][0]["completion"]["logprobs"].append(-1.0))
+    refused(skillttrl("replay", copy, "--step", 0, "--tokens"), 3, "do not fit")
