@@ -305,7 +305,7 @@ class RunView(Progress):
         self._reported = ""
         self._rollout: tuple[str, Trajectory] | None = None
         self._reading = False
-        self._keys = Keys(console)
+        self._keys = Keys()
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
         self._aside = prints_aside() if console.stderr else nullcontext()
 

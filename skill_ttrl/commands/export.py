@@ -15,17 +15,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import ValidationError
-
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.runs.episode_logs import SUFFIX, TRAJECTORIES, Place
-from skill_ttrl.runs.folder import SampleRecord
-from skill_ttrl.runs.reader import read_run
-from skill_ttrl.runs.trackers import conversation, rollout_facts
+from skill_ttrl.runs.reader import read_rollout, read_run
+from skill_ttrl.runs.trackers import conversation
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.storage.files import unfinished, wrap_os_errors
 from skill_ttrl.storage.jsonl import parse_json, whole_lines
-from skill_ttrl.types import Trajectory, first_problem, from_json, split_thought
+from skill_ttrl.types import Trajectory, split_thought
 
 LOGS = 10
 """Most logs."""
@@ -74,12 +71,7 @@ def export_rollouts(source: Path, output: Path, form: str) -> tuple[int, list[st
 
 def _rollouts(path: Path, notes: list[str]) -> Iterator[tuple[Place, dict[str, Any], Trajectory]]:
     """The rollouts of a file, each with its place and plain facts."""
-    for where, line in whole_lines(path, notes):
-        try:
-            place, played = from_json(Place, line), from_json(Trajectory, line)
-            yield place, rollout_facts(place, from_json(SampleRecord, line), played), played
-        except ValidationError as error:
-            raise DataError(f"{where} is no rollout: {first_problem(error)}.") from None
+    return (read_rollout(*found) for found in whole_lines(path, notes))
 
 
 def _write_table(path: Path, output: Path, notes: list[str]) -> int:

@@ -125,6 +125,16 @@ def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
     return sorted(found, key=lambda c: (order.get(c.phase, len(order)), c.phase, c.step))
 
 
+def read_tokenizer(run: Path) -> Any:
+    """The `tokenizers.Tokenizer` of a run's newest checkpoint; None where there is none, or it is of another kind."""
+    try:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(list_checkpoints(RunFolder(run, None))[-1].path / "tokenizer.json"))
+    except Exception:  # `tokenizers` has no type of its own for a file that it cannot read
+        return None
+
+
 def what_is_saved(path: str | Path) -> str:
     """Describe what is saved of a run that ended early, and how to resume it; `path` may hold one run a seed, or not exist."""
     runs = [each for each in (Path(path), *Path(path).glob("seed-*")) if RunFolder.exists(each)]

@@ -163,7 +163,7 @@ def placed_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes, Pla
         DataError: a line has no place.
     """
     for where, line in whole_lines(path, notes):
-        yield where, line, _parsed(where, line, Place)
+        yield where, line, parsed(where, line, Place)
 
 
 def read_rollouts(path: Path, notes: list[str]) -> Iterator[tuple[str, Place, Trajectory]]:
@@ -173,10 +173,15 @@ def read_rollouts(path: Path, notes: list[str]) -> Iterator[tuple[str, Place, Tr
         DataError: a line is not a rollout.
     """
     for where, line, place in placed_lines(path, notes):
-        yield where, place, _parsed(where, line, Trajectory)
+        yield where, place, parsed(where, line, Trajectory)
 
 
-def _parsed(where: str, line: bytes, kind: type[T]) -> T:
+def parsed(where: str, line: bytes, kind: type[T]) -> T:
+    """A line of a file as this type.
+
+    Raises:
+        DataError: it is none.
+    """
     try:
         return from_json(kind, line)
     except ValidationError as error:
@@ -191,7 +196,7 @@ def read_episode(run: Path, episode: str) -> tuple[Place, Trajectory]:
         RunFolderError: the run has no `trajectories.jsonl`.
     """
     where, line = find_episode(run, episode)
-    return _parsed(where, line, Place), _parsed(where, line, Trajectory)
+    return parsed(where, line, Place), parsed(where, line, Trajectory)
 
 
 def find_episode(run: Path, episode: str) -> tuple[str, bytes]:
@@ -205,7 +210,7 @@ def find_episode(run: Path, episode: str) -> tuple[str, bytes]:
     for where, line, place in (each for path in paths for each in placed_lines(path, [])):
         steps[step := f"{place.phase}:{place.step}"] = None
         if episode.startswith(f"{step}:"):
-            known.append(place.episode(_parsed(where, line, Trajectory).task.id))
+            known.append(place.episode(parsed(where, line, Trajectory).task.id))
             if known[-1] == episode:
                 return where, line
     hint = did_you_mean(episode, known, f"skillttrl inspect {run} --step {episode.split(':')[1]}") if known else ""

@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.folder import WARNINGS, Warned, read_run_json
+from skill_ttrl.runs.episode_logs import Place, parsed
+from skill_ttrl.runs.folder import WARNINGS, SampleRecord, Warned, read_run_json
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.storage.jsonl import read_jsonl, whole_lines
-from skill_ttrl.types import first_problem, from_json
+from skill_ttrl.types import Trajectory, first_problem, from_json
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -102,3 +103,26 @@ def warnings_of(run: Run) -> list[Warned]:
     said = {each.text for each in found}
     # What is said of the whole run has no step.
     return found + [Warned(text) for text in (run.summary.warnings if run.summary else ()) if text not in said]
+
+
+def rollout_facts(place: Place, record: SampleRecord, played: Trajectory) -> dict[str, Any]:
+    """Plain facts of a rollout: its id, place, outcome, lengths and skills."""
+    done = [(len(step.prompt_ids), step.completion.num_sampled_tokens) for step in played.steps if step.completion]
+    facts: dict[str, Any] = {"id": None if place.step is None else place.episode(played.task.id)}
+    facts |= {"task": played.task.id, "task_type": played.task.task_type, "turns": len(played.steps)}
+    facts |= {"prompt_tokens": sum(each for each, _ in done), "sampled_tokens": sum(each for _, each in done)}
+    facts |= {"phase": place.phase, "step": place.step, "sample": place.sample, "advantages": record.advantages}
+    facts |= {"original_score": record.original_score, "reward": played.reward, "success": played.success}
+    facts |= {"answer": played.answer, "stop_reason": played.stop_reason, "error": played.error}
+    facts |= {"skills_in_prompt": played.skills_in_prompt, "retrieved": played.retrieved}
+    return facts | {"bank_version": played.bank_version}
+
+
+def read_rollout(where: str, line: bytes) -> tuple[Place, dict[str, Any], Trajectory]:
+    """A line of a file of rollouts: its place, its facts, and all of it.
+
+    Raises:
+        DataError: it is no rollout.
+    """
+    place, played = parsed(where, line, Place), parsed(where, line, Trajectory)
+    return place, rollout_facts(place, parsed(where, line, SampleRecord), played), played

@@ -19,6 +19,7 @@ from typing import Any
 
 from skill_ttrl.runs.episode_logs import Place
 from skill_ttrl.runs.folder import RunFolder, SampleRecord, read_run_json
+from skill_ttrl.runs.reader import rollout_facts
 from skill_ttrl.storage.files import flatten
 from skill_ttrl.types import Group, Trajectory
 
@@ -43,19 +44,6 @@ def conversation(played: Trajectory) -> list[dict[str, Any]]:
     if played.final_obs not in ("", answered):
         said.append({"role": "user", "content": played.final_obs})
     return said
-
-
-def rollout_facts(place: Place, record: SampleRecord, played: Trajectory) -> dict[str, Any]:
-    """Plain facts of a rollout: its id, place, outcome, lengths and skills."""
-    done = [(len(step.prompt_ids), step.completion.num_sampled_tokens) for step in played.steps if step.completion]
-    facts: dict[str, Any] = {"id": None if place.step is None else place.episode(played.task.id)}
-    facts |= {"task": played.task.id, "task_type": played.task.task_type, "turns": len(played.steps)}
-    facts |= {"prompt_tokens": sum(each for each, _ in done), "sampled_tokens": sum(each for _, each in done)}
-    facts |= {"phase": place.phase, "step": place.step, "sample": place.sample, "advantages": record.advantages}
-    facts |= {"original_score": record.original_score, "reward": played.reward, "success": played.success}
-    facts |= {"answer": played.answer, "stop_reason": played.stop_reason, "error": played.error}
-    facts |= {"skills_in_prompt": played.skills_in_prompt, "retrieved": played.retrieved}
-    return facts | {"bank_version": played.bank_version}
 
 
 class RunTracker:

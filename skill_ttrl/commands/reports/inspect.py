@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from skill_ttrl.commands.optimize_results import is_optimization, read_summary, summary_lines
 from skill_ttrl.commands.reports.bank import inspect_bank, run_bank
@@ -27,16 +25,14 @@ from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines
 from skill_ttrl.metrics import unhealthy
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
-from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, read_identity
+from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, parsed, read_identity
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.statistics import verdict
 from skill_ttrl.storage.jsonl import first_keys, parse_json, read_jsonl, whole_lines
 from skill_ttrl.train.results import EVALUATION, Evaluation, read_evaluations
-from skill_ttrl.types import Trajectory, first_problem, from_json, split_thought
-
-T = TypeVar("T")
+from skill_ttrl.types import Trajectory, split_thought
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
@@ -191,19 +187,6 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     return Inspection(
         "records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}; one to read: --row 1", *notes]
     )
-
-
-def parsed(where: str, line: bytes, kind: type[T]) -> T:
-    """Read a line of a file as this type.
-
-    Raises:
-        RunFolderError: it is none.
-    """
-    try:
-        return from_json(kind, line)
-    except ValidationError as error:
-        what = "trajectory" if kind is Trajectory else "JSON object"
-        raise RunFolderError(f"{where} is no {what}: {first_problem(error)}.") from None
 
 
 def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Mapping
 from hashlib import sha256
@@ -10,7 +11,6 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from pydantic_core import to_json
 
 from skill_ttrl.sanitize import escape_terminal, replace_surrogates
 
@@ -54,17 +54,6 @@ def _printable(value: Any) -> Any:
 
 
 def _json(value: Any) -> str:
-    """JSON of plain data; numbers that JSON lacks are null, and half characters are replaced."""
-    try:
-        return to_json(value, inf_nan_mode="null").decode()
-    except ValueError:  # a lone surrogate, which a JSON file of a run may spell
-        return to_json(_whole(value), inf_nan_mode="null").decode()
-
-
-def _whole(value: Any) -> Any:
-    """Plain data with the half characters of all texts replaced."""
-    if isinstance(value, str):
-        return replace_surrogates(value)
-    if isinstance(value, Mapping):
-        return {_whole(key): _whole(each) for key, each in value.items()}
-    return [_whole(each) for each in value] if isinstance(value, list | tuple) else value
+    """JSON of plain data; numbers that JSON lacks are null, and half characters, which a file may spell, are replaced."""
+    plain = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    return replace_surrogates(json.dumps(plain, ensure_ascii=False, separators=(",", ":")))

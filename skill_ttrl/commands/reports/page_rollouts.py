@@ -5,28 +5,23 @@ Files are streamed. What exceeds the budgets below is left out, and said.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import ValidationError
-
-from skill_ttrl.answers.equivalence import EquivalenceResult, decide
 from skill_ttrl.commands.reports.bank import look
+from skill_ttrl.commands.reports.rollouts import votes_of
 from skill_ttrl.commands.reports.summary_text import turn_parts
-from skill_ttrl.errors import DataError
-from skill_ttrl.runs.checkpoint import list_checkpoints
-from skill_ttrl.runs.episode_logs import COLLECTED, EVAL_TRAJECTORIES, TRAJECTORIES, Place
-from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.checkpoint import read_tokenizer
+from skill_ttrl.runs.episode_logs import COLLECTED, EVAL_TRAJECTORIES, TRAJECTORIES, Place, parsed
+from skill_ttrl.runs.reader import read_rollout
 from skill_ttrl.statistics import Interval, repeats_interval, wilson_interval
-from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.train.run import BEFORE
-from skill_ttrl.types import Skill, Step, Trajectory, VoteResult, first_problem, from_json
+from skill_ttrl.types import Skill, Step, Trajectory
 
 READ = 200_000_000
 """Bytes of a file that are read; of a larger one the first and the last half of them."""
@@ -38,42 +33,14 @@ SAMPLES = 8
 """Samples of a group whose transcripts come before those of the others; the first quarter of them have their tokens shown."""
 PROMPT, ANSWER, CLASSES = 2_000, 200, 12
 """Longest prompt and answer in characters, and classes of answers of one vote."""
-RULES = {"number": "equal as numbers", "text": "equal as texts", "symbolic": "equal by SymPy"}
+NAMES = {"task": "task", "task_type": "type", "stop_reason": "stop", "reward": "reward", "original_score": "true", "answer": "answer",
+         "advantages": "advantage", "error": "error", "skills_in_prompt": "skills", "retrieved": "retrieved",
+         "bank_version": "bank"}  # fmt: skip
+"""Names in the page of facts of a rollout."""
 Group = tuple[str, int, str]
 """Phase, step and task of a group of rollouts."""
 Row = tuple[Path, int, dict[str, Any]]
 """A rollout: its file, its place there in bytes, and its row in the page."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    id: str
-    task_type: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    observation: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """The part of a line of `trajectories.jsonl` that a row is made of."""
-
-    task: _Task
-    steps: tuple[_Turn, ...]
-    stop_reason: str
-    phase: str = "collect"
-    step: int = 0
-    sample: int = 0
-    answer: str | None = None
-    reward: float | None = None
-    original_score: float | None = None
-    advantages: list[float | None] | None = None
-    error: str | None = None
-    skills_in_prompt: list[str] | None = None
-    retrieved: list[str] | None = None
-    bank_version: int | None = None
 
 
 @dataclass
@@ -95,19 +62,21 @@ def read_rollouts(run: Path) -> Found:
     Raises:
         DataError: the file cannot be read, or a line is no rollout.
     """
-    found, size = Found(), 0
+    found, size, collected = Found(), 0, Counter[str]()
     rows = list[Row]()
     rewards: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    played = [path for name in (EVAL_TRAJECTORIES, TRAJECTORIES) if (path := run / name).is_file()]
-    for path in played or [
-        path for path in (run / COLLECTED,) if path.is_file()
-    ]:  # else what was imitated is all there is
+    paths = [path for name in (EVAL_TRAJECTORIES, TRAJECTORIES) if (path := run / name).is_file()]
+    for path in paths or [run / COLLECTED] * (run / COLLECTED).is_file():  # what was imitated may be all there is
         size = path.stat().st_size
-        for offset, row in _records(path, _Line):
-            found.prompts.setdefault(row.task.id, row.steps[0].observation[:PROMPT] if row.steps else "")
-            if row.reward is not None:
-                rewards[row.phase, row.step][row.task.id].append(row.reward)
-            rows.append((path, offset, _item(row)))
+        for offset, line in _lines(path):
+            place, facts, played = read_rollout(f"{path}, byte {offset}", line)
+            if place.step is None:
+                place = Place("collect", 0, collected[facts["task"]])
+                collected[facts["task"]] += 1
+            found.prompts.setdefault(facts["task"], played.steps[0].observation[:PROMPT] if played.steps else "")
+            if played.reward is not None:
+                rewards[place.phase, place.step or 0][facts["task"]].append(played.reward)
+            rows.append((path, offset, _item(place, facts)))
     if not rows:
         return found
     rows.sort(
@@ -143,42 +112,29 @@ def spread(values: Sequence[Any], most: int) -> list[Any]:
     return [values[round(place * (len(values) - 1) / max(1, most - 1))] for place in range(most)]
 
 
-def _records(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the whole lines of a file with their places in bytes, without the middle of one that is larger than `READ`."""
     size, offset = path.stat().st_size, 0
     with path.open("rb") as stream:
         while line := stream.readline():
             if line.endswith(b"\n") and not line.isspace():
-                yield offset, _parsed(path, offset, line, kind)
+                yield offset, line
             offset += len(line)
             if READ // 2 < offset < size - READ // 2:
                 offset = stream.seek(size - READ // 2)
                 offset += len(stream.readline())
 
 
-def _parsed(path: Path, offset: int, line: bytes, kind: Any) -> Any:
-    try:
-        return from_json(kind, line)
-    except ValidationError as error:
-        raise DataError(f"{path}, byte {offset}: the line cannot be read: {first_problem(error)}.") from None
-
-
-def _item(row: _Line) -> dict[str, Any]:
+def _item(place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the page; what is empty is left out."""
-    item = {
-        "id": Place(row.phase, row.step, row.sample).episode(row.task.id),
-        **{"phase": row.phase, "step": row.step, "task": row.task.id, "sample": row.sample, "stop": row.stop_reason},
-        **{
-            "type": row.task.task_type or None,
-            "reward": row.reward,
-            "true": row.original_score,
-            "bank": row.bank_version,
-        },
-        "advantage": row.advantages and [each and float(f"{each:.3g}") for each in row.advantages],
-        **{"error": row.error and row.error[:PROMPT], "answer": row.answer and row.answer[:PROMPT]},
-        **{"skills": row.skills_in_prompt or None, "retrieved": row.retrieved or None},
+    item: dict[str, Any] = {
+        "id": place.episode(facts["task"]),
+        "phase": place.phase,
+        "step": place.step,
+        "sample": place.sample,
     }
-    return {name: value for name, value in item.items() if value is not None}
+    item |= {name: facts[of] for of, name in NAMES.items() if facts[of] not in (None, "", ())}
+    return item | {name: item[name][:PROMPT] for name in ("error", "answer") if name in item}
 
 
 def _order(items: Sequence[Mapping[str, Any]], groups: Mapping[Group, list[int]]) -> list[int]:
@@ -206,22 +162,20 @@ class _Transcripts:
     def __init__(self, run: Path) -> None:
         self.places: dict[str, int] = {}
         self._size = self._tokens = 0
-        self._pieces = _pieces(run)
+        self._tokenizer = read_tokenizer(run)
 
     def add(self, rows: Sequence[Row], order: Sequence[int]) -> int:
         """Add those that fit, in this order. Returns their number."""
-        with ExitStack() as stack:
-            streams = {path: stack.enter_context(path.open("rb")) for path in {row[0] for row in rows}}
-            for count, index in enumerate(order):
-                if self._size > TEXTS or count == WHOLE:
-                    return count
-                path, offset, item = rows[index]
-                stream = streams[path]
+        for count, index in enumerate(order):
+            if self._size > TEXTS or count == WHOLE:
+                return count
+            path, offset, item = rows[index]
+            with path.open("rb") as stream:
                 stream.seek(offset)
-                played = _parsed(path, offset, stream.readline(), Trajectory)
-                item["turns"] = [self._turn(step, item["sample"] < SAMPLES // 4) for step in played.steps]
-                if played.final_obs:
-                    item["final"] = self._text(played.final_obs)
+                played = parsed(str(path), stream.readline(), Trajectory)
+            item["turns"] = [self._turn(step, item["sample"] < SAMPLES // 4) for step in played.steps]
+            if played.final_obs:
+                item["final"] = self._text(played.final_obs)
         return len(order)
 
     def _turn(self, step: Step, tokens: bool) -> dict[str, Any]:
@@ -248,45 +202,12 @@ class _Transcripts:
 
     def _shown_tokens(self, step: Step) -> dict[str, Any] | None:
         found = step.completion
-        if found is None or not self._pieces or not found.token_ids or self._tokens > TOKENS:
+        if found is None or self._tokenizer is None or not found.token_ids or self._tokens > TOKENS:
             return None
         self._tokens += len(found.token_ids)
         own = "".join("01"[each] for each in found.completion_mask or (True,) * len(found.token_ids))
-        pieces = [self._pieces.get(each, "?") for each in found.token_ids]
+        pieces = [self._tokenizer.decode([each], skip_special_tokens=False) for each in found.token_ids]
         return {"pieces": pieces, "own": own, "logp": [round(each, 2) + 0.0 for each in found.logprobs]}
-
-
-def _pieces(run: Path) -> dict[int, str]:
-    """Texts of the tokens by id, from the tokenizer.json of the newest checkpoint; empty where it is of another kind."""
-    files = [each.path / "tokenizer.json" for each in list_checkpoints(RunFolder(run, None))]
-    try:
-        found = parse_json(files[-1].read_bytes())
-        vocabulary = {**found["model"]["vocab"], **{each["content"]: each["id"] for each in found["added_tokens"]}}
-        of_bytes = "ByteLevel" in str(found["decoder"])
-        return {int(number): _piece(str(text), of_bytes) for text, number in vocabulary.items()}
-    except (OSError, ValueError, TypeError, KeyError, IndexError):  # the page shows texts alone
-        return {}
-
-
-_PLAIN = {*range(33, 127), *range(161, 173), *range(174, 256)}
-_BYTES = {chr(each): each for each in _PLAIN} | {
-    chr(256 + n): each for n, each in enumerate(sorted({*range(256)} - _PLAIN))
-}
-"""Bytes by the characters that stand for them in a vocabulary of bytes (GPT-2's)."""
-
-
-def _piece(text: str, of_bytes: bool) -> str:
-    if not of_bytes:
-        return text.replace("▁", " ")
-    return bytes(_BYTES[each] for each in text if each in _BYTES).decode(errors="replace")
-
-
-@dataclass(frozen=True, slots=True)
-class _Vote(VoteResult):
-    phase: str = ""
-    step: int = 0
-    task_id: str = ""
-    correct: bool | None = None
 
 
 def read_votes(run: Path, found: Found, strategy: str) -> dict[str, Any] | None:
@@ -295,23 +216,21 @@ def read_votes(run: Path, found: Found, strategy: str) -> dict[str, Any] | None:
     Raises:
         DataError: a line is no vote.
     """
-    path = run / "votes.jsonl"
     tasks: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    winners = dict[str, str]()
-    for _, vote in _records(path, _Vote) if path.is_file() else ():
-        key, rule = _class(vote.answer)
+    for vote, flip, rule in votes_of(run):
         cell = {
             **{
                 "step": vote.step,
                 "share": round(vote.majority_ratio, 4),
                 "winner": vote.answer and vote.answer[:ANSWER],
             },
-            **{"flip": winners.get(vote.task_id, key) != key, "correct": vote.correct, "tie": vote.tie},
-            **{"abstained": vote.abstained, "rule": f"{rule}; strategy {strategy}"},
+            **{"flip": flip is True, "correct": vote.correct, "tie": vote.tie, "abstained": vote.abstained},
+            **{
+                "rule": f"{rule}; strategy {strategy}",
+                "rollouts": found.groups.get((vote.phase, vote.step, vote.task_id), []),
+            },
             "classes": [[answer[:ANSWER], votes] for answer, votes in vote.classes[:CLASSES]],
-            "rollouts": found.groups.get((vote.phase, vote.step, vote.task_id), []),
         }
-        winners[vote.task_id] = key
         tasks[vote.task_id].append(cell)
     if not tasks:
         return None
@@ -323,14 +242,6 @@ def read_votes(run: Path, found: Found, strategy: str) -> dict[str, Any] | None:
         if len(chosen) < len(tasks)
         else "",
     }
-
-
-def _class(answer: str | None) -> tuple[str, str]:
-    """Key of an answer's class, and the rule behind it in words. What SymPy has to judge is compared as it is written."""
-    if answer is None:
-        return "", "no answer"
-    found = decide(answer)
-    return (found.key, RULES[found.rule]) if isinstance(found, EquivalenceResult) else (answer, RULES["symbolic"])
 
 
 def read_skills(path: Path) -> dict[str, Any]:

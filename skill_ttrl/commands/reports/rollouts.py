@@ -6,25 +6,25 @@ Files are read line by line, because trajectories can be larger than memory.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from skill_ttrl.answers.equivalence import EquivalenceResult, decide
 from skill_ttrl.commands.optimize_results import is_optimization
 from skill_ttrl.commands.reports.bank import look
-from skill_ttrl.commands.reports.inspect import parsed
 from skill_ttrl.commands.reports.summary_text import Inspection, figure, short, six_figures, turn_parts
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError, SkillBankError, did_you_mean
-from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place, find_episode, placed_lines
+from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place, find_episode, parsed
 from skill_ttrl.runs.folder import RunFolder, SampleRecord, metric_rows
+from skill_ttrl.runs.reader import read_rollout, rollout_facts
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.storage.jsonl import whole_lines
 from skill_ttrl.train.results import read_evaluations
-from skill_ttrl.types import Step, Task, Trajectory, VoteResult, split_thought
-from skill_ttrl.voting.rewards import VoteHistory
+from skill_ttrl.types import Step, Trajectory, VoteResult, split_thought
 
 VOTE_COLUMNS = ("winner", "share", "classes", "flip", "correct")
 ROLLOUT_COLUMNS = ("episode", "answer", "reward", "correct", "adv.", "text")
@@ -32,7 +32,7 @@ CLASSES = 4
 """Classes of a vote in a row of a table."""
 CUT = 1000
 """Characters of a text in a transcript that is not shown in full."""
-UNSCORED = SampleRecord()
+RULES = {"number": "equal as numbers", "text": "equal as texts", "symbolic": "equal by SymPy"}
 
 Rows = Iterable[tuple[str, str | None]]
 """(name, text), one under the other; those without a text are not shown."""
@@ -50,18 +50,13 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """Whose vote a line of `votes.jsonl` is."""
+class Held(VoteResult):
+    """A line of `votes.jsonl`."""
 
-    task_id: str
+    phase: str = ""
+    step: int = 0
+    task_id: str = ""
     correct: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _OfTask:
-    """Whose rollout a line is: much faster to read than all of it."""
-
-    task: Task
 
 
 def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
@@ -87,14 +82,15 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
     for pairs in [[("loss", "loss")], *six_figures(figures)]:
         texts = [f"{name} {figure(figures[key])}" for key, name in pairs if isinstance(figures.get(key), float)]
         facts |= {pairs[0][1]: ", ".join(texts).removeprefix(f"{pairs[0][1]} ")} if texts else {}
-    votes = [(visit.task_id, *cells) for place, visit, cells in _votes(run) if place == Place(phase, step)]
+    held = [(vote, _cells(vote, flip)) for vote, flip, _ in votes_of(run)]
+    votes = [(vote.task_id, *cells) for vote, cells in held if (vote.phase, vote.step) == (phase, step)]
     votes.sort(key=lambda row: (row[5] != "no", row[4] != "yes", row[2]))
     notes = ["Wrong winners first, then flips, then by share."] if votes else []
     notes += [f"{len(votes) - limit} more votes: --rows {len(votes)}"] if len(votes) > limit else []
     rollouts: dict[str, list[list[Any]]] = {row[0]: [] for row in votes}
-    for where, line, place in _lines(run):
-        if place == Place(phase, step):
-            rollouts.setdefault(parsed(where, line, _OfTask).task.id, []).append(_row(where, line, place))
+    for found, cells in _rows(run):
+        if (found["phase"], found["step"]) == (phase, step):
+            rollouts.setdefault(found["task"], []).append(cells)
     parts = _attempts([row for of in rollouts.values() for row in of], limit, f"{phase}:{step}")
     return Inspection("step", f"{run}, step {step}", facts, ("task", *VOTE_COLUMNS), votes[:limit], notes, parts=parts)
 
@@ -106,15 +102,15 @@ def task_inspection(run: Path, task: str, *, limit: int = 10) -> Inspection:
         RunFolderError: it is no run.
         DataError: the run never visited the task.
     """
-    known, votes, attempts = dict[str, None](), dict[Place, list[Any]](), dict[Place, list[list[Any]]]()
-    for place, visit, cells in _votes(_run_of(run)):
-        known[visit.task_id] = None
-        if visit.task_id == task:
-            votes[place] = cells
-    for where, line, place in _lines(run):
-        known[found := parsed(where, line, _OfTask).task.id] = None
-        if found == task:
-            attempts.setdefault(place, []).append(_row(where, line, place))
+    known, votes, attempts = dict[str, None](), dict[str, list[Any]](), dict[str, list[list[Any]]]()
+    for vote, flip, _ in votes_of(_run_of(run)):
+        known[vote.task_id] = None
+        if vote.task_id == task:
+            votes[f"{vote.phase}:{vote.step}"] = _cells(vote, flip)
+    for found, row in _rows(run):
+        known[found["task"]] = None
+        if found["task"] == task:
+            attempts.setdefault(f"{found['phase']}:{found['step']}", []).append(row)
     if not (visits := [*dict.fromkeys([*votes, *attempts])]):
         hint = did_you_mean(task, known, f"skillttrl inspect {run} --step N")
         raise DataError(f"{run} has no task {task!r}.{hint}")
@@ -122,9 +118,8 @@ def task_inspection(run: Path, task: str, *, limit: int = 10) -> Inspection:
     for place in visits:
         rewards = [float(row[2]) for row in attempts.get(place, []) if row[2] is not None]
         cells = votes.get(place, [None] * len(VOTE_COLUMNS))
-        rows.append((f"{place.phase}:{place.step}", *cells, short(fmean(rewards)) if rewards else None))
-    last = f"{visits[-1].phase}:{visits[-1].step}, the last visit"
-    parts = _attempts(attempts.get(visits[-1], []), limit, last)
+        rows.append((place, *cells, short(fmean(rewards)) if rewards else None))
+    parts = _attempts(attempts.get(visits[-1], []), limit, f"{visits[-1]}, the last visit")
     columns = ("step", *VOTE_COLUMNS, "reward")
     return Inspection("task", f"{run}, task {task}", {"visits": len(rows)}, columns, rows, parts=parts)
 
@@ -135,44 +130,65 @@ def _run_of(path: Path) -> Path:
     return path
 
 
-def _votes(run: Path) -> Iterator[tuple[Place, Visit, list[Any]]]:
-    """Each vote of a run, with its cells in a table, oldest first."""
-    history, path = VoteHistory(), run / "votes.jsonl"
-    for where, line, place in placed_lines(path, []) if path.is_file() else ():
-        visit, vote = parsed(where, line, Visit), parsed(where, line, VoteResult)
-        flipped = history.record({visit.task_id: vote}).get("flip_rate")
-        classes = [f"{one_line(answer, 20)} ×{votes}" for answer, votes in vote.classes[:CLASSES]]
-        classes += [f"{len(vote.classes) - CLASSES} more"] * (len(vote.classes) > CLASSES)
-        classes += [f"no answer ×{vote.abstained}"] * bool(vote.abstained)
-        cells = vote.answer, vote.majority_ratio, ", ".join(classes), _yes(flipped), _yes(visit.correct)
-        yield place, visit, [*map(short, cells)]
+def votes_of(run: Path) -> Iterator[tuple[Held, bool | None, str]]:
+    """Each vote of a run, oldest first; whether its winner is another than the one before (None: there is none), and the rule that made
+    answers equal. What SymPy has to judge is compared as it is written.
+
+    Raises:
+        DataError: a line is no vote.
+    """
+    winners, path = dict[str, str](), run / "votes.jsonl"
+    for where, line in whole_lines(path, []) if path.is_file() else ():
+        vote = parsed(where, line, Held)
+        answer, rule = vote.answer or "", "no answer" if vote.answer is None else RULES["symbolic"]
+        if isinstance(found := decide(answer), EquivalenceResult) and answer:
+            answer, rule = found.key, RULES[found.rule]
+        yield vote, winners[vote.task_id] != answer if vote.task_id in winners else None, rule
+        winners[vote.task_id] = answer
+
+
+def _cells(vote: Held, flip: bool | None) -> list[Any]:
+    classes = [f"{one_line(answer, 20)} ×{votes}" for answer, votes in vote.classes[:CLASSES]]
+    classes += [f"{len(vote.classes) - CLASSES} more"] * (len(vote.classes) > CLASSES)
+    classes += [f"no answer ×{vote.abstained}"] * bool(vote.abstained)
+    return [*map(short, (vote.answer, vote.majority_ratio, ", ".join(classes), _yes(flip), _yes(vote.correct)))]
 
 
 def _yes(value: float | None) -> str | None:
     return None if value is None else "yes" if value else "no"
 
 
-def _lines(run: Path) -> Iterator[tuple[str, bytes, Place]]:
+def _rows(run: Path) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    """The facts of each rollout of a run's training, and its row of a table."""
     path = run / TRAJECTORIES
-    yield from placed_lines(path, []) if path.is_file() else ()
+    for found in whole_lines(path, []) if path.is_file() else ():
+        _, facts, played = read_rollout(*found)
+        yield facts, rollout_row(facts, played)
 
 
-def _row(where: str, line: bytes, place: Place) -> list[Any]:
-    record, played = parsed(where, line, SampleRecord), parsed(where, line, Trajectory)
+def rollout_row(facts: Mapping[str, Any], played: Trajectory) -> list[Any]:
+    """A rollout in the columns `ROLLOUT_COLUMNS`."""
     text = " ⏎ ".join(split_thought(step.model_text)[1] or step.action for step in played.steps)
     if played.stop_reason != "terminated":
         text = f"[{': '.join(filter(None, (played.stop_reason, played.error)))}] {text}"
-    cells = played.answer, played.reward, _right(record, played), _advantage(record), one_line(text, 80)
-    return [place.episode(played.task.id), *map(short, cells)]
+    cells = (
+        facts["id"] or facts["task"],
+        played.answer,
+        played.reward,
+        _right(facts),
+        _advantage(facts),
+        one_line(text, 80),
+    )
+    return [*map(short, cells)]
 
 
-def _right(record: SampleRecord, played: Trajectory) -> str | None:
+def _right(facts: Mapping[str, Any]) -> str | None:
     """Whether the answer is the true one; else whether the environment calls it a success."""
-    return _yes(played.success if record.original_score is None else record.original_score)
+    return _yes(facts["success"] if facts["original_score"] is None else facts["original_score"])
 
 
-def _advantage(record: SampleRecord) -> float | None:
-    known = [each for each in record.advantages or () if each is not None]
+def _advantage(facts: Mapping[str, Any]) -> float | None:
+    known = [each for each in facts["advantages"] or () if each is not None]
     return fmean(known) if known else None
 
 
@@ -200,22 +216,19 @@ def read_transcript(path: Path, of: str | int, *, full: bool = False) -> Transcr
         return _transcript(of, *find_episode(_run_of(path), of), path, most)
     if path.suffix != ".jsonl" or not path.is_file():
         raise ConfigError(f"--row shows a line of a .jsonl file; {path} is none.")
-    count, kept = 0, deque[tuple[str, bytes]](maxlen=max(1, -of))
-    for count, found in enumerate(whole_lines(path, []), 1):
-        kept.append(found)
-        if count == of:
-            break
+    count = sum(1 for _ in whole_lines(path, []))
     if not of or count < abs(of):
         raise DataError(f"{path} has no row {of}. It has {count:,}: 1 to {count}, or from the end -1 to -{count}.")
-    return _transcript(f"row {of}", *kept[0 if of < 0 else -1], path.parent, most)
+    found = next(islice(whole_lines(path, []), of - 1 if of > 0 else count + of, None))
+    return _transcript(f"row {of}", *found, path.parent, most)
 
 
 def _transcript(title: str, where: str, line: bytes, run: Path, most: int | None) -> Transcript:
     title, record = f"{title}, {where}", parsed(where, line, dict[str, Any])
     if {"task", "steps", "stop_reason"} <= record.keys():
-        played, scores = parsed(where, line, Trajectory), parsed(where, line, SampleRecord)
+        _, facts, played = read_rollout(where, line)
         titles = _titles(run) if played.skills_in_prompt or played.retrieved else {}
-        return Transcript(title, sections_of(played, scores, titles, most=most), record)
+        return Transcript(title, sections_of(played, facts, titles, most=most), record)
     # Of anything else the fields, and each object of a list, such as the samples of a problem, in a section of its own.
     several = [name for name, each in record.items() if isinstance(each, list) and each and isinstance(each[0], dict)]
     sections: list[tuple[str, Rows]] = [("", _fields({key: record[key] for key in record if key not in several}, most))]
@@ -237,7 +250,7 @@ def _fields(record: Any, most: int | None) -> Rows:
 
 def sections_of(
     played: Trajectory,
-    record: SampleRecord = UNSCORED,
+    facts: Mapping[str, Any] | None = None,
     titles: Mapping[str, str] | None = None,
     *,
     most: int | None = CUT,
@@ -246,11 +259,11 @@ def sections_of(
 
     Args:
         played: the rollout.
-        record: its scores and advantages, where they are known.
+        facts: `rollout_facts` of it, where its scores are known.
         titles: of skills, by id.
         most: characters of each text, and thoughts are only counted; None: all of everything.
     """
-    task, count = played.task, len(played.steps)
+    task, count, facts = played.task, len(played.steps), facts or rollout_facts(Place(), SampleRecord(), played)
 
     def named(ids: Sequence[str]) -> str:
         return ", ".join(f"{each} ({titles[each]})" if titles and titles.get(each) else each for each in ids)
@@ -258,10 +271,10 @@ def sections_of(
     end = [
         ("observation", played.final_obs),
         ("answer", "none" if played.answer is None and played.reward is not None else played.answer),
-        ("success" if record.original_score is None else "correct", _right(record, played)),
+        ("success" if facts["original_score"] is None else "correct", _right(facts)),
         ("reward", None if played.reward is None else f"{played.reward:g}"),
         ("rewards", ", ".join(f"{name} {value:g}" for name, value in played.rewards.items())),
-        ("advantage", short(_advantage(record))),
+        ("advantage", short(_advantage(facts))),
         ("stop", played.stop_reason),
         ("error", played.error),
         ("skills", named(played.skills_in_prompt)),

@@ -75,7 +75,7 @@ def test_what_is_no_rollout_leaves_nothing_behind(file: Path, tmp_path: Path) ->
     path, output = tmp_path / "mine.jsonl", tmp_path / "out.parquet"
     first = file.read_text().splitlines()[0]
     for line, why in (
-        ('{"a": 1}', "mine.jsonl:2 is no rollout"),
+        ('{"a": 1}', "mine.jsonl:2 cannot be read"),
         (first.replace('"step": 0', f'"step": {9**40}'), "fit"),
     ):
         path.write_text(f"{first}\n{line}\n")

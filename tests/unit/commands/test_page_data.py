@@ -183,7 +183,7 @@ def test_a_page_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(tmp_path
     (run / "votes.jsonl").write_text("[]\n")
     finish_report(run, heard)
     (text,) = heard.notices
-    assert "votes.jsonl, byte 0" in text and text.endswith(f"skillttrl report {run}")
+    assert "votes.jsonl:1" in text and text.endswith(f"skillttrl report {run}")
 
 
 class Listener(SilentProgress):
