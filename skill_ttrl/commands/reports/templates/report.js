@@ -574,7 +574,7 @@
     const pick = (name, options, key) => choice(name, options, state[key], (value) => { state[key] = value; geometry.at = null; build(); });
     section.append(
       h("div", { class: "bar-row" },
-        pick("Columns", [["packed", "steps, each sorted by agreement"], ["steps", "prompts × steps"], ["visits", "prompts × visits"]], "mode"),
+        pick("Columns", [["packed", "steps, most agreed first"], ["steps", "prompts × steps"], ["visits", "prompts × visits"]], "mode"),
         pick("Order", [["given", "as first seen"], ["unsure", "least agreed at the end"], ["flips", "most changes of the winner"]], "order"),
         pick("Show", [["all", "all votes"], ["flip", "winner changed"], ...(judged ? [["wrong", "winner is wrong"]] : [])], "which"),
         searching("Prompt", "id or words of the prompt", (text) => { state.text = text; build(); }), count),
