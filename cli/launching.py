@@ -60,9 +60,7 @@ def notice(text: str) -> None:
     say(text, screen=Console(stderr=True))
 
 
-def run_or_check(
-    found: Launch, *, as_json: bool, dry_run: bool, full: bool = False, seeds: list[int] | None = None
-) -> None:
+def run_or_check(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None = None) -> None:
     """Run a launch, in this process or as the driver of several; with `dry_run` only check it and print its sizes."""
     from skill_ttrl.config import read_config_text, recipe_names, verified_note
     from skill_ttrl.rl.parallel.launch import launched
@@ -104,12 +102,7 @@ def run_or_check(
                     return shown.enter_context(RunView(screen, f"{config.name} → {run}"))
 
                 several = run_seeds(config, folder, seeds, resume=resume, progress=view_of, source=text)
-            show(
-                several,
-                as_json,
-                lambda each: inspection_view(seeds_inspection(each), full=full),
-                [EVERYTHING.format(folder)],
-            )
+            show(several, as_json, lambda each: inspection_view(seeds_inspection(each)), [EVERYTHING.format(folder)])
             return
         note = verified_note(found.sized_as_shipped().load()) if found.source in recipe_names() else ""
         opening = f"{where[0].upper()}{where[1:]} is {note}." if note.startswith("untested") else ""
@@ -118,16 +111,16 @@ def run_or_check(
     if as_json:
         show(summary, True)
     else:
-        show_outcome(screen, summary, folder, full=full)
+        show_outcome(screen, summary, folder)
 
 
-def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:
+def show_outcome(screen: Console, summary: Summary, folder: Path) -> None:
     """Print the result of a run at `folder`: the table, the lines under it, and where the files are."""
     from skill_ttrl.commands.reports.summary_text import closing_lines, summary_table, summary_title
 
-    columns, rows, _ = summary_table(summary, full=full)
+    columns, rows, _ = summary_table(summary)
     screen.print(text_table(summary_title(summary), columns, rows))
-    say(*closing_lines(summary, full=full), screen=screen, soft_wrap=False)
+    say(*closing_lines(summary), screen=screen, soft_wrap=False)
     say(EVERYTHING.format(folder), screen=screen)
 
 

@@ -15,7 +15,6 @@ from skill_ttrl.cli.options import (
     ENV_RULE,
     AsJson,
     EnvData,
-    Full,
     Mock,
     Overrides,
     Program,
@@ -102,7 +101,6 @@ def train(
     nproc: Nproc = None,
     seeds: Seeds = None,
     dry_run: DryRun = False,
-    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
     """Run all phases of a config: collect, distill, cold start, then RL training (sample, vote, reward, update).
@@ -118,7 +116,7 @@ def train(
         config,
         _options(with_program(overrides, agent), env_data, mock, output, resume, env=env, seed=seed, nproc=nproc),
     )
-    run_or_check(found, as_json=as_json, dry_run=dry_run, full=full, seeds=None if seeds is None else seeds_of(seeds))
+    run_or_check(found, as_json=as_json, dry_run=dry_run, seeds=None if seeds is None else seeds_of(seeds))
 
 
 def sft(
@@ -136,7 +134,6 @@ def sft(
     seed: Seed = None,
     nproc: Nproc = None,
     dry_run: DryRun = False,
-    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
     """Run only the supervised cold start of a config.
@@ -152,7 +149,7 @@ def sft(
 
     options = _options(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
     found = launch_sft(config, options, model=policy, bank=bank, trajectories=trajectories, examples=examples)
-    run_or_check(found, as_json=as_json, dry_run=dry_run, full=full)
+    run_or_check(found, as_json=as_json, dry_run=dry_run)
 
 
 def rl(
@@ -169,7 +166,6 @@ def rl(
     seed: Seed = None,
     nproc: Nproc = None,
     dry_run: DryRun = False,
-    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
     """Run only the RL training of a config, from its model or from --policy.
@@ -185,7 +181,7 @@ def rl(
 
     options = _options(with_program(overrides, agent), env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
     found = launch_rl(config, options, model=policy, bank=bank)
-    run_or_check(found, as_json=as_json, dry_run=dry_run, full=full)
+    run_or_check(found, as_json=as_json, dry_run=dry_run)
 
 
 def _options(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,6 @@ from skill_ttrl.cli.options import (
     POLICIES,
     AsJson,
     Data,
-    Full,
     Limit,
     NoSkills,
     Overrides,
@@ -83,7 +81,6 @@ def vote(
     resume: Resume = "auto",
     batch_size: BatchSize = None,
     no_skills: NoSkills = False,
-    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare voting strategies on the same samples, with intervals. Differences that a paired test does not confirm are marked as unclear.
@@ -110,7 +107,7 @@ def vote(
             no_skills=no_skills,
         )
     written = [] if output is None else [f"Votes: {output / 'votes.jsonl'}"]
-    show(found, as_json, partial(lab_view, full=full), written)
+    show(found, as_json, lab_view, written)
 
 
 def _source(stored: str | None, policy: str | None) -> str:
@@ -152,23 +149,19 @@ def strategy_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
-    """The main metric of every strategy, with the difference from the majority and its verdict; with `full` every metric."""
+def lab_view(lab: VoteLab) -> RenderableType:
+    """The main metric of every strategy, with the difference from the majority and its verdict."""
     from skill_ttrl.commands.vote import TITLES
     from skill_ttrl.statistics import PAIRED_TEST
 
     judged = [each for each in lab.strategies if each.requires is None]
     names = [name for name in TITLES if any(name in each.figures for each in judged)]
     parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {lab.describe_samples()}"), "bold")]
-    for name in names if full else names[:1]:
-        rows = [_row(each, name) for each in judged]
-        columns = ("strategy", TITLES[name], "minus majority", "verdict")[: 4 if len(judged) > 1 else 2]
-        parts.append(text_table("", columns, [row[: len(columns)] for row in rows]))
-    if not full:
-        others = ", ".join(
-            f"{TITLES[name]} {judged[0].figures[name].value:.3f}" for name in names[1:] if name in judged[0].figures
-        )
-        parts.append(Text(f"{judged[0].strategy}: {others}. Every strategy: --full"))
+    rows = [_row(each, names[0]) for each in judged]
+    columns = ("strategy", TITLES[names[0]], "minus majority", "verdict")[: 4 if len(judged) > 1 else 2]
+    parts.append(text_table("", columns, [row[: len(columns)] for row in rows]))
+    others = (f"{TITLES[name]} {judged[0].figures[name].value:.3f}" for name in names[1:] if name in judged[0].figures)
+    parts.append(Text(f"{judged[0].strategy}: {', '.join(others)}. Every strategy: --json"))
     if len(judged) > 1:
         parts.append(Text(f"Differences are paired by problem, with 95% intervals; {PAIRED_TEST}."))
     lines = [f"{one_line(each.strategy, MAX_NAME)} needs {each.requires}" for each in lab.strategies if each.requires]

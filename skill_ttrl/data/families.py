@@ -170,12 +170,6 @@ def _add(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
     return [ones, tens], slip(10 * tens + ones % 10)
 
 
-def _multiply(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
-    ones = slip(a % 10 * b)
-    tens = slip(a // 10 * b + ones // 10)
-    return [ones, tens], slip(10 * tens + ones % 10)
-
-
 class ProblemFamily(Protocol):
     """Interface of a problem family."""
 
@@ -223,15 +217,6 @@ for _family in (
         question="Which number plus 1 is {a}?",
         solve=lambda a, b, slip: ([], slip(a - 1)),
         check="x + 1 = {a}",
-    ),
-    Family(
-        name="multiply",
-        # A two-digit times a one-digit number: ones, tens with carry, answer. 720 pairs.
-        task_type="arithmetic",
-        operands=(range(10, 100), range(2, 10)),
-        sizes={"demos": 480, "train": 128, "test": 64},
-        question="Compute {a}*{b}.",
-        solve=_multiply,
     ),
 ):
     FAMILIES.register(_family.name)(_family)

@@ -96,7 +96,7 @@ def test_noise_has_the_stated_rate_and_size() -> None:
 
 @given(seed=st.integers(0, 2**32), noise=st.floats(0, 1))
 def test_any_noise_gives_well_formed_demonstrations(seed: int, noise: float) -> None:
-    family = numbers("multiply")
+    family = numbers("add")
     drawn = family.demonstrations(seed, noise, split="test")
     assert all(RESPONSE.fullmatch(response) for _, response, *_ in drawn)
     assert drawn == family.demonstrations(seed, noise, split="test")

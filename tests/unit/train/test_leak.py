@@ -183,8 +183,8 @@ ADD, OWN = {"path": "synthetic:add"}, {"path": "own.jsonl"}
     [
         ({"train": OWN, "eval": ADD}, ("own.jsonl", "synthetic:add (test)")),
         (
-            {"train": ADD, "eval": {"path": "synthetic:multiply"}},
-            ("synthetic:add (train)", "synthetic:multiply (test)"),
+            {"train": ADD, "eval": {"path": "synthetic:next"}},
+            ("synthetic:add (train)", "synthetic:next (test)"),
         ),
         ({"train": ADD, "eval": ADD}, ("synthetic:add (train)", "synthetic:add (test)")),
         ({"train": OWN, "eval": {"path": "test.jsonl"}}, ("own.jsonl", "test.jsonl")),
