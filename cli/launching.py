@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skill_ttrl.runs.summary import Summary
 
 
-EVERYTHING = "Results: {0}. All metrics: skillttrl inspect {0} --full"
+EVERYTHING = "Results: {0}; open {0}/report.html. All metrics: skillttrl inspect {0} --full"
 
 
 def serve_other_ranks() -> None:

@@ -26,7 +26,7 @@ from skill_ttrl.cli.options import (
 if TYPE_CHECKING:
     from skill_ttrl.commands.optimize_results import OptimizeSummary, Score
 
-FILES = "Results: {0}. The document to use: {0}/best_skill.md. Steps: skillttrl inspect {0}"
+FILES = "Results: {0}; open {0}/report.html. The document to use: {0}/best_skill.md. Steps: skillttrl inspect {0}"
 
 Config = Annotated[
     str | None,

@@ -144,7 +144,7 @@ def write_report(paths: Sequence[str | Path], output: str | Path | None = None) 
             raise RunFolderError(f"{file} exists already and is no report of skillttrl. Choose another file: -o FILE.")
         found = page(paths)
         write_atomic(file, render(found).encode())
-    return file, [text for view in found["runs"] for text in view["left_out"]]
+    return file, [f"{view['name']}: {text}" for view in found["runs"] for text in view["left_out"]]
 
 
 def finish_report(path: Path, progress: Progress) -> None:
