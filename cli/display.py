@@ -144,12 +144,8 @@ def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
     elif rows:
         parts.append(text_table("", found.columns, rows))
     parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
-    for each in found.unhealthy:
-        sign = (
-            f"{each.phase} step {each.step}: {each.name} is {each.value:.4g}, healthy {each.healthy}: {each.meaning}. "
-            f"Trouble: {each.trouble}. Change: {each.change}."
-        )
-        parts.append(Text(escape_terminal(f"  {sign}".replace("`", "")), "yellow"))
+    signs = (f"{each.phase} step {each.step}: {each.in_words()}" for each in found.unhealthy)
+    parts += [Text(escape_terminal(f"  {sign}"), "yellow") for sign in signs]
     if hidden := len(found.rows) - len(rows):
         parts.append(Text(f"  {hidden} more rows: --full", "dim"))
     for part in found.parts:
@@ -358,7 +354,7 @@ class RunView(Progress):
 
     def _figures(self) -> Table | None:
         """The six figures, two that are read together in a row, each with its latest steps."""
-        from skill_ttrl.commands.reports.summary_text import figure, six_figures
+        from skill_ttrl.commands.reports.page_charts import figure, six_figures
 
         latest = {**self._latest, **({"accuracy": self._accuracy} if self._accuracy else {})}
         if not (rows := six_figures(latest)):
@@ -411,7 +407,7 @@ class RunView(Progress):
 
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
         """Update the phase's bar, its speed and the metrics; without a terminal, print a line now and then."""
-        from skill_ttrl.commands.reports.summary_text import figure, six_figures
+        from skill_ttrl.commands.reports.page_charts import figure, six_figures
 
         at = self._bars.tasks[self._at[phase]]
         total, unit = int(at.total or 0), at.fields["unit"]

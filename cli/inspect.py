@@ -77,13 +77,10 @@ def inspect(
 
 def _comparison(found: Comparison) -> RenderableType:
     from skill_ttrl.commands.reports.compare import FIGURES
-    from skill_ttrl.commands.reports.summary_text import short, with_interval
-    from skill_ttrl.statistics import PAIRED_TEST, verdict
+    from skill_ttrl.statistics import PAIRED_TEST
 
-    rows, tasks = [], 0
-    for name, of in found.figures.items():
-        tasks, change = of.tasks, with_interval(of.difference, of.interval, "+")
-        rows.append((FIGURES[name], short(of.one), short(of.other), change, verdict(of.interval)))
+    rows = [(FIGURES[name], *change.cells()) for name, change in found.figures.items()]
+    tasks = max(change.tasks for change in found.figures.values())
     title = f"{found.other} − {found.one}: {tasks} tasks, paired by task, {PAIRED_TEST}"
     table = text_table(title, ("metric", "first", "second", "difference", "verdict"), rows)
     return Group(table, *(Text(escape_terminal(note)) for note in [*found.in_words(), *found.notes]))

@@ -69,6 +69,11 @@ class UnhealthyMetric:
     trouble: str
     change: str
 
+    def in_words(self) -> str:
+        """What is wrong, what it means and what to change, without Markdown."""
+        text = f"{self.name} is {self.value:.4g}, healthy {self.healthy}: {self.meaning}. Trouble: {self.trouble}. Change: {self.change}."
+        return text.replace("`", "")
+
 
 def _read() -> tuple[Section, ...]:
     text = importlib.resources.files("skill_ttrl").joinpath("metrics.toml").read_text(encoding="utf-8")

@@ -337,7 +337,7 @@ def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path, capsys: p
     reply = Reply("q", ("\x1b[2Jhidden", "<think>\nseen</think>b"), ("\x1b[1m", None), majority_vote(["\x1b[1m", None]))
     Console().print(reply_view(reply))
     shown = capsys.readouterr().out
-    texts = ("red", "hidden", "sample 2 of 2", "[thought: 4 characters] back", "thought: 4 characters (--json")
+    texts = ("red", "hidden", "sample 2 of 2", "back", "thought: 4 characters (--json")
     assert all(text in shown for text in texts) and "seen" not in shown and not set(shown) & set("\x1b\x07\x9b\u202e")
 
 

@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from skill_ttrl.commands.optimize_results import is_optimization
-from skill_ttrl.commands.reports.summary_text import difference_in_words, summary_rows
+from skill_ttrl.commands.reports.summary_text import difference_in_words, short, summary_rows, with_interval
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import read_summary
-from skill_ttrl.statistics import Interval, paired_difference, repeats_interval
+from skill_ttrl.statistics import Interval, paired_difference, repeats_interval, verdict
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.train.results import EVALUATION, Evaluation, ProblemResult, read_evaluations
 
@@ -54,6 +55,11 @@ class Change:
     interval: Interval
     tasks: int
     """Number of tasks that both were measured on."""
+
+    def cells(self) -> tuple[Any, ...]:
+        """Both values, the difference with its interval, and the verdict."""
+        change = with_interval(self.difference, self.interval, "+")
+        return short(self.one), short(self.other), change, verdict(self.interval)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from typing import Any
 from skill_ttrl.commands.optimize_results import is_optimization, read_summary, summary_lines
 from skill_ttrl.commands.reports.bank import inspect_bank, run_bank
 from skill_ttrl.commands.reports.compare import OverSeeds, Seeds, is_headline, is_seeds, read_seeds, runs_in
+from skill_ttrl.commands.reports.rollouts import ROLLOUT_COLUMNS, rollout_row
 from skill_ttrl.commands.reports.summary_text import (
     Inspection,
     closing_lines,
     evaluation_table,
     short,
     summary_table,
-    transcript,
     with_interval,
 )
 from skill_ttrl.config import load_config
@@ -27,12 +27,12 @@ from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_succe
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, parsed, read_identity
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import read_run
+from skill_ttrl.runs.reader import read_rollout, read_run
 from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.statistics import verdict
 from skill_ttrl.storage.jsonl import first_keys, parse_json, read_jsonl, whole_lines
 from skill_ttrl.train.results import EVALUATION, Evaluation, read_evaluations
-from skill_ttrl.types import Trajectory, split_thought
+from skill_ttrl.types import content
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
@@ -136,12 +136,8 @@ def _samples(path: Path) -> Inspection:
     return Inspection("samples", str(path), facts, columns, rows, notes)
 
 
-COLUMNS = "strategy phase step task task_id answer reward original_score advantages majority_ratio correct tie stop_reason text".split()
-"""Fields of trajectories and votes worth a column, in this order."""
-EPISODE_COLUMNS = ("success", "turns", "stop_reason", "task", "text")
-"""Of episodes that were collected: a line of them has no phase of a run."""
-SAID = ("text", "responses", "samples", "messages")
-"""Fields of what a model wrote; thoughts in them are folded."""
+COLUMNS = "strategy phase step task_id episode answer majority_ratio reward correct tie adv. text".split()
+"""Columns of rollouts and fields of votes worth one, in this order."""
 
 
 def records_inspection(path: Path, limit: int) -> Inspection:
@@ -152,31 +148,23 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     if {"phase", "step"} <= first and not first & {"task", "task_id"}:
         records = read_jsonl(path)
         return Inspection("records", str(path), {"lines": len(records)}, *step_rows(records))
-    shown: list[dict[str, Any]] = []
-    outcomes: list[EpisodeResult] = []
+    shown, outcomes = list[dict[str, Any]](), list[EpisodeResult]()
     notes: list[str] = []
     count = 0
     for count, (where, line) in enumerate(whole_lines(path, notes), 1):
         row = parsed(where, line, dict[str, Any])
         if {"task", "steps", "stop_reason"} <= row.keys():
-            played = parsed(where, line, Trajectory)
-            outcomes.append(outcome := episode_result(played))
-            if count <= limit and any(step.calls for step in played.steps):
-                notes += ["", f"{played.task.id}:", *transcript(played)]
-            row |= {"success": {True: "yes", False: "no", None: None}[outcome.success], "turns": outcome.steps}
-        if count <= limit:
-            if isinstance(row.get("task"), dict):
-                row["task"] = row["task"].get("id")
-            if isinstance(row.get("steps"), list):
-                row["text"] = " ⏎ ".join(str(step.get("action", "")) for step in row["steps"])
-            shown.append(row)
+            _, found, played = read_rollout(where, line)
+            outcomes.append(episode_result(played))
+            row = dict(zip(ROLLOUT_COLUMNS, rollout_row(found, played), strict=True))
+        shown += [row] * (count <= limit)
     if not count:
         raise DataError(f"{path} holds no complete line.")
     present = {name for row in shown for name in row}
-    episodes = outcomes and "phase" not in present
-    known = [name for name in (EPISODE_COLUMNS if episodes else COLUMNS) if name in present]
+    known = [name for name in COLUMNS if name in present]
     columns = known if len(known) > 1 else sorted(present)[:8]
-    rows = [[short(_folded(row.get(name)) if name in SAID else row.get(name)) for name in columns] for row in shown]
+    said = ({name: content(each) if isinstance(each, str) else each for name, each in row.items()} for row in shown)
+    rows = [[short(row.get(name)) for name in columns] for row in said]
     facts: dict[str, Any] = {"lines": count}
     if identity_file(path).is_file():  # the settings of `skillttrl collect`
         made = read_identity(path)["made_with"]
@@ -203,16 +191,6 @@ def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:
         text += f", {each.failed:,} failed" if each.failed else ""
         facts[kind or "other"] = text + (f", {each.exploits:,} with an attempted exploit" if each.exploits else "")
     return facts
-
-
-def _folded(value: Any) -> Any:
-    """Replace the thought in a model's text, or in each text inside a list or dict, by its length."""
-    if isinstance(value, list):
-        return [_folded(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _folded(each) for name, each in value.items()}
-    thought, said = split_thought(value) if isinstance(value, str) else ("", value)
-    return f"[thought: {len(thought):,} characters] {said}" if thought else value
 
 
 OPTIMIZE_COLUMNS = ("step", "action", "success", "edits", "candidate", "current", "best")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from statistics import fmean
@@ -51,6 +51,31 @@ PLANS = (
     Plan("document", "Length of the document", "skill_len"),
 )
 MAIN = 6
+
+
+def chosen(names: str, there: Collection[str]) -> list[str]:
+    """Those of the metrics of a plan that are there."""
+    found = [
+        sorted(each for each in there if each.startswith(name))
+        if name.endswith("/")
+        else [each for each in name.split("|") if each in there][:1]
+        for name in names.split()
+    ]
+    return [*chain.from_iterable(found)]
+
+
+def six_figures(metrics: Collection[str]) -> list[list[tuple[str, str]]]:
+    """(metric, label) of the figures in the main charts among these metrics, row by row; `accuracy` is of the newest evaluation."""
+    names = {plan.id: f"{plan.left} {plan.right}" for plan in PLANS[:MAIN]}
+    rows = [
+        chosen(each, metrics) for each in (names | {"reward": "reward accuracy", "types": "success success/"}).values()
+    ]
+    return [[(name, name.rpartition("/")[2].replace("_", " ")) for name in row] for row in rows if row]
+
+
+def figure(value: float) -> str:
+    """Three decimals, or two digits of what these would hide: the KL of a LoRA run."""
+    return f"{value:.2g}" if 1e-9 < abs(value) < 1e-2 else f"{value:z.3f}"
 
 
 @dataclass(frozen=True)
@@ -143,13 +168,7 @@ class _Drawing:
         return None
 
     def _logged(self, phase: str, names: str) -> list[Key]:
-        found = [
-            [key for key in self.names if key[0] == phase and key[1].startswith(name)]
-            if name.endswith("/")
-            else [(phase, each) for each in name.split("|") if (phase, each) in self.names][:1]
-            for name in names.split()
-        ]
-        return [*chain.from_iterable(found)]
+        return [(phase, name) for name in chosen(names, [name for each, name in self.names if each == phase])]
 
     def chart(
         self, id: str, title: str, left: Sequence[Key], right: Sequence[Key] = (), *, aliases: bool = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -196,7 +196,8 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
         found["facts"] = [[name, str(value)] for name, value in view.facts.items()] + facts
     else:
         rows, summary = part.rows[0], run.summary
-        warnings = [*warnings_of(run), *_unhealthy(rows)]
+        signs = unhealthy(rows[-1]) if rows else ()
+        warnings = [*warnings_of(run), *(Warned(each.in_words(), each.phase, each.step) for each in signs)]
         if summary is None:
             done = f"{rows[-1]['phase']} step {int(rows[-1]['step']) + 1}" if rows else "no step"
             sentence = f"{_model(run)} has not ended its training: {done} is done. Continue it with --resume auto."
@@ -324,15 +325,6 @@ def _time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 100 else f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def _unhealthy(rows: Sequence[Mapping[str, Any]]) -> list[Warned]:
-    """Metrics of the last step that are outside of their healthy ranges."""
-    found = []
-    for each in unhealthy(rows[-1]) if rows else ():
-        text = f"{each.name} is {each.value:.4g}, healthy {each.healthy}: {each.meaning}. {each.trouble}. Change: {each.change}."
-        found.append(Warned(text.replace("`", ""), each.phase, each.step))
-    return found
-
-
 def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
     """The controls of a run that ran, with their values, and those that did not, with their commands."""
     (run,), found = part.runs, list[tuple[str, str | None, str, str | None]]()
@@ -390,9 +382,7 @@ def _compared(first: Part, other: Part) -> dict[str, Any]:
     columns, rows = ["metric", "first", "this", "difference", "verdict"], list[list[str]]()
     try:
         (found,) = compare([first.path, other.path])
-        for name, each in found.figures.items():
-            change = with_interval(each.difference, each.interval, "+")
-            rows.append([FIGURES[name], short(each.one), short(each.other), change, verdict(each.interval)])
+        rows = [[FIGURES[name], *each.cells()] for name, each in found.figures.items()]
         words = [*found.in_words(), *found.notes, f"Paired by task: {PAIRED_TEST}."]
     except SkillTTRLError as error:  # runs on different tasks still stand side by side
         words = [str(error)]

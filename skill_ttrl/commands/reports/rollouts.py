@@ -16,7 +16,8 @@ from typing import Any
 from skill_ttrl.answers.equivalence import EquivalenceResult, decide
 from skill_ttrl.commands.optimize_results import is_optimization
 from skill_ttrl.commands.reports.bank import look
-from skill_ttrl.commands.reports.summary_text import Inspection, figure, short, six_figures, turn_parts
+from skill_ttrl.commands.reports.page_charts import figure, six_figures
+from skill_ttrl.commands.reports.summary_text import Inspection, short, turn_parts
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError, SkillBankError, did_you_mean
 from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place, find_episode, parsed
 from skill_ttrl.runs.folder import RunFolder, SampleRecord, metric_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -240,35 +240,6 @@ def _further_metrics(found: Evaluation) -> Iterator[Metric]:
             where = f"of {kind or 'other'} ({each.problems})"
             yield f"{how}, {where}" if how else f"{avg} {where}", each.accuracy, each.interval
             yield f"score {where}", each.score if not how else None, each.score_interval
-
-
-SIX = (
-    (("reward", "reward"), ("accuracy", "accuracy")),
-    (("majority_ratio", "majority ratio"), ("label_accuracy", "label accuracy")),
-    (("answer_entropy", "answer entropy"), ("distinct_winners", "distinct winners")),
-    (("completions/mean_length", "mean length"), ("completions/clipped_ratio", "truncated")),
-    (
-        ("kl", "KL"),
-        ("reward_kl", "KL in the reward"),
-        ("approx_kl", "KL of the update"),
-        ("grad_norm", "gradient norm"),
-    ),
-    (("success", "success"),),
-)
-"""The six figures of training that matter, by metric: two that are read together stand in one row. `accuracy` is of the newest evaluation."""
-
-
-def six_figures(metrics: Collection[str]) -> list[list[tuple[str, str]]]:
-    """(metric, label) of the six figures among these metrics, row by row; the types of `success` after it."""
-    rows = [[pair for pair in row if pair[0] in metrics] for row in SIX]
-    rows[-1] += [(name, name.removeprefix("success/")) for name in sorted(metrics) if name.startswith("success/")]
-    rows[-2] = [*rows[-2][:1], *rows[-2][1:][-1:]]  # of several measures of the KL the first, and the gradient
-    return [row for row in rows if row]
-
-
-def figure(value: float) -> str:
-    """Three decimals, or two digits of what these would hide: the KL of a LoRA run."""
-    return f"{value:.2g}" if 1e-9 < abs(value) < 1e-2 else f"{value:z.3f}"
 
 
 MAX_CELL = 80
