@@ -17,6 +17,7 @@ from skill_ttrl.optimize.record import Optimized
 from skill_ttrl.optimize.types import RolloutResult, skill_hash
 from skill_ttrl.runs.summary import read_outcome
 from skill_ttrl.statistics import PAIRED_TEST, mean_interval, paired_difference, verdict
+from skill_ttrl.storage.jsonl import parsed
 
 SCHEMA_VERSION = 1
 ROLLOUTS = ("rollout", "selection", "comparison", "test")
@@ -110,6 +111,16 @@ def score_of(results: Sequence[RolloutResult]) -> Score:
 def read_summary(folder: Path) -> OptimizeSummary | None:
     """The summary in a run's folder; None while it has not ended. Raises as `read_outcome`."""
     return read_outcome(folder, OptimizeSummary) if (folder / "summary.json").exists() else None
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The steps of an optimization so far.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    file = folder / "history.json"
+    return parsed(str(file), file.read_bytes(), list[dict[str, Any]]) if file.is_file() else []
 
 
 def summary_lines(found: OptimizeSummary) -> list[str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from skill_ttrl.answers import bare_key, canonical, canonicals, correct, persist_cache
 from skill_ttrl.commands.resolve import is_stored, resolve_target, with_fitting, with_limit
@@ -30,10 +29,10 @@ from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.statistics import Interval, Verdict, mean_interval, paired_difference, verdict
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
-from skill_ttrl.storage.jsonl import first_keys, whole_lines
+from skill_ttrl.storage.jsonl import first_keys, parsed, whole_lines
 from skill_ttrl.train.defaults import load_checked
 from skill_ttrl.train.tasks import ConfigTasks
-from skill_ttrl.types import Task, VoteResult, derive_seed, first_problem, from_json, to_json
+from skill_ttrl.types import Task, VoteResult, derive_seed, to_json
 from skill_ttrl.voting import (
     STRATEGIES,
     Ballot,
@@ -461,12 +460,7 @@ def read_stored(source: str | Path) -> SampleSet:
 
 def _from_samples(path: Path) -> SampleSet:
     notes: list[str] = []
-    rows = []
-    for where, line in whole_lines(path, notes):
-        try:
-            rows.append(from_json(TaskSamples, line))
-        except ValidationError as error:
-            raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None
+    rows = [parsed(*line, TaskSamples) for line in whole_lines(path, notes)]
     main = tuple(row for row in rows if row.draw == SAMPLE and row.samples)
     for row in main:
         for number, sample in enumerate(row.samples):

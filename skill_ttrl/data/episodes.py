@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from skill_ttrl.errors import DataError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.storage.files import wrap_os_errors
-from skill_ttrl.storage.jsonl import parse_json
-from skill_ttrl.types import Trajectory, first_problem, from_json
+from skill_ttrl.storage.jsonl import parse_json, parsed
+from skill_ttrl.types import Trajectory, from_json
 
 Files = str | Path | Sequence[str | Path]
 """A file of episodes, or several."""
@@ -61,10 +61,7 @@ def _of_file(path: Path, progress: Progress) -> Iterator[Trajectory]:
                     )
                     cut = " but an incomplete line"
                     break
-            try:
-                yield from_json(Trajectory, line)
-            except ValidationError as error:
-                raise DataError(f"{path}:{number} is not an episode: {first_problem(error)}.") from None
+            yield parsed(f"{path}:{number}", line, Trajectory)
             found += 1
     if not found:
         raise DataError(f"{path} holds no episode{cut}. Collect some into another file: skillttrl collect.")
@@ -83,10 +80,7 @@ def _of_array(path: Path) -> Iterator[Trajectory]:
             f"{path} must be a list of episodes, found {found}. Collect some into another file: skillttrl collect."
         )
     for number, item in enumerate(items, 1):
-        try:
-            yield from_json(Trajectory, json.dumps(item))
-        except ValidationError as error:
-            raise DataError(f"{path}: entry {number} is not an episode: {first_problem(error)}.") from None
+        yield parsed(f"{path}: entry {number}", json.dumps(item), Trajectory)
 
 
 def _missing(path: Path) -> str:

@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from skill_ttrl.errors import DataError, RunFolderError, did_you_mean
 from skill_ttrl.storage import files
 from skill_ttrl.storage.files import LOCK_FILE, AppendLog, wrap_os_errors, write_atomic
-from skill_ttrl.storage.jsonl import whole_lines
-from skill_ttrl.types import Trajectory, first_problem, from_json
-
-T = TypeVar("T")
+from skill_ttrl.storage.jsonl import parsed, whole_lines
+from skill_ttrl.types import Trajectory
 
 SAMPLES = "samples.jsonl"
 IDENTITY = "samples.json"
@@ -156,36 +152,14 @@ class Place:
         return f"{self.phase}:{self.step}:{task}:{self.sample}"
 
 
-def placed_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes, Place]]:
-    """Yield (name of the line for messages, line, place) for each line of a run's `trajectories.jsonl`.
-
-    Raises:
-        DataError: a line has no place.
-    """
-    for where, line in whole_lines(path, notes):
-        yield where, line, parsed(where, line, Place)
-
-
 def read_rollouts(path: Path, notes: list[str]) -> Iterator[tuple[str, Place, Trajectory]]:
     """Yield (name of the line for messages, place, rollout) for each line of a run's `trajectories.jsonl`.
 
     Raises:
         DataError: a line is not a rollout.
     """
-    for where, line, place in placed_lines(path, notes):
-        yield where, place, parsed(where, line, Trajectory)
-
-
-def parsed(where: str, line: bytes, kind: type[T]) -> T:
-    """A line of a file as this type.
-
-    Raises:
-        DataError: it is none.
-    """
-    try:
-        return from_json(kind, line)
-    except ValidationError as error:
-        raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None
+    for where, line in whole_lines(path, notes):
+        yield where, parsed(where, line, Place), parsed(where, line, Trajectory)
 
 
 def read_episode(run: Path, episode: str) -> tuple[Place, Trajectory]:
@@ -207,7 +181,8 @@ def find_episode(run: Path, episode: str) -> tuple[str, bytes]:
         raise RunFolderError(
             f"{run} has no {TRAJECTORIES}: no step has ended, or the run has run.save_trajectories: false."
         )
-    for where, line, place in (each for path in paths for each in placed_lines(path, [])):
+    for where, line in (each for path in paths for each in whole_lines(path, [])):
+        place = parsed(where, line, Place)
         steps[step := f"{place.phase}:{place.step}"] = None
         if episode.startswith(f"{step}:"):
             known.append(place.episode(parsed(where, line, Trajectory).task.id))

@@ -7,15 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.episode_logs import Place, parsed
+from skill_ttrl.runs.episode_logs import Place
 from skill_ttrl.runs.folder import WARNINGS, SampleRecord, Warned, read_run_json
 from skill_ttrl.runs.summary import Summary, read_summary
-from skill_ttrl.storage.jsonl import read_jsonl, whole_lines
-from skill_ttrl.types import Trajectory, first_problem, from_json
+from skill_ttrl.storage.jsonl import parsed, read_jsonl, whole_lines
+from skill_ttrl.types import Trajectory
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -91,15 +88,10 @@ def warnings_of(run: Run) -> list[Warned]:
     """What a run has warned of, oldest first, each with the phase and step where it began; also of a run that has not ended.
 
     Raises:
-        RunFolderError: a line of the file is damaged.
+        DataError: a line of the file is damaged.
     """
-    found, file, where = list[Warned](), run.path / WARNINGS, ""
-    try:
-        for place, line in whole_lines(file, run.notes) if file.is_file() else ():
-            where = place
-            found.append(from_json(Warned, line))
-    except ValidationError as error:
-        raise RunFolderError(f"{where} is not a warning: {first_problem(error)}.") from None
+    file = run.path / WARNINGS
+    found = [parsed(*line, Warned) for line in whole_lines(file, run.notes)] if file.is_file() else []
     said = {each.text for each in found}
     # What is said of the whole run has no step.
     return found + [Warned(text) for text in (run.summary.warnings if run.summary else ()) if text not in said]
@@ -111,11 +103,10 @@ def rollout_facts(place: Place, record: SampleRecord, played: Trajectory) -> dic
     facts: dict[str, Any] = {"id": None if place.step is None else place.episode(played.task.id)}
     facts |= {"task": played.task.id, "task_type": played.task.task_type, "turns": len(played.steps)}
     facts |= {"prompt_tokens": sum(each for each, _ in done), "sampled_tokens": sum(each for _, each in done)}
-    facts |= {"phase": place.phase, "step": place.step, "sample": place.sample, "advantages": record.advantages}
-    facts |= {"original_score": record.original_score, "reward": played.reward, "success": played.success}
-    facts |= {"answer": played.answer, "stop_reason": played.stop_reason, "error": played.error}
-    facts |= {"skills_in_prompt": played.skills_in_prompt, "retrieved": played.retrieved}
-    return facts | {"bank_version": played.bank_version}
+    facts |= {name: getattr(place, name) for name in ("phase", "step", "sample")}
+    facts |= {"advantages": record.advantages, "original_score": record.original_score}
+    own = "reward success answer stop_reason error skills_in_prompt retrieved bank_version".split()
+    return facts | {name: getattr(played, name) for name in own}
 
 
 def read_rollout(where: str, line: bytes) -> tuple[Place, dict[str, Any], Trajectory]:

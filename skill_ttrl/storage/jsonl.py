@@ -7,9 +7,14 @@ import re
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from skill_ttrl.errors import DataError, RunFolderError
+from skill_ttrl.types import first_problem, from_json
+
+T = TypeVar("T")
 
 MAX_DEPTH = 100
 """Most levels of lists and objects in a JSON text; ours have fewer than ten."""
@@ -83,3 +88,15 @@ def first_keys(path: Path) -> set[str]:
         except ValueError:
             return set()
     return set(found) if isinstance(found, dict) else set()
+
+
+def parsed(where: str, line: str | bytes, kind: type[T]) -> T:
+    """A line of a file as this type; `where` it stands.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        return from_json(kind, line)
+    except ValidationError as error:
+        raise DataError(f"{where} cannot be read: {first_problem(error)}.") from None

@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from skill_ttrl.errors import RunFolderError
 from skill_ttrl.statistics import PAIRED_TEST, Interval, Verdict
-from skill_ttrl.storage.jsonl import whole_lines
-from skill_ttrl.types import first_problem, from_json
+from skill_ttrl.storage.jsonl import parsed, whole_lines
 
 EVALUATION = "evaluation.json"
 """The file of an evaluation, in the folder of its samples."""
@@ -145,16 +141,10 @@ def read_evaluations(path: Path) -> list[Evaluation]:
     """The evaluations of a run, of its `evaluations.jsonl`, or of the `evaluation.json` of `skillttrl evaluate`, oldest first.
 
     Raises:
-        RunFolderError: the file, or a line of it, is damaged.
+        DataError: the file, or a line of it, is damaged.
     """
     file = path / "evaluations.jsonl" if path.is_dir() else path
-    found, where = list[Evaluation](), str(file)
-    try:
-        if file.name == EVALUATION:
-            return [*from_json(tuple[Evaluation, ...], file.read_bytes())]
-        for place, line in whole_lines(file, []) if file.is_file() else ():
-            where = place
-            found.append(from_json(Evaluation, line))
-    except ValidationError as error:
-        raise RunFolderError(f"{where} is not an evaluation: {first_problem(error)}.") from None
+    if file.name == EVALUATION:
+        return [*parsed(str(file), file.read_bytes(), tuple[Evaluation, ...])]
+    found = [parsed(*line, Evaluation) for line in whole_lines(file, [])] if file.is_file() else []
     return found

@@ -265,7 +265,7 @@ def test_episodes_are_collected_into_an_array_and_read_from_it(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("[]", "found an empty list"), ("{}", "found dict"), ("[", "is not JSON"), ("[{}]", "entry 1 is not an episode")],
+    [("[]", "found an empty list"), ("{}", "found dict"), ("[", "is not JSON"), ("[{}]", "entry 1 cannot be read")],
 )
 def test_an_array_that_holds_no_episodes(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)

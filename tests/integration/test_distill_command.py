@@ -71,8 +71,8 @@ def test_real_episodes_become_skills_that_are_true_of_them(played: Path, tmp_pat
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b'{"problem": "1+1?", "responses": ["2"]}\n', r"episodes\.jsonl:1 is not an episode: task: Field required"),
-        (b"no JSON\n", r"episodes\.jsonl:1 is not an episode"),
+        (b'{"problem": "1+1?", "responses": ["2"]}\n', r"episodes\.jsonl:1 cannot be read: task: Field required"),
+        (b"no JSON\n", r"episodes\.jsonl:1 cannot be read"),
         (b"", r"holds no episode\."),
         (b'{"task": {"id": "1"', r"holds no episode but an incomplete line"),
     ],

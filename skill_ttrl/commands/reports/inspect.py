@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from skill_ttrl.commands.optimize_results import is_optimization, read_summary, summary_lines
+from skill_ttrl.commands.optimize_results import is_optimization, read_history, read_summary, summary_lines
 from skill_ttrl.commands.reports.bank import inspect_bank, run_bank
 from skill_ttrl.commands.reports.compare import OverSeeds, Seeds, is_headline, is_seeds, read_seeds, runs_in
 from skill_ttrl.commands.reports.rollouts import ROLLOUT_COLUMNS, rollout_row
@@ -25,12 +25,12 @@ from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines
 from skill_ttrl.metrics import unhealthy
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
-from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, parsed, read_identity
+from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, read_identity
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_rollout, read_run
 from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.statistics import verdict
-from skill_ttrl.storage.jsonl import first_keys, parse_json, read_jsonl, whole_lines
+from skill_ttrl.storage.jsonl import first_keys, parse_json, parsed, read_jsonl, whole_lines
 from skill_ttrl.train.results import EVALUATION, Evaluation, read_evaluations
 from skill_ttrl.types import content
 
@@ -223,11 +223,7 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
     Raises:
         RunFolderError: a file of it cannot be read.
     """
-    try:
-        history = path / "history.json"
-        rows = parse_json(history.read_text(encoding="utf-8")) if history.is_file() else []
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"Cannot read {history}: {error}.") from None
+    rows = read_history(path)
     ended = "yes" if (path / "summary.json").is_file() else "no; the same command or call continues it"
     facts: dict[str, Any] = {"steps done": len(rows), "ended": ended, "document": str(path / "best_skill.md")}
     notes = [f"Of {len(rows)} steps the newest {limit}; --rows shows more."] if len(rows) > limit else []

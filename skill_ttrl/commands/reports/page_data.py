@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import skill_ttrl
-from skill_ttrl.commands.optimize_results import is_optimization
+from skill_ttrl.commands.optimize_results import is_optimization, read_history
 from skill_ttrl.commands.optimize_results import read_summary as read_optimization
 from skill_ttrl.commands.reports.compare import FIGURES, compare, is_seeds, named_seeds, read_seeds, runs_in
 from skill_ttrl.commands.reports.inspect import inspect
@@ -44,7 +44,6 @@ from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.log import is_bank
 from skill_ttrl.statistics import PAIRED_TEST, Interval, verdict
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
-from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.train.open_run import BANK
 from skill_ttrl.train.results import Evaluation, read_evaluations
 from skill_ttrl.voting.rewards import CONTROLS
@@ -90,12 +89,9 @@ class Part:
     @cached_property
     def rows(self) -> list[list[dict[str, Any]]]:
         """Metrics by step of each run; of an optimization its history."""
-        found, file = [metric_rows(run.path) for run in self.runs], self.path / "history.json"
-        try:
-            if self.kind == "optimization" and file.is_file():
-                found = [[{"phase": "optimize", **row} for row in parse_json(file.read_bytes())]]
-        except (OSError, ValueError, TypeError) as error:
-            raise RunFolderError(f"Cannot read {file}: {error}.") from None
+        found = [metric_rows(run.path) for run in self.runs]
+        if self.kind == "optimization":
+            found = [[{"phase": "optimize", **row} for row in read_history(self.path)]]
         if not all(
             isinstance(row.get("phase"), str) and isinstance(row.get("step"), int) for rows in found for row in rows
         ):

@@ -17,9 +17,10 @@ from skill_ttrl.commands.reports.bank import look
 from skill_ttrl.commands.reports.rollouts import votes_of
 from skill_ttrl.commands.reports.summary_text import turn_parts
 from skill_ttrl.runs.checkpoint import read_tokenizer
-from skill_ttrl.runs.episode_logs import COLLECTED, EVAL_TRAJECTORIES, TRAJECTORIES, Place, parsed
+from skill_ttrl.runs.episode_logs import COLLECTED, EVAL_TRAJECTORIES, TRAJECTORIES, Place
 from skill_ttrl.runs.reader import read_rollout
 from skill_ttrl.statistics import Interval, repeats_interval, wilson_interval
+from skill_ttrl.storage.jsonl import parsed
 from skill_ttrl.train.run import BEFORE
 from skill_ttrl.types import Skill, Step, Trajectory
 
@@ -33,9 +34,9 @@ SAMPLES = 8
 """Samples of a group whose transcripts come before those of the others; the first quarter of them have their tokens shown."""
 PROMPT, ANSWER, CLASSES = 2_000, 200, 12
 """Longest prompt and answer in characters, and classes of answers of one vote."""
-NAMES = {"task": "task", "task_type": "type", "stop_reason": "stop", "reward": "reward", "original_score": "true", "answer": "answer",
-         "advantages": "advantage", "error": "error", "skills_in_prompt": "skills", "retrieved": "retrieved",
-         "bank_version": "bank"}  # fmt: skip
+NAMES = {"id": "id", "phase": "phase", "step": "step", "task": "task", "task_type": "type", "sample": "sample", "stop_reason": "stop",
+         "reward": "reward", "original_score": "true", "advantages": "advantage", "answer": "answer", "error": "error",
+         "skills_in_prompt": "skills", "retrieved": "retrieved", "bank_version": "bank"}  # fmt: skip
 """Names in the page of facts of a rollout."""
 Group = tuple[str, int, str]
 """Phase, step and task of a group of rollouts."""
@@ -70,18 +71,19 @@ def read_rollouts(run: Path) -> Found:
         size = path.stat().st_size
         for offset, line in _lines(path):
             place, facts, played = read_rollout(f"{path}, byte {offset}", line)
+            task = facts["task"]
             if place.step is None:
-                place = Place("collect", 0, collected[facts["task"]])
-                collected[facts["task"]] += 1
-            found.prompts.setdefault(facts["task"], played.steps[0].observation[:PROMPT] if played.steps else "")
+                place = Place("collect", 0, collected[task])
+                facts |= {"id": place.episode(task), "phase": place.phase, "step": place.step, "sample": place.sample}
+                collected[task] += 1
+            found.prompts.setdefault(task, played.steps[0].observation[:PROMPT] if played.steps else "")
             if played.reward is not None:
-                rewards[place.phase, place.step or 0][facts["task"]].append(played.reward)
-            rows.append((path, offset, _item(place, facts)))
+                rewards[place.phase, place.step or 0][task].append(played.reward)
+            rows.append((path, offset, _item(facts)))
     if not rows:
         return found
-    rows.sort(
-        key=lambda row: row[0].name == EVAL_TRAJECTORIES and row[2]["phase"] != BEFORE
-    )  # what was measured later comes last
+    # What was measured later comes last.
+    rows.sort(key=lambda row: row[0].name == EVAL_TRAJECTORIES and row[2]["phase"] != BEFORE)
     for step, groups in rewards.items():
         if interval := repeats_interval([fmean(each) for each in groups.values()]):
             found.spread[step] = interval
@@ -125,15 +127,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 offset += len(stream.readline())
 
 
-def _item(place: Place, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _item(facts: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the page; what is empty is left out."""
-    item: dict[str, Any] = {
-        "id": place.episode(facts["task"]),
-        "phase": place.phase,
-        "step": place.step,
-        "sample": place.sample,
-    }
-    item |= {name: facts[of] for of, name in NAMES.items() if facts[of] not in (None, "", ())}
+    item = {name: facts[of] for of, name in NAMES.items() if facts[of] not in (None, "", ())}
     return item | {name: item[name][:PROMPT] for name in ("error", "answer") if name in item}
 
 
@@ -218,19 +214,11 @@ def read_votes(run: Path, found: Found, strategy: str) -> dict[str, Any] | None:
     """
     tasks: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for vote, flip, rule in votes_of(run):
-        cell = {
-            **{
-                "step": vote.step,
-                "share": round(vote.majority_ratio, 4),
-                "winner": vote.answer and vote.answer[:ANSWER],
-            },
-            **{"flip": flip is True, "correct": vote.correct, "tie": vote.tie, "abstained": vote.abstained},
-            **{
-                "rule": f"{rule}; strategy {strategy}",
-                "rollouts": found.groups.get((vote.phase, vote.step, vote.task_id), []),
-            },
-            "classes": [[answer[:ANSWER], votes] for answer, votes in vote.classes[:CLASSES]],
-        }
+        cell = {name: getattr(vote, name) for name in ("step", "correct", "tie", "abstained")}
+        cell |= {"share": round(vote.majority_ratio, 4), "flip": flip is True, "rule": f"{rule}; strategy {strategy}"}
+        cell["winner"] = vote.answer and vote.answer[:ANSWER]
+        cell["classes"] = [[answer[:ANSWER], votes] for answer, votes in vote.classes[:CLASSES]]
+        cell["rollouts"] = found.groups.get((vote.phase, vote.step, vote.task_id), [])
         tasks[vote.task_id].append(cell)
     if not tasks:
         return None

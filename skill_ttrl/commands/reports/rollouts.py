@@ -19,11 +19,11 @@ from skill_ttrl.commands.reports.bank import look
 from skill_ttrl.commands.reports.page_charts import figure, six_figures
 from skill_ttrl.commands.reports.summary_text import Inspection, short, turn_parts
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError, SkillBankError, did_you_mean
-from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place, find_episode, parsed
+from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place, find_episode
 from skill_ttrl.runs.folder import RunFolder, SampleRecord, metric_rows
 from skill_ttrl.runs.reader import read_rollout, rollout_facts
 from skill_ttrl.sanitize import one_line
-from skill_ttrl.storage.jsonl import whole_lines
+from skill_ttrl.storage.jsonl import parsed, whole_lines
 from skill_ttrl.train.results import read_evaluations
 from skill_ttrl.types import Step, Trajectory, VoteResult, split_thought
 

@@ -121,7 +121,7 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is not a run, a folder of runs"):
         compare([tmp_path, tmp_path])
     (tmp_path / "evaluation.json").write_text("{}")
-    with pytest.raises(RunFolderError, match="is not an evaluation"):
+    with pytest.raises(DataError, match="cannot be read"):
         compare([tmp_path, tmp_path])
     with pytest.raises(DataError, match="true answers"):
         compare_two(ONE, Measured("other", "after", None, 4, {}))
