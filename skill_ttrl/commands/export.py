@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from skill_ttrl.commands.reports.page_rollouts import spread
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.runs.episode_logs import SUFFIX, TRAJECTORIES, Place
 from skill_ttrl.runs.reader import read_rollout, read_run
@@ -107,8 +108,7 @@ def _write_logs(path: Path, folder: Path, name: str, model: str, notes: list[str
     from inspect_ai.log import EvalLog, write_eval_log
 
     lines = Counter(place for place, _, _ in _rollouts(path, notes))
-    steps, most = list(lines), min(LOGS, len(lines))
-    wanted = {steps[round(number * (len(steps) - 1) / max(most - 1, 1))] for number in range(most)}
+    wanted = spread([*lines], LOGS)
     chosen = (found for found in _rollouts(path, notes) if found[0] in wanted)
     created = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     number = written = 0
@@ -130,7 +130,7 @@ def _write_logs(path: Path, folder: Path, name: str, model: str, notes: list[str
         write_eval_log(log, str(folder / f"{number:03}-step-{place.step or 0}.eval"))
     if written < (every := lines.total()):
         left = f"{every - written:,} of {every:,} rollouts are left out; --format parquet has all"
-        notes.append(f"{number} of {len(steps)} steps, evenly spread, with at most {SAMPLES:,} rollouts each: {left}.")
+        notes.append(f"{number} of {len(lines)} steps, evenly spread, with at most {SAMPLES:,} rollouts each: {left}.")
     return written
 
 

@@ -300,8 +300,8 @@ def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
         )
         facts["steps"] = ", ".join(f"{phase} {count:,}" for phase, count in summary.steps.items())
         times = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
-        shown = ", ".join(f"{name} {_time(seconds)}" for name, seconds in times.items())
-        facts["duration"] = f"{_time(sum(times.values()))}: {shown}"
+        total, *each = (datetime.timedelta(seconds=round(one)) for one in (sum(times.values()), *times.values()))
+        facts["duration"] = f"{total}: {', '.join(f'{name} {time}' for name, time in zip(times, each, strict=True))}"
         facts["cost"] = "; ".join(usage_lines(summary.usage)) or "no remote model was called"
     hardware, libraries = info.get("hardware"), info.get("libraries")
     if isinstance(hardware, dict):
@@ -314,11 +314,6 @@ def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
     facts["started"] = f"{str(info.get('created'))[:16].replace('T', ' ')} UTC"
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     return [[name, value] for name, value in facts.items() if value]
-
-
-def _time(seconds: float) -> str:
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{seconds:.1f} s" if seconds < 100 else f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
