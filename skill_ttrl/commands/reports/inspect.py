@@ -161,7 +161,7 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     if not count:
         raise DataError(f"{path} holds no complete line.")
     present = {name for row in shown for name in row}
-    known = [name for name in COLUMNS if name in present]
+    known = [name for name in COLUMNS if any(row.get(name) is not None for row in shown)]
     columns = known if len(known) > 1 else sorted(present)[:8]
     said = ({name: content(each) if isinstance(each, str) else each for name, each in row.items()} for row in shown)
     rows = [[short(row.get(name)) for name in columns] for row in said]
