@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.display import RunView, prints_aside, show
+from skill_ttrl.cli.display import RunView, show
 from skill_ttrl.cli.options import AsJson
 from skill_ttrl.errors import ConfigError, EnvError
 
@@ -47,7 +47,7 @@ def replay(
 
     if (episode is not None) + (step is not None) + every != 1:
         raise ConfigError("Name what to replay: --episode ID, --step N or --all, one of them.")
-    with prints_aside(), RunView(Console(stderr=True), str(run), transient=True) as view:
+    with RunView(Console(stderr=True), str(run), transient=True) as view:
         found = play(run, episode=episode, step=step, tokens=tokens, progress=None if episode else view)
     show(found, as_json, lines=_lines)
     if found.different:

@@ -55,5 +55,5 @@ def _printable(value: Any) -> Any:
 
 def _json(value: Any) -> str:
     """JSON of plain data; numbers that JSON lacks are null, and half characters, which a file may spell, are replaced."""
-    plain = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    plain = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
     return replace_surrogates(json.dumps(plain, ensure_ascii=False, separators=(",", ":")))

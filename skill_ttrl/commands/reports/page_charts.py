@@ -112,16 +112,11 @@ def charts(shown: Sequence[Curves]) -> dict[str, Any]:
     main = [chart for plan in PLANS if (chart := drawing.planned(plan)) is not None][:MAIN]
     done = {name for chart in main for name in chart["search"].split(", ")}
     families: dict[Any, list[Key]] = defaultdict(list)
-    for phase, name in drawing.names:
-        alias, metric = drawing.names[phase, name], find(name)
-        if (
-            name == alias[0]
-            and not done & {f"{phase}/{each}" for each in alias}
-            and (phase, name) not in drawing.constant
-        ):
-            families[phase, name.partition("/")[0], metric and metric.unit, metric and metric.range].append(
-                (phase, name)
-            )
+    for (phase, name), alias in drawing.names.items():
+        drawn = (phase, name) in drawing.constant or done & {f"{phase}/{each}" for each in alias}
+        if name == alias[0] and not drawn:
+            metric, family = find(name), name.partition("/")[0]
+            families[phase, family, metric and metric.unit, metric and metric.range].append((phase, name))
     rest = [
         drawing.chart("/".join(keys[0]), f"{phase}: {keys[0][1] if len(keys) == 1 else family}", keys)
         for (phase, family, *_), keys in families.items()
