@@ -309,7 +309,7 @@ def test_mistakes_with_folders(trained: Path, tiny_yaml: Path, tmp_path: Path) -
     for command in (["ask", foreign, "?"], ["export", foreign, "-o", tmp_path / "x"], ["inspect", foreign]):
         refused(skillttrl(*command), 4, "photos")
     (tmp_path / "torn.jsonl").write_text('{"a": 1}\n[1]\n')
-    refused(skillttrl("inspect", tmp_path / "torn.jsonl"), 4, "torn.jsonl:2")
+    refused(skillttrl("inspect", tmp_path / "torn.jsonl"), 3, "torn.jsonl:2")
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken_once_it_is_removed(

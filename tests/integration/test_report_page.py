@@ -85,7 +85,12 @@ def a_page(tasks: int = 3, steps: int = 2, group: int = 4, text: Any = lambda pl
     }
     warning = {"text": text("entropy fell"), "phase": text("rl"), "step": 3, "tripwire": True}
     verdict = {
-        **{"name": text("demo"), "sentence": text("A model was trained without labels."), "warnings": [warning]},
+        **{
+            "name": text("demo"),
+            "sentence": text("A model was trained without labels."),
+            "more": text("One seed."),
+            "warnings": [warning],
+        },
         "table": {
             "columns": ["metric", "before", "after", "change", "verdict"],
             "main": 1,

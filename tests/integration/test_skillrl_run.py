@@ -380,7 +380,7 @@ def bank(episodes: Path) -> Path:
 @pytest.fixture(scope="module")
 def imitated(bank: Path) -> Path:
     done = skillttrl("sft", "recipe.yaml", "--bank", bank, "--examples", 50, *SMALL)
-    assert done.code == 0 and "Results: runs/a/sft." in " ".join(done.out.split()), done
+    assert done.code == 0 and "Results: runs/a/sft;" in " ".join(done.out.split()), done
     return Path("runs/a/sft")
 
 

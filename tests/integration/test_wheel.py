@@ -90,7 +90,11 @@ def test_wheel_has_one_top_level_package_and_the_name_for_verifiers(built: Path)
     names = names_in(next((built / "wheel").glob("*.whl")))
     assert {name.partition("/")[0] for name in names} == {"skill_ttrl", "skill_ttrl_verifiers.py"}
     shipped = {"py.typed", "prompts/boxed.md", "configs/quickstart.yaml", "locks/cpu.txt", "locks/gpu.txt"}
-    shipped |= {"envs/webshop/maker/words.toml", "commands/reports/templates/run.html.j2"}
+    shipped |= {
+        "envs/webshop/maker/words.toml",
+        "commands/reports/templates/report.html.j2",
+        "commands/reports/templates/uPlot.iife.min.js",
+    }
     assert {f"skill_ttrl/{name}" for name in shipped} <= names
     assert {f"skill_ttrl/{name}/__init__.py" for name in ("agents", "cli", "configs", "envs")} <= names
     assert not any("test" in name.partition("/")[2].split("/")[0] for name in names)

@@ -32,7 +32,7 @@ from skill_ttrl.commands.reports.summary_text import (
     summary_table,
     with_interval,
 )
-from skill_ttrl.config import load_config, recipe_names, settings_digest
+from skill_ttrl.config import EnvConfig, load_config, recipe_names, settings_digest
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.metrics import unhealthy
@@ -207,18 +207,23 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
             types = {f"avg@{summary.samples}, {kind}" for kind in summary.by_type_after}
             ordered = sorted(table.rows[table.main :], key=lambda row: row[0] not in types)
             table = Table(table.columns, [*table.rows[: table.main], *ordered], table.main + len(types))
-        found |= {"controls": _controls(part, parts), "facts": _facts(run, summary)}
+        found |= {"controls": (controls := _controls(part, parts)), "facts": _facts(run, summary)}
+        missing = sum(each["value"] is None for each in controls)
+        sentence += f" One seed, and {missing} of {len(controls)} controls not run." if missing and summary else ""
+    sentence, _, more = sentence.partition("\n")
     return found | {
         "sentence": f"A{sentence[1:]}" if sentence.startswith("a ") else sentence,  # a model's name stays as it is
+        "more": more,
         "table": {"columns": [*table.columns], "rows": [[*row] for row in table.rows], "main": table.main},
         "warnings": [asdict(each) for each in warnings],
-        "config": run.config.to_yaml(sparse=True) if run else "",
+        "config": run.config.model_copy(update={"verified": None}).to_yaml(sparse=True) if run else "",
     }
 
 
 def _sentence(summary: Summary, run: Run) -> str:
     """What was trained on what, from which signal, and what that changed."""
     steps, where = summary.steps, summary.trained_on or run.config.env.id
+    where += f" (data {data})" if (data := run.config.env.kwargs.get("data")) else ""  # such as generated games
     did = f"imitated demonstrations of {where}"
     if "rl" in steps:
         did = f"learned {where} {LEARNED.get(summary.reward, f'from the reward {summary.reward}')}"
@@ -228,9 +233,15 @@ def _sentence(summary: Summary, run: Run) -> str:
             "samples that a control chose" if summary.reward in CONTROLS else "its own majority answers, without labels"
         )
         did = f"was fine-tuned on {what}, to {where}"
-    did += f", with a bank of {summary.bank_skills} skills" if summary.bank_skills is not None else ""
+    if summary.bank_skills is not None:
+        given = run.config.skills and run.config.skills.bank
+        did += f", with {f'the given bank {given}' if given else 'a bank of its own'} of {summary.bank_skills} skills"
     first = sum(steps.get(phase, 0) for phase in ("sft", "dagger"))
     end = f" A cold start of {first:,} steps on demonstrations came before." if first and {*steps} & VOTED else ""
+    for figure, name in (("greedy", "Greedy"), ("majority", f"Maj@{summary.samples}")):
+        if bounds := summary.intervals.get(f"{figure}_change"):
+            one, other = (getattr(summary, f"{figure}_{when}") or 0.0 for when in ("before", "after"))
+            end = f" {name} {_change(one, other, bounds)}.{end}"
     names = {"accuracy": f"avg@{summary.samples}" if summary.samples > 1 else "success", "score": "the score"}
     for figure, name in names.items():
         before, after = (getattr(summary, f"{figure}_{when}") for when in ("before", "after"))
@@ -239,8 +250,8 @@ def _sentence(summary: Summary, run: Run) -> str:
             value = with_interval(after, summary.intervals.get(f"{figure}_after"))
             change = f"is {value}" if before is None or bounds is None else _change(before, after, bounds)
             held = "training" if summary.transductive else "held-out"
-            return f"{_model(run)} {did}: {name} on {_count(summary.problems, f'{held} problem')} {change}.{end}"
-    return f"{_model(run)} {did}. Without true answers nothing says how often it is right.{end}"
+            return f"{_model(run)} {did}: {name} on {_count(summary.problems, f'{held} problem')} {change}.\n{end}"
+    return f"{_model(run)} {did}. Without true answers nothing says how often it is right.\n{end}"
 
 
 def _sentence_of(part: Part, view: Inspection) -> str:
@@ -274,9 +285,10 @@ def _count(number: int, what: str) -> str:
 def _change(before: float, after: float, bounds: Interval) -> str:
     """A change in words with its interval and whether it is clear."""
     found = verdict(bounds)
-    return (
-        f"{WENT[found]} from {before:.3f} to {after:.3f} ({with_interval(after - before, bounds, '+')}, {CLEAR[found]})"
+    went = (
+        f"{WENT[found]} from {before:.3f} to {after:.3f}" if short(before) != short(after) else f"stayed at {after:.3f}"
     )
+    return f"{went} ({with_interval(after - before, bounds, '+')}, {CLEAR[found]})"
 
 
 def _model(run: Run) -> str:
@@ -288,10 +300,15 @@ def _model(run: Run) -> str:
     return f"a {size / 4e6:.1f}M-parameter built-in model" if size else "a built-in model"
 
 
+def _environment(env: EnvConfig) -> str:
+    settings = (f"{name} {value}" for name, value in env.kwargs.items() if isinstance(value, str | int | float))
+    return ", ".join([env.id, *settings])
+
+
 def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
     """Data sets, seed, date, hardware, durations, cost and versions."""
     info, config = run.info, run.config
-    facts = {"model": config.model.path, "environment": config.env.id, "seed": str(config.seed)}
+    facts = {"model": config.model.path, "environment": _environment(config.env), "seed": str(config.seed)}
     if summary is not None:
         measured = f"{_count(summary.problems, 'problem')} of {summary.measured_on or config.env.id}"
         facts["trained on"] = summary.trained_on
@@ -325,8 +342,8 @@ def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
         words = f"The policy is {AGAINST.get(each.policy or '', 'not clearly better or worse')}."
         found.append((CONTROL.format(name), with_interval(each.accuracy, each.interval), words, None))
     if summary and summary.accuracy_no_skills is not None and (gain := summary.intervals.get("skill_gain")):
-        change = _change(summary.accuracy_no_skills, summary.accuracy_after or 0.0, gain)
-        words = f"With the bank, avg@{summary.samples} {change}."
+        added = with_interval((summary.accuracy_after or 0.0) - summary.accuracy_no_skills, gain, "+")
+        words = f"The trained policy without the bank. With it {short(summary.accuracy_after)}: {added}, {CLEAR[verdict(gain)]}."
         found.append((NO_BANK, short(summary.accuracy_no_skills), words, None))
     if config.votes and config.rl.reward not in (*CONTROLS, "label"):
         phases = [each for each in config.phases if each not in VOTED]

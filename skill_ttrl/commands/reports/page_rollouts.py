@@ -19,7 +19,7 @@ from skill_ttrl.commands.reports.summary_text import turn_parts
 from skill_ttrl.runs.checkpoint import read_tokenizer
 from skill_ttrl.runs.episode_logs import COLLECTED, EVAL_TRAJECTORIES, TRAJECTORIES, Place
 from skill_ttrl.runs.reader import read_rollout
-from skill_ttrl.statistics import Interval, repeats_interval, wilson_interval
+from skill_ttrl.statistics import Interval, mean_interval, repeats_interval, wilson_interval
 from skill_ttrl.storage.jsonl import parsed
 from skill_ttrl.train.run import BEFORE
 from skill_ttrl.types import Skill, Step, Trajectory
@@ -85,7 +85,9 @@ def read_rollouts(run: Path) -> Found:
     # What was measured later comes last.
     rows.sort(key=lambda row: row[0].name == EVAL_TRAJECTORIES and row[2]["phase"] != BEFORE)
     for step, groups in rewards.items():
-        if interval := repeats_interval([fmean(each) for each in groups.values()]):
+        means = [fmean(each) for each in groups.values()]
+        inside = len(means) > 1 and min(means) >= 0 and max(means) <= 1
+        if interval := mean_interval(means) if inside else repeats_interval(means):
             found.spread[step] = interval
     steps = list(dict.fromkeys((item["phase"], item["step"]) for path, _, item in rows if path.name == TRAJECTORIES))
     chosen = set(spread(steps, max(2, len(steps) * ROWS // len(rows))))
@@ -98,8 +100,10 @@ def read_rollouts(run: Path) -> Found:
     said = {
         f"Of {size:,} bytes of {TRAJECTORIES} the first and the last part were read.": size > READ,
         f"Of {len(rows):,} rollouts {len(items):,} are listed, of steps spread over the run.": len(items) < len(rows),
-        f"{shown:,} of {len(items):,} rollouts have their transcript: failures, first and last visits of tasks, and steps spread over the "
-        "run. The others: skillttrl inspect RUN --episode ID.": shown < len(items),
+        f"{shown:,} of {len(items):,} rollouts have their transcript: some failures and some rewarded though wrong, then the first {SAMPLES} of a "
+        "task at its first and last visit, and of steps spread over the run. The others: skillttrl inspect RUN --episode ID.": shown
+        < len(items),
+        "Of an evaluation a few rollouts of some tasks are kept.": any(row[0].name != TRAJECTORIES for row in rows),
     }
     left_out = " ".join(text for text, holds in said.items() if holds)
     phases = list(dict.fromkeys(item["phase"] for item in items))
@@ -134,7 +138,7 @@ def _item(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order(items: Sequence[Mapping[str, Any]], groups: Mapping[Group, list[int]]) -> list[int]:
-    """Rows in the order in which they get a transcript: failures, the first samples of groups, the other samples.
+    """Rows in the order in which they get a transcript: failures and wrong ones that were rewarded, the first samples of groups, the others.
 
     Groups come in turns from three lists: first and last visits of one task, the last step, and all, spread over the steps.
     """
@@ -147,7 +151,8 @@ def _order(items: Sequence[Mapping[str, Any]], groups: Mapping[Group, list[int]]
     everywhere = [group for turn in zip_longest(*steps.values()) for group in turn]
     turns = zip_longest(firsts, lasts, [*steps.values()][-1] if steps else [], everywhere)
     order = list(dict.fromkeys(group for turn in turns for group in turn if group is not None))
-    failed = [index for index, item in enumerate(items) if "error" in item][: 5 * SAMPLES]
+    odd = ("error" in each or (each.get("reward", 0) > 0 and each.get("true") == 0) for each in items)
+    failed = [index for index, each in enumerate(odd) if each][: WHOLE // 4]
     parts = (groups[group][part] for part in (slice(SAMPLES), slice(SAMPLES, None)) for group in order)
     return list(dict.fromkeys([*failed, *(index for part in parts for index in part)]))
 

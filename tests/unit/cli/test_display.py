@@ -6,6 +6,7 @@ import io
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -201,7 +202,9 @@ time.sleep(60)
 def test_a_key_shows_the_newest_rollout_and_the_terminal_is_given_back() -> None:
     ours, theirs = os.openpty()
     command = [sys.executable, "-c", ON_A_TERMINAL]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    own = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    # A suite that was started in the background ignores Ctrl-C, and its children would too.
+    process = subprocess.Popen(command, **own, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     seen = ""
 
     def until(text: str) -> None:

@@ -373,7 +373,7 @@
   const known = (value) => value !== null && value !== undefined;
   const merit = (item) => (known(item.reward) ? item.reward : item.true); // rollouts of an evaluation have no reward, but are graded
   const rewarded = (item) => merit(item) > 0;
-  const sign = (item) => (!known(merit(item)) ? "" : rewarded(item) ? "up" : "down");
+  const sign = (item) => (!known(merit(item)) ? "" : !rewarded(item) ? "down" : known(item.true) && item.true <= 0 ? "fooled" : "up");
 
   function drawVotes(section, run) {
     const votes = run && run.votes;
@@ -683,7 +683,7 @@
     const visitKey = (item) => `${item.phase}\n${item.step}`;
 
     const rewards = new Map([
-      ["any", () => true], ["yes", rewarded], ["no", (item) => known(item.reward) && !(item.reward > 0)],
+      ["any", () => true], ["yes", rewarded], ["no", (item) => known(merit(item)) && !rewarded(item)],
       ["fooled", (item) => rewarded(item) && known(item.true) && item.true <= 0],
       ["missed", (item) => known(item.reward) && !(item.reward > 0) && item.true > 0],
       ...exact.map((value) => [value, (item) => item.reward === value]),
@@ -771,7 +771,7 @@
       };
       panels.replaceChildren(h("p", { class: "name" }, h("strong", {}, one(chosen, 300)), group.found[0].type ? h("span", { class: "tag" }, clip(group.found[0].type, 60)) : ""),
         prompt ? part("Prompt", "obs", block(prompt)) : "",
-        ...(seen.length > 1 ? [shape(0, "Before"), shape(1, "After")] : [shape(0, "The only visit")]));
+        ...(seen.length > 1 ? [shape(0, "Before"), shape(1, "After")] : [shape(0, "The only visit here")]));
     }
     list.addEventListener("scroll", () => requestAnimationFrame(window_), { passive: true });
     list.addEventListener("keydown", (event) => {
@@ -787,13 +787,14 @@
     function controls() {
       const pickBy = (name, key, options) => choice(name, options, state[key], (value) => { state[key] = value; apply(true); });
       const from = (get, any) => [[null, any], ...values(get).map((each) => [each, String(each)])];
-      const rewardOptions = [["any", "any"], ["yes", "rewarded"], ["no", "not rewarded"]];
-      if (items.some((item) => known(item.true))) rewardOptions.push(["fooled", "rewarded, though wrong"], ["missed", "right, not rewarded"]);
+      const paid = items.some((item) => known(item.reward));
+      const rewardOptions = [["any", "any"], ["yes", paid ? "rewarded or correct" : "correct"], ["no", paid ? "not rewarded, or wrong" : "wrong"]];
+      if (paid && items.some((item) => known(item.true))) rewardOptions.push(["fooled", "rewarded, though wrong"], ["missed", "right, not rewarded"]);
       if (exact.length > 2 && exact.length <= 12) rewardOptions.push(...exact.map((value) => [value, `= ${num(value)}`]));
       const skills = values((item) => [...(item.skills || []), ...(item.retrieved || [])]);
       bar.replaceChildren(
         values((item) => item.phase).length > 1 ? pickBy("Phase", "phase", from((item) => item.phase, "all")) : "",
-        pickBy("Reward", "reward", rewardOptions), pickBy("Stop reason", "stop", from((item) => item.stop, "any")),
+        pickBy(paid ? "Reward" : "Outcome", "reward", rewardOptions), pickBy("Stop reason", "stop", from((item) => item.stop, "any")),
         pickBy("Error", "error", [["any", "with or without"], ["yes", "with an error"], ["no", "without"]]),
         values((item) => item.type).length > 1 ? pickBy("Task type", "type", from((item) => item.type, "any")) : "",
         skills.length ? pickBy("Skill", "skill", [[null, "any"], ...skills.map((each) => [each, each])]) : "",
@@ -949,7 +950,7 @@
       section.append(h("h3", {}, "The bank now: what it holds, how often each skill was used, and with what success"), h("div", { class: "bar-row" },
         choice("Order", [["uses", "most used"], ["success", "highest success"], ["fresh", "newest version"], ["title", "title"]], state.order, (value) => { state.order = value; sorted(); show(); }),
         searching("Search", "title, text or type", (text) => { state.text = text; sorted(); show(); }), count),
-      h("div", { class: "scroll" }, h("table", { class: "skills" }, h("thead", {}, h("tr", {}, ["Skill", "Text", "Kind", "Uses", "Success when used", "Version"].map((name) => h("th", { scope: "col", class: name === "Text" && "start" }, name)))), body)));
+      h("div", { class: "scroll" }, h("table", { class: "skills" }, h("thead", {}, h("tr", {}, ["Skill", "Text", "Kind", "Uses in training", "Success in training when used", "Version"].map((name) => h("th", { scope: "col", class: name === "Text" && "start" }, name)))), body)));
       sorted();
       show();
       openSkill = (id) => {
@@ -1077,6 +1078,8 @@
     waiting = false;
     let at = null;
     for (const id of links.keys()) if (byId(id).getBoundingClientRect().top < innerHeight * 0.4) at = id;
+    const asked = location.hash.slice(1); // near the end of the page a section cannot come to the top
+    if (links.has(asked) && byId(asked).getBoundingClientRect().top < innerHeight && scrollY + innerHeight > document.documentElement.scrollHeight - 4) at = asked;
     for (const [id, each] of links) {
       if (id !== at) each.removeAttribute("aria-current");
       else if (!each.hasAttribute("aria-current")) {
