@@ -389,7 +389,7 @@ def reinforced(imitated: Path, bank: Path) -> Path:
     planned = skillttrl("rl", "--bank", bank, *SMALL, "--dry-run", "--json")
     assert planned.code == 0 and planned.json["phases"][0]["phase"] == "rl" and not planned.json["obstacles"], planned
     done = skillttrl("rl", "--bank", bank, *SMALL)
-    assert done.code == 0 and "Results: runs/a/rl." in " ".join(done.out.split()), done
+    assert done.code == 0 and "Results: runs/a/rl;" in " ".join(done.out.split()), done
     return Path("runs/a/rl")
 
 

@@ -91,10 +91,10 @@ def test_verdict_in_words_with_the_controls_that_ran_and_those_that_did_not(tmp_
         "A built-in model learned sums (train) from its own majority votes, without labels: avg@4 on 1 held-out problem rose from 0.250 "
         "to 0.750 (+0.500 [+0.100, +0.900], clear)."
     )
-    assert "a control: avg@4 on 1 held-out problem went from 0.250 to 0.250" in control["sentence"]
+    assert "a control: avg@4 on 1 held-out problem stayed at 0.250" in control["sentence"]
     assert "unclear: it may be noise" in control["sentence"] and control["controls"] == []
     ran, left = first["controls"]
-    assert (ran["value"], ran["command"]) == ("0.250", None) and "went from 0.250 to 0.250" in ran["words"]
+    assert (ran["value"], ran["command"]) == ("0.250", None) and "stayed at 0.250" in ran["words"]
     assert left["command"] == f"skillttrl train {voted}/config.yaml --set 'phases=[vote_sft]' -o {voted}-imitation"
     assert {"text": "It is short.", "phase": None, "step": None, "tripwire": False} in first["warnings"]
     assert found["compared"][0]["columns"] == ["metric", "first", "this", "difference", "verdict"]
