@@ -41,7 +41,7 @@ def replay(
 
     Exit code 3 if there is one.
 
-    Example: `skillttrl replay runs/quickstart --episode rl:12:add-18-62:3 --tokens`
+    Example: `skillttrl replay runs/quickstart --episode rl:0:add-18-62:3 --tokens`
     """
     from skill_ttrl.commands.replay import replay as play
 

@@ -64,13 +64,18 @@ def chosen(names: str, there: Collection[str]) -> list[str]:
     return [*chain.from_iterable(found)]
 
 
+LABELS = {"accuracy": "eval accuracy"}
+
+
 def six_figures(metrics: Collection[str]) -> list[list[tuple[str, str]]]:
     """(metric, label) of the figures in the main charts among these metrics, row by row; `accuracy` is of the newest evaluation."""
     names = {plan.id: f"{plan.left} {plan.right}" for plan in PLANS[:MAIN]}
     rows = [
         chosen(each, metrics) for each in (names | {"reward": "reward accuracy", "types": "success success/"}).values()
     ]
-    return [[(name, name.rpartition("/")[2].replace("_", " ")) for name in row] for row in rows if row]
+    return [
+        [(name, LABELS.get(name) or name.rpartition("/")[2].replace("_", " ")) for name in row] for row in rows if row
+    ]
 
 
 def figure(value: float) -> str:

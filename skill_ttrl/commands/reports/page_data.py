@@ -32,13 +32,13 @@ from skill_ttrl.commands.reports.summary_text import (
     summary_table,
     with_interval,
 )
-from skill_ttrl.config import EnvConfig, load_config, recipe_names, settings_digest
+from skill_ttrl.config import EnvConfig, SkillTTRLConfig, load_config, recipe_names, settings_digest
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.metrics import unhealthy
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.checkpoint import list_checkpoints
-from skill_ttrl.runs.folder import RunFolder, Warned, metric_rows
+from skill_ttrl.runs.folder import RunFolder, Warned, config_differences, metric_rows
 from skill_ttrl.runs.reader import Run, read_run, warnings_of
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.log import is_bank
@@ -358,8 +358,14 @@ def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
             if ran and (other := ran[0].runs[0].summary) is not None:
                 bounds = other.intervals.get("accuracy_change", (-1.0, 1.0))
                 change = _change(other.accuracy_before or 0.0, other.accuracy_after or 0.0, bounds)
+                apart = _apart(config, ran[0].runs[0].config)
                 found.append(
-                    (name, short(other.accuracy_after), f"Run {ran[0].name}: avg@{other.samples} {change}.", None)
+                    (
+                        name,
+                        short(other.accuracy_after),
+                        f"Run {ran[0].name}: avg@{other.samples} {change}.{apart}",
+                        None,
+                    )
                 )
             else:
                 found.append((name, None, WHY[name], _command(run, name.split()[0], setting)))
@@ -373,6 +379,15 @@ def _is_control(other: Run, run: Run, name: str) -> bool:
     return one == two and made == (
         (run.config.reinforces, "random") if name == RANDOM else (False, run.config.rl.reward)
     )
+
+
+OF_CONTROLS = ("rl.reward", "phases", "vote_sft", "seed")
+
+
+def _apart(config: SkillTTRLConfig, control: SkillTTRLConfig) -> str:
+    """A sentence where a control has other settings than it has to: it is then no fair one."""
+    found = [each for each in config_differences(config, control) if not each.startswith(OF_CONTROLS)]
+    return f" Not the same training but for its signal: {'; '.join(found)}." if found else ""
 
 
 def _command(run: Run, suffix: str, setting: str) -> str:
@@ -392,6 +407,10 @@ def _compared(first: Part, other: Part) -> dict[str, Any]:
         (found,) = compare([first.path, other.path])
         rows = [[FIGURES[name], *each.cells()] for name, each in found.figures.items()]
         words = [*found.in_words(), *found.notes, f"Paired by task: {PAIRED_TEST}."]
+        if first.kind == other.kind == "run":
+            words.append(
+                f"Settings that differ, of the first there and of this here: {'; '.join(config_differences(first.runs[0].config, other.runs[0].config)) or 'none'}."
+            )
     except SkillTTRLError as error:  # runs on different tasks still stand side by side
         words = [str(error)]
     return {"title": f"{other.name}, compared with {first.name}", "columns": columns, "rows": rows, "words": words}

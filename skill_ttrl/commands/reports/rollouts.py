@@ -72,10 +72,9 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
         if isinstance(row.get("step"), int):
             steps.setdefault(str(row.get("phase")), {})[row["step"]] = row
     ranges = "; ".join(f"{name} {min(of)} to {max(of)}" for name, of in steps.items()) or "none yet"
-    having = [name for name, of in steps.items() if step in of]
-    if not having:
-        raise DataError(f"{run} has no step {step}. Steps: {ranges}.")
-    phase = "rl" if "rl" in having else having[-1]
+    phase = "rl" if "rl" in steps else next((name for name, of in reversed(steps.items()) if step in of), "")
+    if step not in steps.get(phase, {}):
+        raise DataError(f"{run} has no step {step}{f' of {phase}' if phase else ''}. Steps: {ranges}.")
     figures, label = steps[phase][step], "after" if step == max(steps[phase]) else f"step {step + 1}"
     measured = [each.accuracy for each in read_evaluations(run) if (phase, each.label) == ("rl", label)]
     figures["accuracy"] = measured[-1] if measured else None
@@ -99,6 +98,11 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
 def task_inspection(run: Path, task: str, *, limit: int = 10) -> Inspection:
     """Each vote on a task over the steps, and the attempts of its last visit.
 
+    Args:
+        run: its folder.
+        task: its id, or words of its first observation that no other task has.
+        limit: most rows of a table.
+
     Raises:
         RunFolderError: it is no run.
         DataError: the run never visited the task.
@@ -113,7 +117,12 @@ def task_inspection(run: Path, task: str, *, limit: int = 10) -> Inspection:
         if found["task"] == task:
             attempts.setdefault(f"{found['phase']}:{found['step']}", []).append(row)
     if not (visits := [*dict.fromkeys([*votes, *attempts])]):
-        hint = did_you_mean(task, known, f"skillttrl inspect {run} --step N")
+        said = {facts["task"]: played.steps[0].observation for facts, played in _played(run) if played.steps}
+        having = [name for name, text in said.items() if task.lower() in text.lower()]
+        if len(having) == 1:
+            return task_inspection(run, having[0], limit=limit)
+        words = f" Several tasks have these words: {', '.join(having[:3])}."
+        hint = words if having else did_you_mean(task, known, f"skillttrl inspect {run} --step N")
         raise DataError(f"{run} has no task {task!r}.{hint}")
     rows = []
     for place in visits:
@@ -159,11 +168,16 @@ def _yes(value: float | None) -> str | None:
     return None if value is None else "yes" if value else "no"
 
 
-def _rows(run: Path) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """The facts of each rollout of a run's training, and its row of a table."""
+def _played(run: Path) -> Iterator[tuple[dict[str, Any], Trajectory]]:
+    """The facts of each rollout of a run's training, and itself."""
     path = run / TRAJECTORIES
     for found in whole_lines(path, []) if path.is_file() else ():
-        _, facts, played = read_rollout(*found)
+        yield read_rollout(*found)[1:]
+
+
+def _rows(run: Path) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    """The facts of each rollout of a run's training, and its row of a table."""
+    for facts, played in _played(run):
         yield facts, rollout_row(facts, played)
 
 
@@ -216,7 +230,9 @@ def read_transcript(path: Path, of: str | int, *, full: bool = False) -> Transcr
     if isinstance(of, str):
         return _transcript(of, *find_episode(_run_of(path), of), path, most)
     if path.suffix != ".jsonl" or not path.is_file():
-        raise ConfigError(f"--row shows a line of a .jsonl file; {path} is none.")
+        raise ConfigError(
+            f"--row shows a line of a .jsonl file; {path} {'is none' if path.exists() else 'does not exist'}."
+        )
     count = sum(1 for _ in whole_lines(path, []))
     if not of or count < abs(of):
         raise DataError(f"{path} has no row {of}. It has {count:,}: 1 to {count}, or from the end -1 to -{count}.")

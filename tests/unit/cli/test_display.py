@@ -171,7 +171,7 @@ def test_the_six_figures_stand_in_pairs_with_their_latest_steps_and_a_pipe_gets_
             shown = io.StringIO()
             Console(file=shown, width=80).print(view)
     rows = [" ".join(line.strip("│ ").split()) for line in shown.getvalue().splitlines()]
-    assert "reward 0.750 ▁█ accuracy 0.250 ▄" in rows and "majority ratio 0.700 ▄▄ label accuracy 0.900 ▄▄" in rows
+    assert "reward 0.750 ▁█ eval accuracy 0.250 ▄" in rows and "majority ratio 0.700 ▄▄ label accuracy 0.900 ▄▄" in rows
     assert "kl 0.200 ▄▄ grad norm 3.000 ▄" in rows and "success 0.500 ▄▄ heat 0.250 ▄▄" in rows and "loss 1.000" in rows
     lines = [line for line in plain.getvalue().splitlines() if "done" in line]
     assert len(lines) == 2 and len(lines[0]) > 80 and "label_accuracy 0.900" in lines[0]
@@ -202,9 +202,11 @@ time.sleep(60)
 def test_a_key_shows_the_newest_rollout_and_the_terminal_is_given_back() -> None:
     ours, theirs = os.openpty()
     command = [sys.executable, "-c", ON_A_TERMINAL]
-    own = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
-    # A suite that was started in the background ignores Ctrl-C, and its children would too.
-    process = subprocess.Popen(command, **own, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a suite in the background ignores it, and so would its child
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    signal.signal(signal.SIGINT, before)
     seen = ""
 
     def until(text: str) -> None:

@@ -94,7 +94,7 @@ def test_a_rollout_reads_turn_by_turn_by_its_id_and_by_its_row(run: Path, capsys
 @pytest.mark.parametrize(
     ("file", "options", "why"),
     [
-        ("", {"step": 7}, "no step 7. Steps: rl 0 to 1"),
+        ("", {"step": 7}, "no step 7 of rl. Steps: rl 0 to 1"),
         ("", {"task": "aa"}, "no task 'aa'.*Known: a, b"),
         ("", {"episode": "rl:1:a:9"}, "Did you mean 'rl:1:a:2'"),
         ("", {"episode": "rl:9:a:0"}, "the steps are rl:0 to rl:1"),

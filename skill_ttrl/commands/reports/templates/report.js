@@ -381,7 +381,7 @@
       section.append(empty("No votes: nothing was sampled in groups here. A run of SFT alone, an optimization and a skill bank have none."));
       return;
     }
-    section.append(note("Each cell is one vote: a prompt at a step. Its colour is the share of samples that gave the winning answer."));
+    section.append(note("Each cell is one vote: a prompt at a step. Its colour is the share of samples that gave the winning answer. Where each step is sorted, a row is no prompt: choose “prompts × steps” to follow one."));
     const steps = votes.steps, judged = votes.tasks.some((task) => task.cells.some((cell) => known(cell.correct)));
     const total = votes.tasks.reduce((sum, task) => sum + task.cells.length, 0);
     const full = total / (votes.tasks.length * Math.max(1, steps.length));
@@ -574,7 +574,7 @@
     const pick = (name, options, key) => choice(name, options, state[key], (value) => { state[key] = value; geometry.at = null; build(); });
     section.append(
       h("div", { class: "bar-row" },
-        pick("Columns", [["packed", "steps, most agreed first"], ["steps", "prompts × steps"], ["visits", "prompts × visits"]], "mode"),
+        pick("Columns", [["packed", "each step sorted by agreement"], ["steps", "prompts × steps"], ["visits", "prompts × visits"]], "mode"),
         pick("Order", [["given", "as first seen"], ["unsure", "least agreed at the end"], ["flips", "most changes of the winner"]], "order"),
         pick("Show", [["all", "all votes"], ["flip", "winner changed"], ...(judged ? [["wrong", "winner is wrong"]] : [])], "which"),
         searching("Prompt", "id or words of the prompt", (text) => { state.text = text; build(); }), count),
@@ -721,6 +721,11 @@
       for (const item of found) by.has(visitKey(item)) ? by.get(visitKey(item)).push(item) : by.set(visitKey(item), [item]);
       return [...by.values()];
     };
+    // A problem without an id of its own has a digest for one, which says nothing: its first words stand in its place.
+    const nameOf = (task, found) => {
+      const item = /^[0-9a-f]{12,}$/.test(task) && found.find((each) => each.turns?.length);
+      return item ? clip(texts[item.turns[0].obs], 40) : ends(task, 30);
+    };
     const HIGH = 44;
     function window_() { // only the rows in sight are elements
       inner.style.height = `${groups.length * HIGH}px`;
@@ -728,7 +733,7 @@
       inner.replaceChildren(...groups.slice(first, last).map(({ task, found }, nth) => {
         const seen = visits(found), from = summary(seen[0]), to = summary(seen[seen.length - 1]);
         const row = h("div", { class: "row", role: "option", title: clip(task, 300), "aria-selected": String(task === chosen), "aria-setsize": groups.length, "aria-posinset": first + nth + 1, onclick: () => pick(task) },
-          h("span", {}, ends(task, 30)), h("span", { class: "sub" }, `${plural(found.length, "rollout")}${from === null ? "" : ` · ${found.some((item) => known(item.reward)) ? "reward" : "correct"} ${num(from)}${seen.length > 1 ? ` → ${num(to)}` : ""}`}`));
+          h("span", {}, nameOf(task, found)), h("span", { class: "sub" }, `${plural(found.length, "rollout")}${from === null ? "" : ` · ${found.some((item) => known(item.reward)) ? "reward" : "correct"} ${num(from)}${seen.length > 1 ? ` → ${num(to)}` : ""}`}`));
         row.style.top = `${(first + nth) * HIGH}px`;
         return row;
       }));
