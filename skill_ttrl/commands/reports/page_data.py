@@ -409,7 +409,7 @@ def _compared(first: Part, other: Part) -> dict[str, Any]:
         words = [*found.in_words(), *found.notes, f"Paired by task: {PAIRED_TEST}."]
         if first.kind == other.kind == "run":
             words.append(
-                f"Settings that differ, of the first there and of this here: {'; '.join(config_differences(first.runs[0].config, other.runs[0].config)) or 'none'}."
+                f"Settings that differ (there: the first run; here: this one): {'; '.join(config_differences(first.runs[0].config, other.runs[0].config)) or 'none'}."
             )
     except SkillTTRLError as error:  # runs on different tasks still stand side by side
         words = [str(error)]
