@@ -29,7 +29,7 @@ from skill_ttrl.train.build import PolicyLoader, make_agent, make_envs
 from skill_ttrl.train.defaults import with_defaults
 from skill_ttrl.train.open_run import Resume
 from skill_ttrl.train.rules import Rules, combined, errors_of
-from skill_ttrl.train.tasks import SHOWN, ConfigTasks, fit_prompts, prompt_lengths, seen_prompts
+from skill_ttrl.train.tasks import SHOWN, ConfigTasks, among_examples, fit_prompts, prompt_lengths, seen_prompts
 from skill_ttrl.types import Task
 
 T = TypeVar("T")
@@ -251,6 +251,7 @@ def _look_at_tasks(config: SkillTTRLConfig, found: DryRun, counter: Any) -> None
         for use, (source, tasks_N) in read.items():
             if tasks_N and "question" in tasks_N[0].options and (use == "train" or data.held_out):
                 lengths_N = prompt_lengths(tasks_N, counter, agent) if agent else []
+                found.notes += among_examples(tasks_N, agent) if agent else []
                 lengths = [each for each in lengths_N if each is not None]
                 found.data.append(facts := _facts(use, source, tasks_N, lengths, data.max_prompt_tokens))
                 if facts.too_long == facts.problems:

@@ -273,6 +273,22 @@ def prompt_lengths(tasks: Sequence[Task], backend: Backend, agent: Agent) -> lis
     return [backend.count(agent.prompt(AgentInput(each)).messages) if isinstance(each, str) else None for each in asked]
 
 
+def among_examples(tasks: Sequence[Task], agent: Agent) -> list[str]:
+    """A warning where some tasks stand among the solved examples of their own prompt."""
+    own = []
+    for task in tasks:
+        if isinstance(question := task.options.get("question"), str) and question.strip():
+            whole = re.compile(rf"(?<!\w){re.escape(question.strip())}(?!\w)")
+            if sum(len(whole.findall(each.content)) for each in agent.prompt(AgentInput(question)).messages) > 1:
+                own.append(task)
+    if len(own) in (0, len(tasks)):  # all: the template states the question twice
+        return []
+    return [
+        f"{len(own)} of {len(tasks)} problems stand among the examples of their own prompt (agent.template), first {named(own[0])}: they "
+        "measure no learning. Take other examples."
+    ]
+
+
 def fit_prompts(
     tasks: Sequence[Task],
     config: DataConfig,
@@ -300,6 +316,8 @@ def fit_prompts(
             "left out (data.max_prompt_tokens).",
             warning=True,
         )
+    for text in among_examples(tasks, agent):
+        progress.notice(text, warning=True)
     if not fitting:
         raise DataError(
             f"No prompt of {len(tasks)} fits data.max_prompt_tokens={config.max_prompt_tokens}: they have {lengths} tokens. Set "

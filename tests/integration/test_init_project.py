@@ -84,6 +84,12 @@ def test_problems_are_written_once_and_their_config_would_run(tmp_path: Path, mo
     train, evaluated = found.data
     assert train.answers == 0 and evaluated.answers == 32 and not evaluated.unread
     assert found.samples == 12 * 8 * 16 + 2 * 32 * 17
+    examples = tmp_path / "examples.md"
+    examples.write_text(examples.read_text().replace("plural of ox?", "plural of foot?"))
+    assert any(
+        "stand among the examples" in each and "foot" in each
+        for each in dry_run(load_config("problems.yaml", BUILTIN)).notes
+    )
     with pytest.raises(RunFolderError, match=r"already has README\.md.*--output"):
         init_problems()
     assert len(list(tmp_path.iterdir())) == 5
