@@ -163,19 +163,19 @@ def episode_metrics(
 
 
 LEAST_REWARDED = 4
-"""Rewarded rollouts that a step needs to say what is rewarded."""
+"""A step with fewer rewarded rollouts has no trip-wire shares."""
 COPIED_WORDS = 8
 """Words in a row from which on a rollout repeats a skill."""
 _FORM = re.compile(
     r"<action>.*?</action>|</?(?:answer|think)>|\\boxed|\b(?:the|final|answer|is)\b|[\W_]", re.IGNORECASE | re.DOTALL
 )
-"""What may stand around an answer without being a thought, and a whole action: it may be a number."""
+"""Words and signs around an answer that are no reasoning, and whole actions, since an action may be a number."""
 _LONGEST_FORM = 80
-"""Most characters of it."""
+"""Most characters of a text beyond its answer or action for it to be bare."""
 
 
 def tripwire_metrics(groups: Sequence[Group], skills: Mapping[str, str], *, answers: bool) -> dict[str, float]:
-    """What a step's rewarded rollouts look like, as shares of them; empty where fewer than `LEAST_REWARDED` are.
+    """Shares of a step's rewarded rollouts that may be shortcuts; empty where fewer than `LEAST_REWARDED` are rewarded.
 
     A rollout is rewarded if it earned more than the mean of its group, or, where all earned the same, more than 0.
 
@@ -269,9 +269,8 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
             f"{start} ({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the required form. See "
             "steps[].parse_error in trajectories.jsonl; a longer cold start helps, or another agent.action_parser."
         )
-    if (
-        answers and abstained and mean(abstained) >= NO_ANSWER
-    ):  # all other signs follow from it, unless it does from that
+    # All other signs follow from a lack of answers, which itself may follow from invalid actions.
+    if answers and abstained and mean(abstained) >= NO_ANSWER:
         start = "Almost no sample contained an answer"
         cut_off = mean(figures(rows, "completions/clipped_ratio") or [0.0]) >= CUT_OFF
         why = "Most were truncated: raise rollout.max_new_tokens." if cut_off else HOW_TO_ANSWER
@@ -298,7 +297,7 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
 
 
 SHARE, RISE_OF_SHARE, LENGTH, WINDOW = 0.5, 0.3, 4.0, 3
-"""Of the trip-wires: share of the rewarded rollouts or winners, its least rise, factor of the length, first and latest steps that are compared."""
+"""Thresholds of the trip-wires: share of the rewarded rollouts or winners, its least rise, factor of the length; steps compared at each end."""
 
 TRIPWIRES: Mapping[str, tuple[str, str]] = {
     "tripwire/bare_answers": (
@@ -337,9 +336,9 @@ def tripwire_signs(rows: Rows, *, answers: bool = True, share: float = SHARE, le
             f"{start}: {mean(unreadable):.0%} of those in the latest {WINDOW} steps have no text, no answer or no valid action. The "
             "reward is paid for nothing: look at them in trajectories.jsonl, and change rl.reward."
         )
-    told = [row for row in rows if row.get("winners", 0) >= LEAST_WINNERS]
+    decided = [row for row in rows if row.get("winners", 0) >= LEAST_WINNERS]
     for name, (start, rest) in TRIPWIRES.items():
-        before, now = _ends(figures(told if name == "tripwire/top_winner" else rows, name))
+        before, now = _ends(figures(decided if name == "tripwire/top_winner" else rows, name))
         if now >= max(share, before + RISE_OF_SHARE):
             found[start] = f"{start}: {now:.0%} (in the first steps {before:.0%}) {rest}"
     before, now = _ends(figures(rows, "completions/mean_length"))
@@ -445,14 +444,14 @@ Rule = Callable[..., object]
 RULES: Registry[Rule] = Registry("stopping rule")
 
 
-def stop_step(rows: Rows, rule: str, options: Mapping[str, Any] | None = None) -> int | None:
-    """After how many of these steps `rule` would have ended training; None where it never does.
+def stop_step(rows: Rows, rule: str, options: Mapping[str, Any] | None = None, first: int = 1) -> int | None:
+    """After how many of these steps, from `first` on, `rule` would have ended training; None where it never does.
 
     Raises:
         ConfigError: no rule has this name, or an option is not one of its own or out of its range.
     """
     stop = find_rule(rule, options)
-    done = (done for done in range(1, len(rows) + 1) if stop(rows[:done], **(options or {})))
+    done = (done for done in range(first, len(rows) + 1) if stop(rows[:done], **(options or {})))
     with naming(f"The stopping rule {rule!r}") if ":" in rule else nullcontext():
         return next(done, None)
 

@@ -358,7 +358,7 @@ def evaluate_and_save(run: Run, state: RLState) -> None:
         BudgetError, EndpointError, Interrupted: the run is saved.
     """
     config = run.config.rl
-    stopped = stopped_by(run.log.rows(RL), config, state.step)
+    stopped = stopped_by(run.log.rows(RL), config, state.step, state.step)
     if stopped is not None:
         run.progress.notice(stopped)
     last = state.step == config.steps or stopped is not None

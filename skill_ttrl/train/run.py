@@ -514,10 +514,11 @@ def tracked_metrics(found: Evaluation) -> dict[str, float]:
     return {name: value for name, value in measured.items() if value is not None}
 
 
-def stopped_by(rows: Sequence[Mapping[str, Any]], config: RLConfig, finished: int) -> str | None:
-    """Why `rl.stop_rule` ends a run with these metrics after at most `finished` steps; None: it continues.
+def stopped_by(rows: Sequence[Mapping[str, Any]], config: RLConfig, finished: int, first: int = 1) -> str | None:
+    """Why `rl.stop_rule` ends a run with these metrics after `first` to `finished` steps; None: it continues.
 
-    Only the first `finished` steps count, so a resumed run stops where it stopped before.
+    Only the first `finished` steps count, so a resumed run stops where it stopped before. With `first` the steps before it are not checked
+    again.
     """
     collapses = config.stops_collapse
     if config.stop_rule is None or (config.stop[0] == COLLAPSE and not collapses):
@@ -525,7 +526,7 @@ def stopped_by(rows: Sequence[Mapping[str, Any]], config: RLConfig, finished: in
     rules = {config.stop[0]: config.stop[1]}
     if config.stop[0] == TRIPWIRE_RULE and config.voted:
         rules[COLLAPSE] = {}
-    stops = [stop_step(rows[:finished], *each) for each in rules.items()]
+    stops = [stop_step(rows[:finished], *each, first) for each in rules.items()]
     stop = min((each for each in stops if each is not None), default=None)
     if stop is None or (stop == config.steps and not collapses):  # it ended by itself
         return None

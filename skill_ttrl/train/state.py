@@ -403,10 +403,11 @@ MAX_SKIPPED = 20
 
 def remaining_steps(run: Run, state: PhaseState) -> Iterator[int]:
     """The steps to do, up to `rl.steps` or to where a stopping rule ends the run; each has to raise `state.step`."""
-    config = run.config.rl
-    while state.step < config.steps and stopped_by(run.log.rows(state.phase), config, state.step) is None:
+    config, first = run.config.rl, 1  # of a resumed run all steps are checked, then each new one
+    while state.step < config.steps and stopped_by(run.log.rows(state.phase), config, state.step, first) is None:
         run.warn.place = (state.phase, state.step)
         yield state.step
+        first = state.step
 
 
 def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | None:

@@ -111,6 +111,8 @@ def test_what_comes_later_moves_no_stop_and_labels_are_not_looked_at(
         assert stop_step(labelled, rule) == stop
         early = stop_step(made[:cut], rule)
         assert early == (stop if stop is not None and stop <= cut else None)
+        ends = [done for done in range(1, len(made) + 1) if stop_step(made[:done], rule, first=done)]
+        assert stop == (ends[0] if ends else None), "each step alone, as training checks them"
 
 
 def made_run(folder: Path, config: SkillTTRLConfig, accuracies: Sequence[tuple[str, float | None]]) -> Path:
