@@ -143,7 +143,7 @@ def verdict(bounds: Interval) -> Verdict:
 
 
 POWER = 0.8
-"""Share of comparisons that a number of problems is to be enough for (`times_as_many`)."""
+"""Statistical power that `times_as_many` aims at."""
 
 
 def times_as_many(difference: float, bounds: Interval, repeats: int | None = None) -> float:

@@ -28,7 +28,7 @@ class MathEnv(TextEnv):
     and `graded`.
 
     Args:
-        family: generated problems of its own (`add`, `multiply`, `mod`).
+        family: generated problems of its own (`add`, `next`, `plus_one`).
         split: which part of them `reset` draws from.
         source: problems of its own from elsewhere: a `Source`, its fields as a mapping, or its path; takes the place
             of `family`.

@@ -91,10 +91,10 @@ def first_keys(path: Path) -> set[str]:
 
 
 def parsed(where: str, line: str | bytes, kind: type[T]) -> T:
-    """A line of a file as this type; `where` it stands.
+    """Parse a line of a file as `kind`; `where` names the line in the error.
 
     Raises:
-        DataError: it is none.
+        DataError: it is not of this type.
     """
     try:
         return from_json(kind, line)

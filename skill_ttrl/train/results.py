@@ -146,5 +146,4 @@ def read_evaluations(path: Path) -> list[Evaluation]:
     file = path / "evaluations.jsonl" if path.is_dir() else path
     if file.name == EVALUATION:
         return [*parsed(str(file), file.read_bytes(), tuple[Evaluation, ...])]
-    found = [parsed(*line, Evaluation) for line in whole_lines(file, [])] if file.is_file() else []
-    return found
+    return [parsed(*line, Evaluation) for line in whole_lines(file, [])] if file.is_file() else []

@@ -1,7 +1,7 @@
 """Which words of a product's title are nouns: what the reward's title overlap is counted on.
 
 The official engine asks spaCy's `en_core_web_sm`, which is on no package index, and keeps what it tags NOUN or PROPN. A rule stands in
-for it here, on every machine: it changes about as many rewards as another release of that model does.
+for it here, on every machine.
 
 The rule splits a title as spaCy's English tokenizer does: at spaces; punctuation and a possessive 's at the ends of a word;
 a unit after a number ("64GB"); hyphens and commas between letters; and : < > = / before a letter. Then a token is a noun unless

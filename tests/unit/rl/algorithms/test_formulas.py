@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -65,9 +64,3 @@ def test_gae_of_masked_tokens_is_gae_of_the_others(seed: int, gamma: float, lam:
             returns[row, inside], alone[1][0]
         )
     assert float((advantages * (1 - mask)).abs().max()) == 0.0
-
-
-# Novelty and EVOL-RL's rewards.
-
-SEQUENCES = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=7)
-SIMILARITY = np.array([[1.0, 0.8, 0.4, 0.2], [0.8, 1.0, 0.6, 0.0], [0.4, 0.6, 1.0, 0.9], [0.2, 0.0, 0.9, 1.0]])
