@@ -277,9 +277,9 @@ def among_examples(tasks: Sequence[Task], agent: Agent) -> list[str]:
     """A warning where some tasks stand among the solved examples of their own prompt."""
     own = []
     for task in tasks:
-        if isinstance(question := task.options.get("question"), str) and question.strip():
-            whole = re.compile(rf"(?<!\w){re.escape(question.strip())}(?!\w)")
-            if sum(len(whole.findall(each.content)) for each in agent.prompt(AgentInput(question)).messages) > 1:
+        if isinstance(question := task.options.get("question"), str) and (bare := question.strip()):
+            text = "\0".join(each.content for each in agent.prompt(AgentInput(question)).messages)
+            if text.count(bare) > 1 and len(re.findall(rf"(?<!\w){re.escape(bare)}(?!\w)", text)) > 1:
                 own.append(task)
     if len(own) in (0, len(tasks)):  # all: the template states the question twice
         return []
