@@ -180,8 +180,7 @@ def samples_drawn(folder: Path) -> int:
     """Rollouts of a run's training: those that were recorded, dropped groups included."""
     drawn = folder / "trajectories.jsonl"
     with drawn.open("rb") as stream:
-        samples = sum(1 for _ in stream)
-    return samples
+        return sum(1 for _ in stream)
 
 
 def by_problem(evaluation: Evaluation) -> dict[str, list[float]]:

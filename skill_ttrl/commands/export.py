@@ -22,7 +22,7 @@ from skill_ttrl.runs.reader import read_rollout, read_run
 from skill_ttrl.runs.trackers import conversation
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.storage.files import unfinished, wrap_os_errors
-from skill_ttrl.storage.jsonl import parse_json, whole_lines
+from skill_ttrl.storage.jsonl import parse_json, parsed, whole_lines
 from skill_ttrl.types import Trajectory, split_thought
 
 LOGS = 10
@@ -107,7 +107,7 @@ def _write_logs(path: Path, folder: Path, name: str, model: str, notes: list[str
     """Write the logs of at most `LOGS` steps, evenly spread, the first and the last among them."""
     from inspect_ai.log import EvalLog, write_eval_log
 
-    lines = Counter(place for place, _, _ in _rollouts(path, notes))
+    lines = Counter(parsed(*line, Place) for line in whole_lines(path, notes))
     wanted = spread([*lines], LOGS)
     chosen = (found for found in _rollouts(path, notes) if found[0] in wanted)
     created = datetime.fromtimestamp(path.stat().st_mtime, UTC)

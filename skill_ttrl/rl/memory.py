@@ -1,4 +1,4 @@
-"""How much memory a run takes at its peak, from the model's config and the settings alone.
+"""Estimate of the memory that a run takes at its peak, from the model's config and the settings alone.
 
 P parameters, T of them trainable, in a decoder of L layers, width h, feed-forward width f, kv width of keys, vocabulary V; b bytes of a
 number in the forward pass (4, in bf16 and fp16 2):
