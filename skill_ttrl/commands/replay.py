@@ -43,7 +43,6 @@ TOLERANCE = 1e-4
 """Largest difference of two log-probs (nats) that counts as rounding."""
 SHOWN = 60
 """Characters that are shown on each side of a difference."""
-VOTE_SFT = "vote_sft"
 OF_A_TURN = "observation admissible_actions action action_status parse_error calls reward terminated truncated".split()
 AT_THE_END = "error final_obs answer ops source goal success score".split()
 Row = tuple[int, Place, Trajectory]
@@ -67,7 +66,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """What came of some rollouts of a run."""
+    """The outcome of replaying rollouts of a run."""
 
     run: str
     replayed: int
@@ -81,9 +80,9 @@ class Replays:
     largest: float | None
     """Largest difference of two log-probs, in nats; None: no token was scored."""
     changed: tuple[str, ...]
-    """What is no longer as it was when the run was made: it may explain a difference."""
+    """Versions and data that are no longer those of the run: they may explain a difference."""
     notes: tuple[str, ...]
-    """What was not compared, and why."""
+    """Parts that were not compared, each with the reason."""
 
 
 def replay(
@@ -112,13 +111,13 @@ def replay(
     path, progress = Path(run), progress or SilentProgress()
     found, replayed, turns = list[Difference](), 0, 0
     with Replayer(path, tokens) as replayer:
-        place, asked = (None, None) if episode is None else read_episode(path, episode)
+        place, sought = (None, None) if episode is None else read_episode(path, episode)
         if not (file := path / TRAJECTORIES).is_file():
             raise RunFolderError(f"{path} has no {TRAJECTORIES}: there is nothing to replay (run.save_trajectories).")
         lines = ((number, *line[1:]) for number, line in enumerate(read_rollouts(file, replayer.notes), start=1))
         wanted = (row for row in lines if step in (None, row[1].step))
-        if asked is not None:  # its whole group, which voted
-            wanted = (row for row in lines if (row[1], row[2].task.id) == (place, asked.task.id))
+        if sought is not None:  # its whole group, which voted
+            wanted = (row for row in lines if (row[1], row[2].task.id) == (place, sought.task.id))
         with file.open("rb") as stream:
             progress.start("replay", sum(1 for _ in stream), "line")
         for _, group in groupby(wanted, lambda row: (row[1], row[2].task.id)):
@@ -130,7 +129,8 @@ def replay(
         progress.finish("replay")
         notes = tuple(dict.fromkeys(replayer.notes))
         if not replayed:
-            raise DataError(f"{path} has no rollouts{'' if step is None else f' of step {step}'} in {TRAJECTORIES}.")
+            none = f"{path} has no rollouts{'' if step is None else f' of step {step}'} in {TRAJECTORIES}."
+            raise DataError(none if sought is None else f"{episode} belongs to an evaluation and cannot be replayed.")
         if tokens and not replayer.scored:
             raise CheckpointError(" ".join(notes) or f"{path} has no recorded tokens.")
         kinds = dict(Counter(each.what.partition(" of token")[0] for each in found).most_common())
@@ -139,7 +139,7 @@ def replay(
 
 
 class Replayer(ExitStack):
-    """What the rollouts of one run are played again with; a context manager."""
+    """Environments, votes and weights to play the rollouts of one run again; a context manager."""
 
     def __init__(self, path: Path, tokens: bool) -> None:
         super().__init__()
@@ -273,14 +273,14 @@ class Replayer(ExitStack):
         return reward_set(self.config, {task: truth for task, truth in truths.items() if truth is not None})
 
     def _judge(self, rows: Sequence[Row]) -> dict[int, Difference]:
-        """What the vote, the labels or the rewards of a group say otherwise now, by the rollout's place."""
+        """Differences in the vote, the labels or the rewards of a group, by the rollout's place."""
         (_, place, first), config, name = rows[0], self.config, self.config.vote.chosen[0]
         line = self._votes.get(f"{place.phase}:{place.step}:{first.task.id}")
         if line is None or len(line["matches"]) != len(rows) or "base_answers" in requires(*config.vote.chosen):
             self.notes.append(f"Some votes ({name}) were not held again: votes.jsonl lacks what they need.")
             return {}
         group = Group(first.task, tuple(each for _, _, each in rows))
-        if place.phase == VOTE_SFT:
+        if place.phase == "vote_sft":
             from skill_ttrl.train.imitate import chosen
 
             (vote,) = batch_majority_vote([group.answers])
@@ -336,7 +336,7 @@ class Replayer(ExitStack):
                 self.notes.append(str(error))
         bundle = build_policy(config, weights=folder, tools=self._envs(recorded.task).schemas)
         if bundle.context.autocast is not None:
-            self.notes.append(f"In {bundle.context.autocast} log-probs differ by 1e-2 by rounding alone.")
+            self.notes.append(f"In {bundle.context.autocast} rounding alone can exceed {TOLERANCE:g} nats.")
         loaded = bundle.context.loaded
         policy = Policy(loaded.model, loaded.tokenizer, bundle.context.device, packing="off")
         self._weights = (key, bundle, policy)

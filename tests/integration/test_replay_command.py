@@ -149,6 +149,8 @@ def test_what_cannot_be_replayed_is_refused(copy: Path) -> None:
     name = episode(line)
     refused(skillttrl("replay", copy, "--episode", f"{name}9"), 3, "Did you mean", name)
     refused(skillttrl("replay", copy, "--step", 9), 3, "no rollouts of step 9")
+    measured = episode(edit(copy / "eval_trajectories.jsonl", lambda _: None))
+    refused(skillttrl("replay", copy, "--episode", measured), 3, "belongs to an evaluation")
     refused(skillttrl("replay", copy), 2, "--episode ID, --step N or --all")
     shutil.rmtree(copy / "checkpoints" / "rl-000001")
     refused(
