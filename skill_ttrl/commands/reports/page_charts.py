@@ -199,6 +199,7 @@ class _Drawing:
         thinned = [_thin(member, width) for member in members]
         others = [name for name in self.names[key] if name != key[1]] if aliases else []
         label = self._label(place, f"{key[1]} (= {', '.join(others)})" if others else key[1])
+        label += f", means of {width} steps" if width > 1 else ""
         if len(members) < 2:
             spread = self.shown[place].members[0].spread if key[1] == "reward" else {}
             low, high = (

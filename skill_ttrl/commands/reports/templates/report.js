@@ -260,7 +260,7 @@
         const [low, high] = [line.low, line.high].map((edge) => edge && edge[line.x.indexOf(xs[where])]);
         values[nth].textContent = where < 0 ? "–" : num(column[where]) + (Number.isFinite(low) && Number.isFinite(high) ? ` [${num(low)}, ${num(high)}]` : "");
       });
-      step.textContent = index === null ? `last step, ${num(xs[xs.length - 1])}` : `step ${num(xs[index])}`;
+      step.textContent = index === null ? "latest" : `step ${num(xs[index])}`;
     }
     lines.forEach((line, nth) => {
       const look = looks[nth];
