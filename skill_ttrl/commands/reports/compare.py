@@ -180,9 +180,14 @@ def _of_run(path: Path) -> Measured:
         raise RunFolderError(f"{path} holds no evaluation yet. Continue the run with --resume auto.")
     config = read_run(path).config
     source = config.eval_source or config.train_source
-    data = {} if source is None else {"path": source.path, "revision": source.revision}
+    data = {} if source is None else {"data": source.path} | ({"revision": source.revision} if source.revision else {})
     kwargs = {name: value for name, value in config.env.kwargs.items() if name != "split"}
-    where = json.dumps([config.env.id, kwargs, data, found.split], sort_keys=True, default=str)
+    settings = (
+        f"{name} {json.dumps(value, sort_keys=True, default=str)}"
+        for each in (kwargs, data)
+        for name, value in sorted(each.items())
+    )
+    where = ", ".join([config.env.id, *settings, f"split {found.split}"])
     note = f"The training of {path} has not ended, so its evaluation before training is compared."
     notes = (note,) if found.label == "before" else ()
     return Measured(str(path), found.label, where, found.samples, _values([found]), notes)
@@ -193,14 +198,14 @@ def _values(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, float]]:
     results = [result for each in evaluations for result in each.results]
     found = {}
     for name, of in HEADLINES.items():
-        values = {result.task: value for result in results if (value := of(result)) is not None}
+        values = {result.task: value for result in results if (value := of(result)) is not None and 0 <= value <= 1}
         if values and len(values) == len(results) and all(getattr(each, name) is not None for each in evaluations):
             found[name] = values
     return found
 
 
 HEADLINES: dict[str, Callable[[ProblemResult], float | None]] = {
-    "accuracy": lambda result: None if result.correct is None else result.correct / result.samples,
+    "accuracy": lambda result: None if result.correct is None else result.correct / max(1, result.samples),
     "majority": lambda result: None if result.majority_correct is None else float(result.majority_correct),
     "greedy": lambda result: None if result.greedy_correct is None else float(result.greedy_correct),
     "score": lambda result: result.score,
