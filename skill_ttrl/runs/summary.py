@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from skill_ttrl.errors import RunFolderError
+from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.runs.folder import SCHEMA_VERSION
 from skill_ttrl.types import first_problem, from_json
+
+SampleCount = Annotated[str, Field(pattern=r"^[1-9]\d{0,8}$")]
+Seconds = Annotated[float, Field(ge=0, lt=1e10)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,9 @@ class Summary:
     score_before: float | None = None
     """Mean of how near to perfect the samples came, where the environment says so (`Evaluation.score`)."""
     score_after: float | None = None
-    pass_at_k_before: dict[str, float] = field(default_factory=dict)
+    pass_at_k_before: dict[SampleCount, float] = field(default_factory=dict)
     """Unbiased pass@k by k (as text)."""
-    pass_at_k_after: dict[str, float] = field(default_factory=dict)
+    pass_at_k_after: dict[SampleCount, float] = field(default_factory=dict)
     accuracy_by_temperature_before: dict[str, float] = field(default_factory=dict)
     """avg@k at further temperatures (as text)."""
     accuracy_by_temperature_after: dict[str, float] = field(default_factory=dict)
@@ -98,7 +102,7 @@ class Summary:
     skill_use_after: dict[str, float] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     """Steps done in each phase."""
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, Seconds] = field(default_factory=dict)
     """Wall time of each phase in seconds; resumed parts are added up."""
     warnings: list[str] = field(default_factory=list)
     """Warnings that the run gave."""
@@ -118,7 +122,7 @@ def read_summary(path: str | Path) -> Summary:
     return read_outcome(path, Summary)
 
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Any)
 
 
 def read_outcome(path: str | Path, kind: type[S]) -> S:
@@ -129,13 +133,15 @@ def read_outcome(path: str | Path, kind: type[S]) -> S:
     """
     file = Path(path) / "summary.json"
     try:
-        return from_json(kind, file.read_bytes())
+        found = from_json(kind, file.read_bytes())
+        usage_lines(found.usage)  # the type leaves the content open
+        return found
     except FileNotFoundError:
         raise RunFolderError(
             f"{path} has no summary.json: the run has not ended. Continue it with --resume auto."
         ) from None
-    except (OSError, ValidationError) as error:
-        problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise RunFolderError(
-            f"Cannot read {file}: {problem}. The run's command with --resume auto writes it again."
-        ) from None
+    except ValidationError as error:
+        problem = first_problem(error)
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = str(error) if isinstance(error, OSError) else f"usage: {error!r}"
+    raise RunFolderError(f"Cannot read {file}: {problem}. The run's command with --resume auto writes it again.")

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 MAX_DEPTH = 100
 """Most levels of lists and objects in a JSON text; ours have fewer than ten."""
+OTHER_LINES = "To read the others, copy the folder and delete that line in the copy."
 _FLAT = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+')
 
 
@@ -52,9 +53,9 @@ def read_jsonl(path: Path, notes: list[str] | None = None) -> list[dict[str, Any
         try:
             record = parse_json(line)
         except ValueError as error:
-            raise RunFolderError(f"{where} is not JSON: {error}.") from None
+            raise RunFolderError(f"{where} is not JSON: {error}. {OTHER_LINES}") from None
         if not isinstance(record, dict):
-            raise RunFolderError(f"{where}: expected an object, found {type(record).__name__}.")
+            raise RunFolderError(f"{where}: expected an object, found {type(record).__name__}. {OTHER_LINES}")
         records.append(record)
     return records
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from skill_ttrl.runs.summary import SampleCount
 from skill_ttrl.statistics import PAIRED_TEST, Interval, Verdict
 from skill_ttrl.storage.jsonl import parsed, whole_lines
 
@@ -72,7 +73,7 @@ class Evaluation:
     """avg@k: mean share of right samples."""
     accuracy_interval: Interval | None
     """Of the mean over problems, as all intervals here: `statistics.mean_interval`."""
-    pass_at_k: dict[str, float]
+    pass_at_k: dict[SampleCount, float]
     """Unbiased estimate (Chen et al. 2021, eq. 1) for k = 1, 2, 4, … up to `samples`, keyed by k."""
     majority: float | None
     """maj@k: share of problems whose most frequent answer is right; None where there are no answers, see `majority_ratio`."""

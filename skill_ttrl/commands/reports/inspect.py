@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +27,7 @@ from skill_ttrl.metrics import unhealthy
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, read_identity
-from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.folder import RunFolder, metric_rows
 from skill_ttrl.runs.reader import read_rollout, read_run
 from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.statistics import verdict
@@ -73,8 +74,8 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
 
 def _run(path: Path) -> Inspection:
     found = read_run(path)
-    config, summary, metrics = found.config, found.summary, found.metrics
-    done = {str(phase): int(count) for phase, count in metrics.groupby("phase").size().items()} if len(metrics) else {}
+    config, summary, metrics = found.config, found.summary, metric_rows(path, found.notes)
+    done = Counter(row["phase"] for row in metrics)
     checkpoints = sorted(entry.name for entry in (path / "checkpoints").glob("*-*") if not entry.name.startswith("."))
     facts = {
         "name": config.name,
@@ -92,7 +93,7 @@ def _run(path: Path) -> Inspection:
         facts["skill bank"] = bank
     columns, rows, main = ((), [], 0) if summary is None else summary_table(summary, full=True)
     notes = [*found.notes, *([] if summary is None else closing_lines(summary, full=True))]
-    signs = [] if metrics.empty else unhealthy(dict(metrics.iloc[-1].dropna()))
+    signs = unhealthy(metrics[-1]) if metrics else []
     return Inspection("run", str(path), facts, columns, rows, notes, main_rows=main, unhealthy=signs)
 
 

@@ -89,14 +89,12 @@ class Part:
     @cached_property
     def rows(self) -> list[list[dict[str, Any]]]:
         """Metrics by step of each run; of an optimization its history."""
-        found = [metric_rows(run.path) for run in self.runs]
-        if self.kind == "optimization":
-            found = [[{"phase": "optimize", **row} for row in read_history(self.path)]]
-        if not all(
-            isinstance(row.get("phase"), str) and isinstance(row.get("step"), int) for rows in found for row in rows
-        ):
-            raise RunFolderError(f"The metrics of {self.path} are damaged: a line lacks its phase or its step.")
-        return found
+        if self.kind != "optimization":
+            return [metric_rows(run.path) for run in self.runs]
+        found = [{**row, "phase": "optimize"} for row in read_history(self.path)]
+        if not all(isinstance(row.get("step"), int) for row in found):
+            raise RunFolderError(f"The history of {self.path} is damaged: a step lacks its number.")
+        return [found]
 
     @cached_property
     def rollouts(self) -> list[Found]:
@@ -187,7 +185,7 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
         facts = _facts(run, run.summary if part.kind == "seeds" else None) if run else []
         hidden = (
             ("model",) if part.kind == "optimization" else ("seed", "duration", "started")
-        )  # the summary names its policy
+        )  # the view names its own
         facts = [fact for fact in facts if fact[0] not in (*hidden, *view.facts)]
         found["facts"] = [[name, str(value)] for name, value in view.facts.items()] + facts
     else:
@@ -311,10 +309,8 @@ def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
     facts = {"model": config.model.path, "environment": _environment(config.env), "seed": str(config.seed)}
     if summary is not None:
         measured = f"{_count(summary.problems, 'problem')} of {summary.measured_on or config.env.id}"
-        facts["trained on"] = summary.trained_on
-        facts["measured on"] = (
-            f"{measured}, {_count(summary.samples, 'sample')} each at temperature {summary.temperature:g}"
-        )
+        sampled = f"{_count(summary.samples, 'sample')} each at temperature {summary.temperature:g}"
+        facts |= {"trained on": summary.trained_on, "measured on": f"{measured}, {sampled}"}
         facts["steps"] = ", ".join(f"{phase} {count:,}" for phase, count in summary.steps.items())
         times = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
         total, *each = (datetime.timedelta(seconds=round(one)) for one in (sum(times.values()), *times.values()))
@@ -322,10 +318,9 @@ def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
         facts["cost"] = "; ".join(usage_lines(summary.usage)) or "no remote model was called"
     hardware, libraries = info.get("hardware"), info.get("libraries")
     if isinstance(hardware, dict):
-        gpus = hardware.get("gpus")
-        facts["hardware"] = (
-            f"{hardware.get('cpu_threads')} CPU threads, {', '.join(map(str, gpus)) if isinstance(gpus, list) and gpus else 'no GPU'}"
-        )
+        found = hardware.get("gpus")
+        gpus = ", ".join(map(str, found)) if isinstance(found, list) and found else "no GPU"
+        facts["hardware"] = f"{hardware.get('cpu_threads')} CPU threads, {gpus}"
     versions = {"skill-ttrl": info.get("skill_ttrl"), "python": info.get("python")}
     versions |= libraries if isinstance(libraries, dict) else {}
     facts["started"] = f"{str(info.get('created'))[:16].replace('T', ' ')} UTC"
@@ -348,25 +343,16 @@ def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
     if config.votes and config.rl.reward not in (*CONTROLS, "label"):
         phases = [each for each in config.phases if each not in VOTED]
         made = {RANDOM: "rl.reward=random"}
-        made |= (
-            {IMITATION: f"phases=[{', '.join([*phases, 'vote_sft'])}]"}
-            if config.reinforces and config.rl.reward != "env"
-            else {}
-        )
+        if config.reinforces and config.rl.reward != "env":
+            made[IMITATION] = f"phases=[{', '.join([*phases, 'vote_sft'])}]"
         for name, setting in made.items():
             ran = [each for each in parts if each.kind == "run" and _is_control(each.runs[0], run, name)]
             if ran and (other := ran[0].runs[0].summary) is not None:
                 bounds = other.intervals.get("accuracy_change", (-1.0, 1.0))
                 change = _change(other.accuracy_before or 0.0, other.accuracy_after or 0.0, bounds)
                 apart = _apart(config, ran[0].runs[0].config)
-                found.append(
-                    (
-                        name,
-                        short(other.accuracy_after),
-                        f"Run {ran[0].name}: avg@{other.samples} {change}.{apart}",
-                        None,
-                    )
-                )
+                words = f"Run {ran[0].name}: avg@{other.samples} {change}.{apart}"
+                found.append((name, short(other.accuracy_after), words, None))
             else:
                 found.append((name, None, WHY[name], _command(run, name.split()[0], setting)))
     return [dict(zip(("name", "value", "words", "command"), each, strict=True)) for each in found]
@@ -393,9 +379,8 @@ def _apart(config: SkillTTRLConfig, control: SkillTTRLConfig) -> str:
 def _command(run: Run, suffix: str, setting: str) -> str:
     """The command of a run with another setting: by the name of its config where it is a shipped one, else by its saved config."""
     config, words = run.config, [str(run.path / "config.yaml")]
-    if config.name in recipe_names() and settings_digest(shipped := load_config(config.name)) == settings_digest(
-        config
-    ):
+    known = config.name in recipe_names()
+    if known and settings_digest(shipped := load_config(config.name)) == settings_digest(config):
         words = [config.name, *(("--seed", str(config.seed)) if config.seed != shipped.seed else ())]
     return shlex.join(["skillttrl", "train", *words, "--set", setting, "-o", f"{run.path}-{suffix}"])
 
@@ -408,9 +393,8 @@ def _compared(first: Part, other: Part) -> dict[str, Any]:
         rows = [[FIGURES[name], *each.cells()] for name, each in found.figures.items()]
         words = [*found.in_words(), *found.notes, f"Paired by task: {PAIRED_TEST}."]
         if first.kind == other.kind == "run":
-            words.append(
-                f"Settings that differ (there: the first run; here: this one): {'; '.join(config_differences(first.runs[0].config, other.runs[0].config)) or 'none'}."
-            )
+            differ = "; ".join(config_differences(first.runs[0].config, other.runs[0].config)) or "none"
+            words.append(f"Settings that differ (there: the first run; here: this one): {differ}.")
     except SkillTTRLError as error:  # runs on different tasks still stand side by side
         words = [str(error)]
     return {"title": f"{other.name}, compared with {first.name}", "columns": columns, "rows": rows, "words": words}

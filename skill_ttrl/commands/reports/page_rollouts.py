@@ -5,6 +5,7 @@ Files are streamed. What exceeds the budgets below is left out, and said.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -77,7 +78,7 @@ def read_rollouts(run: Path) -> Found:
                 facts |= {"id": place.episode(task), "phase": place.phase, "step": place.step, "sample": place.sample}
                 collected[task] += 1
             found.prompts.setdefault(task, played.steps[0].observation[:PROMPT] if played.steps else "")
-            if played.reward is not None:
+            if played.reward is not None and math.isfinite(played.reward):
                 rewards[place.phase, place.step or 0][task].append(played.reward)
             rows.append((path, offset, _item(facts)))
     if not rows:
@@ -174,7 +175,7 @@ class _Transcripts:
             with path.open("rb") as stream:
                 stream.seek(offset)
                 played = parsed(str(path), stream.readline(), Trajectory)
-            item["turns"] = [self._turn(step, item["sample"] < SAMPLES // 4) for step in played.steps]
+            item["turns"] = [self._turn(step, item.get("sample", 0) < SAMPLES // 4) for step in played.steps]
             if played.final_obs:
                 item["final"] = self._text(played.final_obs)
         return len(order)
@@ -231,9 +232,7 @@ def read_votes(run: Path, found: Found, strategy: str) -> dict[str, Any] | None:
     return {
         "steps": sorted({cell["step"] for task in chosen for cell in tasks[task]}),
         "tasks": [{"id": task, "prompt": found.prompts.get(task, ""), "cells": tasks[task]} for task in chosen],
-        "left_out": f"Votes on {len(chosen):,} of {len(tasks):,} prompts are shown."
-        if len(chosen) < len(tasks)
-        else "",
+        "left_out": f"Votes on {len(chosen):,} of {len(tasks):,} prompts are shown." * (len(chosen) < len(tasks)),
     }
 
 

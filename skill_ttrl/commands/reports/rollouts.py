@@ -69,8 +69,7 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
     """
     steps: dict[str, dict[int, dict[str, Any]]] = {}
     for row in metric_rows(_run_of(run)):
-        if isinstance(row.get("step"), int):
-            steps.setdefault(str(row.get("phase")), {})[row["step"]] = row
+        steps.setdefault(row["phase"], {})[row["step"]] = row
     ranges = "; ".join(f"{name} {min(of)} to {max(of)}" for name, of in steps.items()) or "none yet"
     phase = "rl" if "rl" in steps else next((name for name, of in reversed(steps.items()) if step in of), "")
     if step not in steps.get(phase, {}):
@@ -88,9 +87,8 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
     notes = ["Wrong winners first, then flips, then by share."] if votes else []
     notes += [f"{len(votes) - limit} more votes: --rows {len(votes)}"] if len(votes) > limit else []
     rollouts: dict[str, list[list[Any]]] = {row[0]: [] for row in votes}
-    for found, cells in _rows(run):
-        if (found["phase"], found["step"]) == (phase, step):
-            rollouts.setdefault(found["task"], []).append(cells)
+    for found, played in _played(run, Place(phase, step)):
+        rollouts.setdefault(found["task"], []).append(rollout_row(found, played))
     parts = _attempts([row for of in rollouts.values() for row in of], limit, f"{phase}:{step}")
     return Inspection("step", f"{run}, step {step}", facts, ("task", *VOTE_COLUMNS), votes[:limit], notes, parts=parts)
 
@@ -107,18 +105,17 @@ def task_inspection(run: Path, task: str, *, limit: int = 10) -> Inspection:
         RunFolderError: it is no run.
         DataError: the run never visited the task.
     """
-    known, votes, attempts = dict[str, None](), dict[str, list[Any]](), dict[str, list[list[Any]]]()
+    known, votes, attempts = dict[str, str](), dict[str, list[Any]](), dict[str, list[list[Any]]]()
     for vote, flip, _ in votes_of(_run_of(run)):
-        known[vote.task_id] = None
+        known[vote.task_id] = ""
         if vote.task_id == task:
             votes[f"{vote.phase}:{vote.step}"] = _cells(vote, flip)
-    for found, row in _rows(run):
-        known[found["task"]] = None
+    for found, played in _played(run):
+        known[found["task"]] = known.get(found["task"]) or (played.steps[0].observation if played.steps else "")
         if found["task"] == task:
-            attempts.setdefault(f"{found['phase']}:{found['step']}", []).append(row)
+            attempts.setdefault(f"{found['phase']}:{found['step']}", []).append(rollout_row(found, played))
     if not (visits := [*dict.fromkeys([*votes, *attempts])]):
-        said = {facts["task"]: played.steps[0].observation for facts, played in _played(run) if played.steps}
-        having = [name for name, text in said.items() if task.lower() in text.lower()]
+        having = [name for name, text in known.items() if task.lower() in text.lower()]
         if len(having) == 1:
             return task_inspection(run, having[0], limit=limit)
         words = f" Several tasks have these words: {', '.join(having[:3])}."
@@ -168,17 +165,12 @@ def _yes(value: float | None) -> str | None:
     return None if value is None else "yes" if value else "no"
 
 
-def _played(run: Path) -> Iterator[tuple[dict[str, Any], Trajectory]]:
-    """The facts of each rollout of a run's training, and itself."""
+def _played(run: Path, at: Place | None = None) -> Iterator[tuple[dict[str, Any], Trajectory]]:
+    """The facts of each rollout of a run's training, or of its step `at`, and the rollout."""
     path = run / TRAJECTORIES
     for found in whole_lines(path, []) if path.is_file() else ():
-        yield read_rollout(*found)[1:]
-
-
-def _rows(run: Path) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """The facts of each rollout of a run's training, and its row of a table."""
-    for facts, played in _played(run):
-        yield facts, rollout_row(facts, played)
+        if at is None or parsed(*found, Place) == at:
+            yield read_rollout(*found)[1:]
 
 
 def rollout_row(facts: Mapping[str, Any], played: Trajectory) -> list[Any]:

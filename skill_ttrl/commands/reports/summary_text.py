@@ -119,9 +119,9 @@ def closing_lines(summary: Summary, *, full: bool = False) -> list[str]:
         difference = with_interval(summary.accuracy_after - summary.accuracy_no_skills, gain, "+")
         lines.append(f"Gain of the skill bank: {difference}, paired by problem: {verdict(gain)}.")
     lines += [text for text in (_decline(summary), vote_line(summary)) if text is not None]
-    if full and (votes := summary.bank_votes):
+    if full and {"majority_ratio", "majority_ratio_no_skills", "other_winners"} <= (votes := summary.bank_votes).keys():
         text = f"Votes with the skill bank (without it): majority ratio {votes['majority_ratio']:.3f} ({votes['majority_ratio_no_skills']:.3f})"
-        if "majority" in votes:
+        if {"majority", "majority_no_skills"} <= votes.keys():
             text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_no_skills']:.3f})"
         lines.append(f"{text}; another winner in {votes['other_winners']:.0%} of the problems.")
     lines += [f"Controls: {summary.no_controls}."] if summary.no_controls else []
