@@ -16,7 +16,7 @@ from skill_ttrl.commands.reports.page_data import finish_report, page
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.optimize.calls import IDENTITY
-from skill_ttrl.progress import SilentProgress
+from skill_ttrl.progress import NoticeCollector
 from skill_ttrl.runs.folder import MetricsLog, RunFolder, SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.train.results import Evaluation, ProblemResult
@@ -179,16 +179,15 @@ def test_the_command_replaces_its_own_page_and_no_other_file(tmp_path: Path) -> 
 
 
 def test_a_page_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(tmp_path: Path) -> None:
-    run, heard = young_run(tmp_path / "run"), Listener()
+    run, heard = young_run(tmp_path / "run"), NoticeCollector()
     (run / "votes.jsonl").write_text("[]\n")
     finish_report(run, heard)
-    (text,) = heard.notices
+    ((text, _),) = heard.notices
     assert "votes.jsonl:1" in text and text.endswith(f"skillttrl report {run}")
 
 
-class Listener(SilentProgress):
-    def __init__(self) -> None:
-        self.notices = list[str]()
-
-    def notice(self, text: str, *, warning: bool = False) -> None:
-        self.notices.append(text)
+def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
+    file = ended_run(tmp_path / "run", "majority", 3) / "summary.json"
+    file.write_text(file.read_text().replace('"usage": {}', '"usage": {"by": 5}'))
+    with pytest.raises(RunFolderError, match=r"summary\.json: usage: AttributeError"):
+        page([file.parent])
