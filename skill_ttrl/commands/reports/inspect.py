@@ -75,7 +75,7 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
 def _run(path: Path) -> Inspection:
     found = read_run(path)
     config, summary, metrics = found.config, found.summary, metric_rows(path, found.notes)
-    done = Counter(row["phase"] for row in metrics)
+    done = dict(sorted(Counter(row["phase"] for row in metrics).items()))
     checkpoints = sorted(entry.name for entry in (path / "checkpoints").glob("*-*") if not entry.name.startswith("."))
     facts = {
         "name": config.name,
