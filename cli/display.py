@@ -270,6 +270,11 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / (high - low))] if high > low else "▄" for value in values)
 
 
+def _kind(phase: str) -> str:
+    """Phases of one kind have one speed: evaluations, and each part of the rounds of DAgger."""
+    return phase.partition(" ")[0] + phase.partition(":")[2]
+
+
 class RunView(Progress):
     """A `Progress` that draws a run while it goes: its phases, the part at work, the six figures that matter and the time left.
 
@@ -283,14 +288,14 @@ class RunView(Progress):
         self._console, self._title, self._transient, self._opening = console, title, transient, opening
         self._began = time.perf_counter()
         self._planned: dict[str, int] = {}
+        self._rates: dict[str, float] = {}  # units a second, of each kind of phase
         self._bars = bars.Progress(
             bars.TextColumn("{task.description:<16}"),
             bars.BarColumn(bar_width=9),
             bars.MofNCompleteColumn(),
             bars.TextColumn("{task.fields[speed]}  elapsed"),
             bars.TimeElapsedColumn(),
-            bars.TextColumn("left"),
-            bars.TimeRemainingColumn(),
+            bars.TextColumn("{task.fields[left]}"),
             console=console,
         )
         self._at: dict[str, bars.TaskID] = {}
@@ -325,7 +330,9 @@ class RunView(Progress):
     def __rich__(self) -> Panel:
         if self._keys.read().count("r") % 2:
             self._reading = not self._reading
-        left = self._left()
+        for phase, at in self._at.items():
+            self._bars.update(at, left=self._left(phase))
+        left = self._left_in_all()
         total = [Text(self._total(left))] if len(self._at) > 1 or left is not None else []
         lines: list[RenderableType] = [self._bars, *total]
         if figures := self._figures():
@@ -340,17 +347,27 @@ class RunView(Progress):
         text = f"{len(self._at)} phase{'s' * (len(self._at) != 1)}, total elapsed {timedelta(seconds=round(time.perf_counter() - self._began))}"
         return text if left is None else f"{text}, of all phases left about {timedelta(seconds=round(left))}"
 
-    def _left(self) -> float | None:
-        """Seconds until all phases have ended; None while the speed of one is not known, or without a plan. Evaluations have one speed."""
-        tasks = [*self._bars.tasks]
-        rates: dict[str, float] = {
-            task.description.split()[0]: task.fields["rate"] for task in tasks if task.fields["rate"] > 0
-        }
-        to_do = {phase: units for phase, units in self._planned.items() if phase not in self._at}
-        to_do |= {task.description: int(task.remaining or 0) for task in tasks if task.remaining}
-        if not self._planned or any(phase.split()[0] not in rates for phase in to_do):
-            return None
-        return sum(units / rates[phase.split()[0]] for phase, units in to_do.items())
+    def _seconds_left(self, phase: str) -> float | None:
+        """Seconds that a phase still takes at the speed of its kind; None: that is not known yet."""
+        rate, units, elapsed = self._rates.get(_kind(phase)), self._planned.get(phase, 0), 0.0
+        if phase in self._at:
+            task = self._bars.tasks[self._at[phase]]
+            units, elapsed = int(task.total or 0) - task.fields["before"], task.elapsed or 0.0
+        return max(0.0, units / rate - elapsed) if rate else None
+
+    def _left(self, phase: str) -> str:
+        """The time that a started phase still takes, in words; empty where it has ended, or that is not known yet."""
+        seconds = self._seconds_left(phase)
+        if seconds is None or self._bars.tasks[self._at[phase]].finished:
+            return ""
+        return f"left {timedelta(seconds=round(seconds))}"
+
+    def _left_in_all(self) -> float | None:
+        """Seconds until the last planned phase ends; None without a plan, or while the speed of one of them is not known."""
+        begun = (place for place, phase in enumerate(self._planned) if phase in self._at)
+        left = [self._seconds_left(phase) for phase in [*self._planned][max(begun, default=0) :]]
+        known = [each for each in left if each is not None]
+        return sum(known) if known and len(known) == len(left) else None
 
     def _figures(self) -> Table | None:
         """The six figures, two that are read together in a row, each with its latest steps."""
@@ -384,7 +401,7 @@ class RunView(Progress):
         if self._opening and not self._at:
             self.notice(self._opening, warning=True)
         self._at[phase] = self._bars.add_task(
-            phase, total=total, completed=done, speed="", unit=unit, before=done, shown=done, rate=0.0
+            phase, total=total, completed=done, speed="", left="", unit=unit, before=done, shown=done
         )
         if self._console.is_terminal:
             self._live.start()  # does nothing where it was
@@ -414,7 +431,9 @@ class RunView(Progress):
         rate = (done - at.fields["before"]) / max(at.elapsed or 0.0, 1e-9)
         many = rate >= 0.5 or not rate
         speed = f"{rate:.1f} {unit}s/s" if many else f"{1 / rate:.0f} s/{unit}"
-        self._bars.update(at.id, completed=done, rate=rate, speed=f"{rate:.1f}/s" if many else f"{1 / rate:.0f} s each")
+        self._bars.update(at.id, completed=done, speed=f"{rate:.1f}/s" if many else f"{1 / rate:.0f} s each")
+        if unit != "rollout" or done == total:  # a batch of rollouts ends together: what has ended tells no speed
+            self._rates[_kind(phase)] = rate
         names = [name for name in SHOWN if name in metrics] or [*metrics][:1]
         six = {name for row in six_figures(metrics) for name, _ in row}
         if six and phase != self._reported:
@@ -429,9 +448,8 @@ class RunView(Progress):
         a_line = max(1, total // PLAIN_LINES)
         if not self._console.is_terminal and (done // a_line > at.fields["shown"] // a_line or done == total):
             at.fields["shown"] = done
-            left = f"  left {timedelta(seconds=round((total - done) / rate))}" if rate > 0 and done < total else ""
-            line = f"{phase} {done}/{total} {unit}s done  {speed}{left}  {line_of(names)}"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            parts = (f"{phase} {done}/{total} {unit}s done", speed, self._left(phase), line_of(names))
+            self._console.print("  ".join(filter(None, parts)), highlight=False, markup=False, soft_wrap=True)
 
     def finish(self, phase: str) -> None:
         """Fill the phase's bar and clear the name of the running part."""

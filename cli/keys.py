@@ -40,7 +40,13 @@ class Keys:
     def read(self) -> str:
         """The keys that were pressed since the last call; waits for none."""
         with suppress(*GONE):
-            if self._before is not None and self._in_front() and select.select([sys.stdin], [], [], 0)[0]:
+            if self._before is None or not self._in_front():
+                return ""
+            if (
+                termios.tcgetattr(sys.stdin)[3] & termios.ICANON
+            ):  # a shell sets the terminal its own way between Ctrl-Z and fg
+                tty.setcbreak(sys.stdin, termios.TCSANOW)
+            if select.select([sys.stdin], [], [], 0)[0]:
                 return os.read(sys.stdin.fileno(), 64).decode(errors="replace")
         return ""
 

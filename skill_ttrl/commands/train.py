@@ -46,7 +46,7 @@ from skill_ttrl.train.bank_changes import make_bank_text, make_evolver
 from skill_ttrl.train.build import build, make_rewards, open_tasks
 from skill_ttrl.train.defaults import with_defaults
 from skill_ttrl.train.encode import KEPT, Encoded, encode_demonstrations
-from skill_ttrl.train.imitate import COLD_START, cold_start, imitate_expert, imitate_majority
+from skill_ttrl.train.imitate import COLD_START, LEARN, PLAY, cold_start, imitate_expert, imitate_majority
 from skill_ttrl.train.open_run import (
     Resume,
     discard_bank,
@@ -150,23 +150,26 @@ def run(
 
 
 def planned(run: Run) -> dict[str, int]:
-    """What each phase still has to do, by the name that progress shows; nothing where that shows later. Evaluations between the steps count
-    as time of the steps.
+    """What each phase still has to do, in order, by the name that progress shows; nothing where that shows later. Evaluations between the
+    steps count as time of the steps.
     """
-    config, done = run.config, run.resumed.steps_done
-    if {"dagger", "vote_sft"} & {*config.phases}:
+    config, done, every, labels = run.config, run.resumed.steps_done, run.evaluation_rollouts, ["after"]
+    if "vote_sft" in config.phases:  # it plans its updates once it knows the samples that agree
         return {}
     left = {COLD_START: config.sft.steps - done("sft")} if "sft" in config.phases else {}
-    labels = {
-        "after": True,
-        BEFORE: config.reinforces and not run.baseline,
-        NO_SKILLS: config.reinforces and run.components.bank,
-    }
+    if "dagger" in config.phases:
+        learned = done("dagger")
+        for number, steps in enumerate(config.dagger.round_steps, start=1):
+            left[PLAY.format(number)] = config.dagger.episodes if learned < steps else 0
+            left[LEARN.format(number)] = max(0, steps - learned)
+            learned = max(0, learned - steps)
     if config.reinforces:
+        left[f"evaluate {BEFORE}"] = 0 if run.baseline else every
         left[shown(config.rl)] = config.rl.steps - done("rl")
-    for label, due in labels.items():
-        left[f"evaluate {label}"] = run.evaluation_rollouts if due and label not in run.meter.evaluations else 0
-    return {phase: units for phase, units in left.items() if units}
+        labels += [NO_SKILLS] if run.components.bank else []
+    left |= {f"evaluate {label}": every for label in labels}
+    over = {f"evaluate {label}" for label in run.meter.evaluations}
+    return {phase: units for phase, units in left.items() if units and phase not in over}
 
 
 @contextmanager

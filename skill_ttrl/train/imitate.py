@@ -48,8 +48,8 @@ from skill_ttrl.voting.rewards import CONTROLS, REWARDS
 
 SFT, DAGGER, VOTE_SFT = "sft", "dagger", "vote_sft"
 """The phases in files."""
-COLD_START = "cold start"
-"""The first of them, as progress shows it."""
+COLD_START, PLAY, LEARN = "cold start", "DAgger round {}: play", "DAgger round {}: learn"
+"""The first of them, and the parts of a round of the second, as progress shows them."""
 
 
 def cold_start(run: Run, demonstrations: Encoded) -> None:
@@ -155,8 +155,7 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
                 raise DataError(f"The expert {run.config.collect.agent} advised no possible action in any episode.")
             data = mixed(buffer, demonstrations, own, derive_seed(run.config.seed, DAGGER, number))
             batch_of = batch_selector(data, own, derive_seed(run.config.seed, DAGGER, "batches", number))
-            shown = f"DAgger round {number + 1}: learn"
-            fine_tune(run, DAGGER, shown, own, batch_of, before)
+            fine_tune(run, DAGGER, LEARN.format(number + 1), own, batch_of, before)
         before += steps
 
 
@@ -234,7 +233,7 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     left = [chunk for chunk in every if chunk.first >= there]
     if not left:
         return []
-    shown, state = f"DAgger round {number + 1}: play", PhaseState(DAGGER, before)
+    shown, state = PLAY.format(number + 1), PhaseState(DAGGER, before)
     run.warn.place = (ROUNDS, number)
     parts.worker.update_weights(before)
     adviser = partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent)
@@ -395,6 +394,8 @@ def learn(run: Run) -> int:
     )
     batch_of = batch_selector(data, config, run.config.seed)
     options = {"weight_decay": rl.weight_decay, "grad_clip": rl.grad_clip}
+    labels = ["after", *([NO_SKILLS] if run.components.bank else [])]
+    run.progress.plan({LEARNING: steps} | {f"evaluate {label}": run.evaluation_rollouts for label in labels})
     fine_tune(run, VOTE_SFT, LEARNING, config, batch_of, rl.steps, **options)
     return config.steps
 

@@ -121,7 +121,7 @@ def test_times_are_labelled_and_summed_over_phases(capsys: pytest.CaptureFixture
             view.advance(phase, 1, {})
             view.finish(phase)
     last = out.getvalue().rsplit("cold start", 1)[1]
-    assert last.count("elapsed") == 3 and last.count("left") == 2 and "2 phases, total elapsed 0:00:00" in last
+    assert last.count("elapsed") == 3 and "left" not in last and "2 phases, total elapsed 0:00:00" in last
     plain = io.StringIO()
     with RunView(Console(stderr=True), "a"):
         print("a tool's own words")
@@ -147,15 +147,26 @@ def test_the_time_left_is_of_all_phases_and_unknown_until_each_has_a_speed() -> 
         Console(file=shown, width=100).print(view)
         return shown.getvalue()
 
-    view.plan({"cold start": 2, "grpo": 4, "evaluate before": 10, "evaluate after": 10})
+    view.plan({"cold start": 2, "evaluate before": 10, "grpo": 4, "evaluate after": 10})
     view.start("cold start", 2, "step")
-    assert "of all phases" not in work("cold start", 5.0, 2)
+    first = work("cold start", 5.0, 1)
+    assert "left 0:00:05" in first and "of all phases" not in first
+    work("cold start", 5.0, 2)
     view.start("evaluate before", 10, "rollout")
-    assert "of all phases" not in work("evaluate before", 20.0, 10)
+    assert "left" not in work("evaluate before", 20.0, 9)  # a whole batch may be nearly ready, or not have begun
+    assert "left" not in work("evaluate before", 0.0, 10)
     view.start("grpo", 4, "step")
-    assert "of all phases left about 0:00:41" in work(
-        "grpo", 7.0, 1
-    )  # three steps, and as long as before for the evaluation
+    # three steps, and as long as before for the evaluation
+    assert "left 0:00:21" in (shown := work("grpo", 7.0, 1)) and "of all phases left about 0:00:41" in shown
+    work("grpo", 21.0, 4)
+    view.start("evaluate after", 10, "rollout")
+    assert "of all phases left about 0:00:15" in work("evaluate after", 5.0, 1)
+    view.plan({f"DAgger round {number}: {part}": 10 for number in (1, 2) for part in ("play", "learn")})
+    for part, seconds, left in (("play", 3.0, None), ("learn", 5.0, 8)):
+        view.start(f"DAgger round 1: {part}", 10, "episode")
+        shown = work(f"DAgger round 1: {part}", seconds, 10)
+        assert ("of all phases" in shown) == (left is not None)
+    assert "of all phases left about 0:00:08" in shown
 
 
 def test_the_six_figures_stand_in_pairs_with_their_latest_steps_and_a_pipe_gets_whole_lines() -> None:
@@ -222,6 +233,15 @@ def test_a_key_shows_the_newest_rollout_and_the_terminal_is_given_back() -> None
         os.write(ours, b"xr")
         until("rl:0:a:3 (r: hide)")
         until("␛[31mred")
+        mode = termios.tcgetattr(ours)
+        mode[3] |= termios.ICANON | termios.ECHO  # as a shell leaves it between Ctrl-Z and fg
+        termios.tcsetattr(ours, termios.TCSANOW, mode)
+        seen = ""
+        while termios.tcgetattr(ours)[3] & termios.ICANON:
+            until("grpo")
+            seen = ""
+        os.write(ours, b"r")
+        until("r: show the newest")
         os.write(ours, b"\x03")
         until("given back: True")
     finally:
