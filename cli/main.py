@@ -32,7 +32,7 @@ from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import rl, sft, train
 from skill_ttrl.cli.vote import vote
-from skill_ttrl.errors import EXIT_CODES, RunFolderError, SkillTTRLError, naming_extra
+from skill_ttrl.errors import EXIT_CODES, ConfigError, RunFolderError, SkillTTRLError, naming_extra
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.trust import trusting
 
@@ -118,6 +118,9 @@ def main() -> None:
     # What peft calls of transformers will be renamed one day: no concern of those who run a command.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
+        if (named := [word for word in arguments if not word.startswith("-")])[:1] == ["compare"]:
+            asked = shlex.join(["skillttrl", "inspect", *(named[1:] or ("A", "B"))])
+            raise ConfigError(f"There is no command compare. Runs are compared by inspect: {asked}")
         with naming_extra(f"`{shlex.join(['skillttrl', *given])}`"):
             command_tree()(arguments, prog_name="skillttrl")
     except (SkillTTRLError, Interrupted, OSError) as error:

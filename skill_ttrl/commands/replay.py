@@ -21,13 +21,22 @@ from skill_ttrl.agents.agent import Agent, task_skills
 from skill_ttrl.answers import correct
 from skill_ttrl.config import load_config
 from skill_ttrl.config.sampling import McpServer
-from skill_ttrl.errors import CheckpointError, ConfigError, DataError, EnvError, RunFolderError, SkillTTRLError
+from skill_ttrl.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EnvError,
+    ModelError,
+    RunFolderError,
+    SkillTTRLError,
+)
 from skill_ttrl.llm.backend import Backend, Generation, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rollout.episode import ActiveRollout, EnvPool
 from skill_ttrl.rollout.rollout import RolloutContext, RolloutSettings
-from skill_ttrl.runs.checkpoint import list_checkpoints, verify
+from skill_ttrl.runs.checkpoint import edited_settings, list_checkpoints, verify
 from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place, read_episode, read_rollouts
 from skill_ttrl.runs.folder import LIBRARIES, RunFolder, describe_environment, read_run_json
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -103,7 +112,8 @@ def replay(
         progress: listens.
 
     Raises:
-        DataError: there is no such rollout.
+        ConfigError: there is no such rollout.
+        DataError: a line cannot be read, or tokens do not fit each other.
         EnvError: the environment cannot be made, or the run's tools are those of MCP servers.
         TrustError: the run is another user's, and its config has power over this machine.
         CheckpointError: no weights that sampled these rollouts are there.
@@ -130,7 +140,7 @@ def replay(
         notes = tuple(dict.fromkeys(replayer.notes))
         if not replayed:
             none = f"{path} has no rollouts{'' if step is None else f' of step {step}'} in {TRAJECTORIES}."
-            raise DataError(none if sought is None else f"{episode} belongs to an evaluation and cannot be replayed.")
+            raise ConfigError(none if sought is None else f"{episode} belongs to an evaluation and cannot be replayed.")
         if tokens and not replayer.scored:
             raise CheckpointError(" ".join(notes) or f"{path} has no recorded tokens.")
         kinds = dict(Counter(each.what.partition(" of token")[0] for each in found).most_common())
@@ -158,13 +168,17 @@ class Replayer(ExitStack):
         """Replay the rollouts of one task in one step, or `only` that with this id: the turns of each, and its first difference."""
         names = [place.episode(each.task.id) for _, place, each in rows]
         at = [number for number, name in enumerate(names) if only in (None, name)]
-        bundle = self._load(rows[at[0]]) if self.tokens else None
         try:
+            bundle = self._load(rows[at[0]]) if self.tokens else None
             scores = {} if bundle is None else self._score([rows[number][2] for number in at])
             judged = self._judge(rows)
         except SkillTTRLError:
             raise
-        except (ValueError, IndexError, RuntimeError) as error:
+        except (MemoryError, ValueError, IndexError, RuntimeError) as error:
+            if out_of_memory(error) is not None:
+                text = str(error).strip().partition("\n")[0].rstrip(".")
+                advice = "Replay fewer rollouts (--episode), leave --tokens out, or use a machine with more memory."
+                raise ModelError(f"Out of memory ({names[at[0]]}): {text}. {advice}") from None
             raise DataError(f"{names[at[0]]}: its tokens do not fit each other, or the model: {error}.") from None
         for order, number in enumerate(at):
             _, place, recorded = rows[number]
@@ -177,6 +191,7 @@ class Replayer(ExitStack):
         there, here = (_mapping(each.get("libraries")) | each for each in infos)
         pairs = [(name, there.get(name), here.get(name)) for name in ("skill_ttrl", "python", "platform", *LIBRARIES)]
         found = [f"{name} {was}, now {now}" for name, was, now in pairs if was != now]
+        found += [f"config.yaml: {each}" for each in edited_settings(self.path, self.config)]
         try:
             pinned_source(self.config.train_source)
         except SkillTTRLError as error:

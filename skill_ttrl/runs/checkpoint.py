@@ -21,9 +21,10 @@ from typing import Any
 
 import yaml
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config.section import read_mapping
 from skill_ttrl.errors import CheckpointError, RunFolderError
-from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.folder import RunFolder, config_differences
 from skill_ttrl.storage.files import explain_os_error, fsync
 from skill_ttrl.storage.jsonl import parse_json
 
@@ -123,6 +124,20 @@ def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
             found.append(Checkpoint(entry, match["phase"], int(match["step"])))
     order: dict[str, int] = {phase: place for place, phase in enumerate(folder.config.phases)}
     return sorted(found, key=lambda c: (order.get(c.phase, len(order)), c.phase, c.step))
+
+
+def edited_settings(run: Path, config: SkillTTRLConfig) -> list[str]:
+    """Settings in a run's `config.yaml` that are not those in the model card of its newest checkpoint: somebody changed one of the files."""
+    kept = list_checkpoints(RunFolder(run, None))
+    try:
+        card = (kept[-1].path / "README.md").read_text(encoding="utf-8") if kept else ""
+        stated = card.rpartition("```yaml\n")[2].partition("```")[0]
+        saved = load_config(read_mapping(stated, "the card"), trust=True) if stated else config
+    except (OSError, ValueError):  # a card of somebody's own
+        return []
+    if "collect" in config.phases:  # a run names its own episodes
+        saved.demonstrations.trajectories = config.demonstrations.trajectories
+    return config_differences(saved, config)
 
 
 def read_tokenizer(run: Path) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.errors import DataError, RunFolderError, did_you_mean
+from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.storage import files
 from skill_ttrl.storage.files import LOCK_FILE, AppendLog, wrap_os_errors, write_atomic
 from skill_ttrl.storage.jsonl import parsed, whole_lines
@@ -166,7 +166,8 @@ def read_episode(run: Path, episode: str) -> tuple[Place, Trajectory]:
     """The rollout of a run with this id (`Place.episode`).
 
     Raises:
-        DataError: the run has none with this id (names those that are near), or a line cannot be read.
+        ConfigError: the run has none with this id (names those that are near).
+        DataError: a line cannot be read.
         RunFolderError: the run has no `trajectories.jsonl`.
     """
     where, line = find_episode(run, episode)
@@ -192,7 +193,7 @@ def find_episode(run: Path, episode: str) -> tuple[str, bytes]:
     if not known and steps:
         first, *_, last = [*steps] * 2
         hint = f" An id is PHASE:STEP:TASK:SAMPLE; the steps are {first} to {last}."
-    raise DataError(f"{run} has no episode {episode!r}.{hint}")
+    raise ConfigError(f"{run} has no episode {episode!r}.{hint}")
 
 
 def read_facts(path: str | Path) -> Any:

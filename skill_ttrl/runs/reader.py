@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.runs.checkpoint import edited_settings
 from skill_ttrl.runs.episode_logs import Place
 from skill_ttrl.runs.folder import WARNINGS, SampleRecord, Warned, read_run_json
 from skill_ttrl.runs.summary import Summary, read_summary
@@ -33,6 +34,12 @@ class Run:
     def config(self) -> SkillTTRLConfig:
         """The resolved configuration."""
         return load_config(self.path / "config.yaml", trust=True)  # it is shown
+
+    @cached_property
+    def edited(self) -> list[str]:
+        """A sentence on settings of `config.yaml` that are not those of the newest checkpoint; empty where all are."""
+        found = edited_settings(self.path, self.config)
+        return [f"config.yaml is not that of the newest checkpoint: {'; '.join(found)}."] if found else []
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -94,7 +101,8 @@ def warnings_of(run: Run) -> list[Warned]:
     found = [parsed(*line, Warned) for line in whole_lines(file, run.notes)] if file.is_file() else []
     said = {each.text for each in found}
     # What is said of the whole run has no step.
-    return found + [Warned(text) for text in (run.summary.warnings if run.summary else ()) if text not in said]
+    further = [*run.edited, *(run.summary.warnings if run.summary else ())]
+    return found + [Warned(text) for text in further if text not in said]
 
 
 def rollout_facts(place: Place, record: SampleRecord, played: Trajectory) -> dict[str, Any]:

@@ -188,6 +188,7 @@ def test_inspect_takes_whatever_it_is_given(trained: Path, tiny_yaml: Path) -> N
     episode = step["parts"][0]["rows"][0][0]
     assert "turn 1 of 1" in skillttrl("inspect", trained, "--episode", episode).out
     refused(skillttrl("inspect", tiny_yaml), 4, "skillttrl configs")
+    refused(skillttrl("compare", "a", "b"), 2, "skillttrl inspect a b")
     before = sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))
     skillttrl("inspect", trained)
     assert before == sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))

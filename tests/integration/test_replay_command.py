@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from skill_ttrl.commands.replay import Replayer
 from skill_ttrl.envs.math.env import MathEnv
 from tests.integration.test_cli_commands import refused, skillttrl
 
@@ -131,6 +132,8 @@ def test_a_changed_prompt_and_changed_libraries_are_found(copy: Path) -> None:
     done = skillttrl("replay", copy, "--step", 0, "--tokens")
     assert done.code == 3 and "turn 1, prompt differs" in done.out
     assert "Changed since the run: torch 1.0, now " in done.out
+    assert 'config.yaml: agent.template "plain" there, "boxed" here' in done.out
+    assert "config.yaml is not that of the newest checkpoint: agent.template" in skillttrl("inspect", copy).out
 
 
 def test_prompts_with_a_bank_are_built_again_by_its_version(tiny_skills_yaml: Path, tmp_path: Path) -> None:
@@ -144,13 +147,13 @@ def test_prompts_with_a_bank_are_built_again_by_its_version(tiny_skills_yaml: Pa
     assert done.code == 3 and "skills_in_prompt differs\n  recorded: of-nobody\n  now:      not in version" in done.out
 
 
-def test_what_cannot_be_replayed_is_refused(copy: Path) -> None:
+def test_what_cannot_be_replayed_is_refused(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = edit(copy / "trajectories.jsonl", lambda _: None, line=-1 + 24)
     name = episode(line)
-    refused(skillttrl("replay", copy, "--episode", f"{name}9"), 3, "Did you mean", name)
-    refused(skillttrl("replay", copy, "--step", 9), 3, "no rollouts of step 9")
+    refused(skillttrl("replay", copy, "--episode", f"{name}9"), 2, "Did you mean", name)
+    refused(skillttrl("replay", copy, "--step", 9), 2, "no rollouts of step 9")
     measured = episode(edit(copy / "eval_trajectories.jsonl", lambda _: None))
-    refused(skillttrl("replay", copy, "--episode", measured), 3, "belongs to an evaluation")
+    refused(skillttrl("replay", copy, "--episode", measured), 2, "belongs to an evaluation")
     refused(skillttrl("replay", copy), 2, "--episode ID, --step N or --all")
     shutil.rmtree(copy / "checkpoints" / "rl-000001")
     refused(
@@ -159,6 +162,10 @@ def test_what_cannot_be_replayed_is_refused(copy: Path) -> None:
         "No checkpoint is kept of 1 updates",
         "--episode rl:0:",
     )
+    with monkeypatch.context() as patched:
+        full = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes.")
+        patched.setattr(Replayer, "_score", lambda *_: (_ for _ in ()).throw(full))
+        refused(skillttrl("replay", copy, "--step", 0, "--tokens"), 5, "Out of memory (rl:0:", "99 bytes")
     partly = skillttrl("replay", copy, "--all", "--tokens")
     assert partly.code == 0 and "No checkpoint is kept of 1 updates" in partly.out
     edit(copy / "votes.jsonl", lambda vote: vote.update(labels=["of", "others"]))

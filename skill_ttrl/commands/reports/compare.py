@@ -42,6 +42,8 @@ class Measured:
     """By figure, the share of each task in [0, 1], by its id; only figures that every task has."""
     notes: tuple[str, ...] = ()
     """Of runs that have not ended."""
+    runs: int = 0
+    """Trainings that it is the mean of; 0: not known to be of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ def compare_two(one: Measured, other: Measured) -> Comparison:
         figures[name] = Change(fmean(before), fmean(after), difference, (low, high), len(shared))
     if one.samples != other.samples:
         notes.append(f"avg@k of {one.samples} and of {other.samples} samples a task.")
+    if 1 in (one.runs, other.runs):
+        notes.append("Verdicts are over tasks: another seed of training may give another difference (train --seeds).")
     return Comparison(one.path, other.path, figures, notes)
 
 
@@ -165,7 +169,9 @@ def measured(path: str | Path) -> Measured:
     for name in [name for name in FIGURES if all(name in run.values for run in ended)]:
         tasks = [task for task in first.values[name] if all(task in run.values[name] for run in ended)]
         means[name] = {task: math.fsum(run.values[name][task] for run in ended) / len(ended) for task in tasks}
-    return Measured(str(path), f"mean of {len(ended)} runs", first.where, first.samples, means, tuple(notes))
+    return Measured(
+        str(path), f"mean of {len(ended)} runs", first.where, first.samples, means, tuple(notes), len(ended)
+    )
 
 
 def _of_run(path: Path) -> Measured:
@@ -190,7 +196,7 @@ def _of_run(path: Path) -> Measured:
     where = ", ".join([config.env.id, *settings, f"split {found.split}"])
     note = f"The training of {path} has not ended, so its evaluation before training is compared."
     notes = (note,) if found.label == "before" else ()
-    return Measured(str(path), found.label, where, found.samples, _values([found]), notes)
+    return Measured(str(path), found.label, where, found.samples, _values([found]), notes, 1)
 
 
 def _values(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, float]]:

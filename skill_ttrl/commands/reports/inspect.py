@@ -92,7 +92,7 @@ def _run(path: Path) -> Inspection:
     if bank := run_bank(path):
         facts["skill bank"] = bank
     columns, rows, main = ((), [], 0) if summary is None else summary_table(summary, full=True)
-    notes = [*found.notes, *([] if summary is None else closing_lines(summary, full=True))]
+    notes = [*found.edited, *found.notes, *([] if summary is None else closing_lines(summary, full=True))]
     signs = unhealthy(metrics[-1]) if metrics else []
     return Inspection("run", str(path), facts, columns, rows, notes, main_rows=main, unhealthy=signs)
 

@@ -18,7 +18,7 @@ from skill_ttrl.commands.optimize_results import is_optimization
 from skill_ttrl.commands.reports.bank import look
 from skill_ttrl.commands.reports.page_charts import figure, six_figures
 from skill_ttrl.commands.reports.summary_text import Inspection, short, turn_parts
-from skill_ttrl.errors import ConfigError, DataError, RunFolderError, SkillBankError, did_you_mean
+from skill_ttrl.errors import ConfigError, RunFolderError, SkillBankError, did_you_mean
 from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place, find_episode
 from skill_ttrl.runs.folder import RunFolder, SampleRecord, metric_rows
 from skill_ttrl.runs.reader import read_rollout, rollout_facts
@@ -65,7 +65,7 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
 
     Raises:
         RunFolderError: it is no run.
-        DataError: the run has no such step.
+        ConfigError: the run has no such step.
     """
     steps: dict[str, dict[int, dict[str, Any]]] = {}
     for row in metric_rows(_run_of(run)):
@@ -73,7 +73,7 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
     ranges = "; ".join(f"{name} {min(of)} to {max(of)}" for name, of in steps.items()) or "none yet"
     phase = "rl" if "rl" in steps else next((name for name, of in reversed(steps.items()) if step in of), "")
     if step not in steps.get(phase, {}):
-        raise DataError(f"{run} has no step {step}{f' of {phase}' if phase else ''}. Steps: {ranges}.")
+        raise ConfigError(f"{run} has no step {step}{f' of {phase}' if phase else ''}. Steps: {ranges}.")
     figures, label = steps[phase][step], "after" if step == max(steps[phase]) else f"step {step + 1}"
     measured = [each.accuracy for each in read_evaluations(run) if (phase, each.label) == ("rl", label)]
     figures["accuracy"] = measured[-1] if measured else None
@@ -103,7 +103,7 @@ def task_inspection(run: Path, task: str, *, limit: int = 10) -> Inspection:
 
     Raises:
         RunFolderError: it is no run.
-        DataError: the run never visited the task.
+        ConfigError: the run never visited the task.
     """
     known, votes, attempts = dict[str, str](), dict[str, list[Any]](), dict[str, list[list[Any]]]()
     for vote, flip, _ in votes_of(_run_of(run)):
@@ -120,7 +120,7 @@ def task_inspection(run: Path, task: str, *, limit: int = 10) -> Inspection:
             return task_inspection(run, having[0], limit=limit)
         words = f" Several tasks have these words: {', '.join(having[:3])}."
         hint = words if having else did_you_mean(task, known, f"skillttrl inspect {run} --step N")
-        raise DataError(f"{run} has no task {task!r}.{hint}")
+        raise ConfigError(f"{run} has no task {task!r}.{hint}")
     rows = []
     for place in visits:
         rewards = [float(row[2]) for row in attempts.get(place, []) if row[2] is not None]
@@ -215,7 +215,7 @@ def read_transcript(path: Path, of: str | int, *, full: bool = False) -> Transcr
 
     Raises:
         ConfigError: it was asked for by its number, and the path is no JSONL file.
-        DataError: there is no such episode or row.
+        ConfigError: there is no such episode or row.
         RunFolderError: it was asked for by its id, and the path is no run, or has no trajectories.
     """
     most = None if full else CUT
@@ -227,7 +227,7 @@ def read_transcript(path: Path, of: str | int, *, full: bool = False) -> Transcr
         )
     count = sum(1 for _ in whole_lines(path, []))
     if not of or count < abs(of):
-        raise DataError(f"{path} has no row {of}. It has {count:,}: 1 to {count}, or from the end -1 to -{count}.")
+        raise ConfigError(f"{path} has no row {of}. It has {count:,}: 1 to {count}, or from the end -1 to -{count}.")
     found = next(islice(whole_lines(path, []), of - 1 if of > 0 else count + of, None))
     return _transcript(f"row {of}", *found, path.parent, most)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.errors import DataError, RunFolderError
+from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.episode_logs import SAMPLES, TRAJECTORIES, SampleFolder, read_episode
 from skill_ttrl.runs.folder import trajectory_lines
 from skill_ttrl.types import Group, Task, Trajectory
@@ -60,5 +60,5 @@ def test_a_rollout_is_found_by_its_id_and_a_wrong_id_names_the_nearest(tmp_path:
     (tmp_path / TRAJECTORIES).write_text("\n".join(trajectory_lines("rl", 12, group)) + "\n")
     place, found = read_episode(tmp_path, "rl:12:a:1:1")
     assert (place.phase, place.step, place.sample, found.answer) == ("rl", 12, 1, "1")
-    with pytest.raises(DataError, match="rl:12:a:1:0"):
+    with pytest.raises(ConfigError, match="rl:12:a:1:0"):
         read_episode(tmp_path, "rl:12:a:1:2")
