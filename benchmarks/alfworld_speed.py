@@ -145,7 +145,9 @@ def _memory(data: str | None) -> dict[str, float]:
         ]
     seconds = time.perf_counter() - begin
     played = process.memory_info().rss
-    cached = [_timed(lambda env=env: env.reset(options={"task": env.unwrapped._game.id}))[0] for env in environments]
+    cached = [
+        _timed(lambda env=env: env.reset(options={"task": env.unwrapped._played[0].id}))[0] for env in environments
+    ]
     for task in ids:
         environments[0].reset(options={"task": task})
     return {

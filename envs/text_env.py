@@ -31,6 +31,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
@@ -217,10 +218,21 @@ def check_choice(what: str, value: object, known: Collection[str]) -> None:
 
 def check_episode(max_steps: object = 1, reward: object = 1.0, **others: object) -> None:
     """Raise `EnvError` if the length of an episode or the reward of success is not usable; ignore `others`."""
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise EnvError(f"max_steps must be a whole number of at least 1, found {max_steps!r:.60}.")
+    check_whole("max_steps", max_steps, 1)
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
         raise EnvError(f"reward must be a finite number, found {reward!r:.60}.")
+
+
+def check_whole(name: str, number: object, least: int = 0, most: int | None = None) -> int:
+    """Return a whole number that a user gave; raise `EnvError` if it is none, or not from `least` to `most` (None: any above)."""
+    if (
+        not isinstance(number, Integral)
+        or isinstance(number, bool)
+        or not least <= number <= (number if most is None else most)
+    ):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+        raise EnvError(f"{name} must be a whole number {bounds}, found {number!r:.60}.")
+    return int(number)
 
 
 def reset_options(env_id: str, options: object, known: Collection[str]) -> dict[str, Any]:

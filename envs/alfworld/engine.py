@@ -177,19 +177,14 @@ class FastEngine:
         world = self.world
         beside = world.receptacles_at.get(self._here, ())
         if not beside:
-            seen = [
-                world.texts.answer("overview(r)", r=world.names[r]) for r in (world.in_sight if here is None else ())
-            ]
-            appliances = self.world.texts.answer("list_appliances", 0 if seen else 1, list=world.texts.listing(seen))
+            seen = [self._say("overview(r)", r=r) for r in (world.in_sight if here is None else ())]
+            appliances = world.texts.answer("list_appliances", 0 if seen else 1, list=world.texts.listing(seen))
             return self._say("look.feedback", 1).replace("#list_appliances#", appliances)
         floor = [o for o, place in sorted(self._lying) if place == self._here for r in beside if (o, r) in self._taken]
         on_floor = self._list("list_objects_on_the_floor", 0 if floor else 1, floor)
         facing = world.texts.answer("look-variations", list=world.texts.listing([world.names[r] for r in beside]))
-        return (
-            self._say("look.feedback")
-            .replace("#look-variations#", facing)
-            .replace("#list_objects_on_the_floor#", on_floor)
-        )
+        view = self._say("look.feedback").replace("#look-variations#", facing)
+        return view.replace("#list_objects_on_the_floor#", on_floor)
 
     def _holds_for(self, symbol: str, thing: str) -> int:
         """Which of a symbol's texts is meant: the first whose condition holds for `thing`."""

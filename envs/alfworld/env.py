@@ -17,25 +17,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from skill_ttrl.envs.alfworld.engine import MAX_STEPS, FastEngine, Frame, Tools
-from skill_ttrl.envs.alfworld.games import (
-    Game,
-    GameList,
-    Progress,
-    load_game,
-    open_games,
-    read_game_file,
-    task_in_words,
-    walkthrough_of,
-)
-from skill_ttrl.envs.alfworld.world import TOOLS, World
-from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, check_episode, reset_options
+from skill_ttrl.envs.alfworld.games import Game, GameList, Progress, load_game, open_games, task_in_words
+from skill_ttrl.envs.alfworld.world import ACTIONS, TOOLS, World
+from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, check_episode, check_whole, reset_options
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task, derive_seed
 
 TREATED = {f"pick_{kind}_then_place_in_recep": kind for kind in ("clean", "heat", "cool")}
 """Type of task → the kind of goal, for those in which a thing is treated before it is placed."""
-ACTIONS = {"clean": "CleanObject", "heat": "HeatObject", "cool": "CoolObject"}
-"""Kind of goal → the action that it takes."""
 STATES = {"clean": ("clean",), "heat": ("hot",), "cool": ("cool", "cold")}
 """Kind of goal → the words for a thing that was treated so; the first stands in tasks."""
 NAMES = (
@@ -324,12 +313,11 @@ class ALFWorldEnv(TextEnv):
         self.rules, self.variants, self.moved = rules, variants, moved
         self.max_steps = max_steps
         self.reward = float(reward)
-        self._game: Game | None = None
+        self._played: tuple[Game, Rule | None, int | None] | None = None
+        """The game, its rule and its version."""
         self._engine: FastEngine | None = None
         self._frame: Frame | None = None
         self._task = ""
-        self._rule: Rule | None = None
-        self._version: int | None = None
         self._commands: list[str] = []
 
     @classmethod
@@ -362,19 +350,18 @@ class ALFWorldEnv(TextEnv):
 
     def _variants_of(self, game: Game) -> list[Task]:
         """The game as it is, or under other rules."""
-        kind = TREATED.get(game.task_type)
+        kind, options = TREATED.get(game.task_type), {"task": game.id}
+        task = Task(game.id, ALFWORLD_ENV_ID, options, split=game.split, task_type=game.task_type)
         if self.rules != "varied" or kind is None or game.split != "train":
-            return [
-                Task(game.id, ALFWORLD_ENV_ID, options={"task": game.id}, split=game.split, task_type=game.task_type)
-            ]
+            return [task]
         tasks = []
         for number in range(self.variants):
             name = f"{game.id}#{number}"
             seed = derive_seed(0, "rule", name)
             receptacles, put = room_and_words(game.path)
             rule = draw_rule(kind, receptacles, seed)
-            options = {"task": game.id, "rule": str(rule), "skill": advice(rule, seed, put)}
-            tasks.append(Task(name, ALFWORLD_ENV_ID, options=options, split=game.split, task_type=game.task_type))
+            changed = {**options, "rule": str(rule), "skill": advice(rule, seed, put)}
+            tasks.append(replace(task, id=name, options=changed))
         return tasks
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -400,17 +387,18 @@ class ALFWorldEnv(TextEnv):
         else:
             game = self.games.find(asked["task"])
         rule = None if asked.get("rule") is None else Rule.parse(asked["rule"])
-        version = None if asked.get("moved") is None else _whole("moved", asked["moved"])
-        if (game, rule, version) != (self._game, self._rule, self._version) or self._engine is None:
-            self._engine = self._make_engine(game, rule, version)
-        self._game, self._rule, self._version, self._commands = game, rule, version, []
+        version = None if asked.get("moved") is None else check_whole("moved", asked["moved"])
+        played = (game, rule, version)
+        if played != self._played or self._engine is None:
+            self._engine = self._make_engine(*played)
+        self._played, self._commands = played, []
         self._frame = self._engine.reset()
         self._task = task_in_words(self._frame.feedback)
         info = self._info()
         if asked.get("walkthrough"):
             if rule is not None or version is not None:
                 raise EnvError("A game under another rule, or with moved objects, has no walkthrough.")
-            info["walkthrough"] = list(walkthrough_of(read_game_file(game.path)))
+            info["walkthrough"] = list(load_game(game.path).walkthrough)
         return self._frame.feedback, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -434,21 +422,22 @@ class ALFWorldEnv(TextEnv):
 
     def close(self) -> None:
         """Let go of the game; `reset` begins another."""
-        self._engine = self._game = self._frame = None
+        self._engine = self._played = self._frame = None
 
     def _info(self) -> dict[str, Any]:
-        assert self._frame is not None and self._game is not None and self._engine is not None
+        assert self._frame is not None and self._played is not None and self._engine is not None
+        game, rule, version = self._played
         return {
             "admissible_commands": list(self._frame.commands),
             "won": self._frame.won,
             "task": self._task,
-            "task_type": self._game.task_type,
-            "game": self._game.id,
-            "gamefile": str(self._game.path),
-            "source": self._game.source,
+            "task_type": game.task_type,
+            "game": game.id,
+            "gamefile": str(game.path),
+            "source": game.source,
             "state": self._engine.state(),
-            **({} if self._rule is None else {"rule": str(self._rule)}),
-            **({} if self._version is None else {"moved": self._version}),
+            **({} if rule is None else {"rule": str(rule)}),
+            **({} if version is None else {"moved": version}),
         }
 
     def _make_engine(self, game: Game, rule: Rule | None, version: int | None) -> FastEngine:
@@ -463,8 +452,8 @@ class ALFWorldEnv(TextEnv):
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
-        if self._game is not None:
-            self._engine = self._make_engine(self._game, self._rule, self._version)
+        if self._played is not None:
+            self._engine = self._make_engine(*self._played)
             self._engine.reset()
             for command in self._commands:
                 self._engine.step(command)
@@ -472,12 +461,6 @@ class ALFWorldEnv(TextEnv):
 
 def _check(rules: object = "real", variants: object = 1, moved: object = 0, **others: object) -> None:
     check_choice("rules", rules, RULES)
-    _whole("variants", variants, 1)
-    _whole("moved", moved)
+    check_whole("variants", variants, 1)
+    check_whole("moved", moved)
     check_episode(**others)
-
-
-def _whole(name: str, number: object, least: int = 0) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or number < least:
-        raise EnvError(f"{name} must be a number of at least {least}, found {number!r:.80}.")
-    return number

@@ -98,7 +98,7 @@ class Loaded:
 
     world: World
     walkthrough: tuple[str, ...]
-    """Commands that win it. They know where hidden things are: to replay, not to learn from."""
+    """Commands that win it; empty where its file has none. They know where hidden things are: to replay, not to learn from."""
 
 
 def task_in_words(introduction: str) -> str:
@@ -121,15 +121,11 @@ def read_game_file(path: Path) -> dict[str, Any]:
         raise EnvError(
             f"The game {path} cannot be read: {error}. It may be truncated; copy or unpack it again."
         ) from None
+    found: dict[str, Any] = content if isinstance(content, dict) else {}
     for name, kind in _FIELDS.items():
-        value = content.get(name) if isinstance(content, dict) else name
-        if (
-            not isinstance(content, dict)
-            or not isinstance(value, kind)
-            or (isinstance(value, str) and not is_text(value))
-        ):
+        value = found.get(name, ...)
+        if not isinstance(value, kind) or (isinstance(value, str) and not is_text(value)):
             raise EnvError(f"The game {path} has no {name!r} that is Unicode text.")
-    found: dict[str, Any] = content
     return found
 
 
@@ -147,12 +143,7 @@ def read_content(path: Path, content: Mapping[str, Any]) -> Loaded:
         world = build_world(read_problem(content["pddl_problem"]), texts, task)
     except (EnvError, LookupError, ValueError) as error:
         raise EnvError(f"The game {path} cannot be played: {error}.") from None
-    return Loaded(world, walkthrough_of(content))
-
-
-def walkthrough_of(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """The commands that win a game, from the JSON of its file; none where it has none."""
-    return tuple(str(command) for command in content["walkthrough"] or ())
+    return Loaded(world, tuple(map(str, content["walkthrough"] or ())))
 
 
 def load_game(path: Path) -> Loaded:

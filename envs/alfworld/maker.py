@@ -39,7 +39,7 @@ from skill_ttrl.envs.alfworld.games import (
     Progress,
     domain_hash,
 )
-from skill_ttrl.envs.alfworld.world import TOOLS, World, build_world, read_grammar, read_problem
+from skill_ttrl.envs.alfworld.world import ACTIONS, TOOLS, World, build_world, read_grammar, read_problem
 from skill_ttrl.errors import EnvError
 from skill_ttrl.storage.files import cache_folder, made_once
 
@@ -509,7 +509,8 @@ def _of_type(ontology: Ontology, split: str, task_type: str, seed: int) -> Itera
         yield f"{goal.folder}/{trial}", game
 
 
-_TREATMENTS = {"clean": "CleanObject", "heat": "HeatObject", "cool": "CoolObject"}
+Move = tuple[str, str, str]
+"""An action, the object that it is done to, and the receptacle where."""
 
 
 def solve(world: World) -> tuple[str, ...]:
@@ -518,76 +519,47 @@ def solve(world: World) -> tuple[str, ...]:
     Raises:
         EnvError: nothing that is asked for can be taken, treated and brought where it belongs.
     """
-    plans = [tuple(plan.commands) for plan in _PLANS[world.goal.kind](world)]
+    plans = [_commands(world, moves) for moves in _PLANS[world.goal.kind](world)]
     if not plans:
         goal = world.goal
         raise EnvError(f"no plan reaches its goal: {goal.kind}, {goal.object_type}, {goal.target_type}")
     return min(plans, key=lambda commands: (len(commands), commands))
 
 
-class _Plan:
-    """Commands from the start of a game on, and what of its state they change."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.commands: list[str] = []
-        self._here = world.start
-        self._opened = set(world.marks["opened"])
-        self._places = {r: place for place, there in world.receptacles_at.items() for r in there}
-
-    def go(self, receptacle: str) -> None:
-        if self._places[receptacle] != self._here:
-            self._do("GotoLocation", r=receptacle)
-            self._here = self._places[receptacle]
-
-    def reach(self, receptacle: str) -> None:
-        """Go there, and open it where it is shut."""
-        self.go(receptacle)
-        if receptacle in self.world.openable and receptacle not in self._opened:
-            self._do("OpenObject", r=receptacle)
-            self._opened.add(receptacle)
-
-    def take(self, thing: str, receptacle: str) -> None:
-        self.reach(receptacle)
-        self._do("PickupObject", o=thing, r=receptacle)
-
-    def treat(self, action: str, thing: str, tool: str) -> None:
-        """Clean, heat or cool; none of them asks for an open door."""
-        self.go(tool)
-        self._do(action, o=thing, r=tool)
-
-    def put(self, thing: str, receptacle: str) -> None:
-        self.reach(receptacle)
-        self._do("PutObject", o=thing, r=receptacle)
-
-    def use(self, thing: str, receptacle: str) -> None:
-        self.go(receptacle)
-        self._do("ToggleObject", o=thing)
-
-    def _do(self, action: str, /, **objects: str) -> None:
-        self.commands.append(self.world.command(action, **objects)[0])
+def _commands(world: World, moves: Sequence[Move]) -> tuple[str, ...]:
+    """The commands of a plan: each move goes to its receptacle, and opens it where it takes from it or puts into it."""
+    here, opened = world.start, set(world.marks["opened"])
+    places = {r: place for place, there in world.receptacles_at.items() for r in there}
+    found = []
+    for action, thing, receptacle in moves:
+        if places[receptacle] != here:
+            found.append(world.command("GotoLocation", r=receptacle)[0])
+            here = places[receptacle]
+        reaches = action in ("PickupObject", "PutObject")  # a treatment asks for no open door
+        if reaches and receptacle in world.openable and receptacle not in opened:
+            found.append(world.command("OpenObject", r=receptacle)[0])
+            opened.add(receptacle)
+        found.append(world.command(action, o=thing, r=receptacle)[0])
+    return tuple(found)
 
 
-def _place(world: World) -> Iterator[_Plan]:
+def _place(world: World) -> Iterator[Sequence[Move]]:
     """Bring one thing; where its kind of goal says so, treat it first."""
-    treatment, wanted = _TREATMENTS.get(world.goal.kind), _wanted(world)
+    treatment, wanted = ACTIONS.get(world.goal.kind), _wanted(world)
     for thing, source in wanted:
+        take: Move = ("PickupObject", thing, source)
         for target in _targets(world, thing):
-            if treatment is None and target != source:
-                plan = _Plan(world)
-                plan.take(thing, source)
-                plan.put(thing, target)
-                yield plan
+            put: Move = ("PutObject", thing, target)
+            if treatment is None:
+                if target != source:
+                    yield take, put
+                continue
+            ends = target != source and (thing, target) in wanted  # some begin in two receptacles, and leave one
             for tool in _tools(world, treatment, thing):
-                plan = _Plan(world)
-                plan.take(thing, source)
-                plan.treat(treatment or "", thing, tool)
-                if target == source or (thing, target) not in wanted:  # some begin in two receptacles, and leave one
-                    plan.put(thing, target)
-                yield plan
+                yield (take, (treatment, thing, tool), *(() if ends else (put,)))
 
 
-def _two(world: World) -> Iterator[_Plan]:
+def _two(world: World) -> Iterator[Sequence[Move]]:
     """Bring as many as are missing, to one place."""
     wanted = _wanted(world)
     for target in _targets(world, None):
@@ -595,21 +567,15 @@ def _two(world: World) -> Iterator[_Plan]:
         others = [(thing, source) for thing, source in wanted if thing not in there and world.takes(target, thing)]
         for chosen in permutations(others, max(0, 2 - len(there))):
             if len({thing for thing, _ in chosen}) == len(chosen):
-                plan = _Plan(world)
-                for thing, source in chosen:
-                    plan.take(thing, source)
-                    plan.put(thing, target)
-                yield plan
+                ways = ((("PickupObject", thing, source), ("PutObject", thing, target)) for thing, source in chosen)
+                yield [move for way in ways for move in way]
 
 
-def _light(world: World) -> Iterator[_Plan]:
+def _light(world: World) -> Iterator[Sequence[Move]]:
     """Take one thing to a lamp."""
     for thing, source in _wanted(world):
         for lamp, place in _things(world, world.goal.target_type, "toggleable"):
-            plan = _Plan(world)
-            plan.take(thing, source)
-            plan.use(lamp, place)
-            yield plan
+            yield ("PickupObject", thing, source), ("ToggleObject", lamp, place)
 
 
 _PLANS = {"place": _place, "clean": _place, "heat": _place, "cool": _place, "two": _two, "light": _light}
@@ -637,9 +603,9 @@ def _targets(world: World, thing: str | None) -> Iterator[str]:
             yield receptacle
 
 
-def _tools(world: World, treatment: str | None, thing: str) -> list[str]:
-    ability, kinds = TOOLS[treatment] if treatment else ("", frozenset())
-    able = treatment is not None and thing in world.able[ability]
+def _tools(world: World, treatment: str, thing: str) -> list[str]:
+    ability, kinds = TOOLS[treatment]
+    able = thing in world.able[ability]
     return [receptacle for receptacle in world.in_sight if able and world.kinds[receptacle] & kinds]
 
 

@@ -28,6 +28,8 @@ TOOLS = {
     "CoolObject": ("coolable", frozenset({"fridgetype"})),
 }
 """Action → what the object must be, and the types of receptacle that do it."""
+ACTIONS = {"clean": "CleanObject", "heat": "HeatObject", "cool": "CoolObject"}
+"""Kind of goal → the action that it takes."""
 _ABILITIES = "pickupable cleanable heatable coolable toggleable sliceable isreceptacleobject".split()
 _MARKS = "opened isclean ishot iscool istoggled issliced".split()
 
