@@ -23,6 +23,7 @@ from skill_ttrl.envs.webshop.expert import (
     NEXT,
     POINTERS,
     PREVIOUS,
+    RESULTS_A_PAGE,
     SEARCH_SLOT,
     STRUCTURE,
     Instruction,
@@ -293,7 +294,6 @@ for _name, _function in ((FULL, full), ("alfworld", alfworld), ("alfworld_reach"
 
 RESULTS = 50
 """Results that have a name of their own; the site finds no more."""
-RESULTS_A_PAGE = 10
 DEAREST = 6
 """`price 6` is 50 dollars and more below the ceiling, `price 1` less than 10."""
 _NAMES = {BACK: "back", NEXT: "next", PREVIOUS: "previous", BUY: "buy"}
@@ -373,22 +373,15 @@ def webshop_actions(scene: AgentInput) -> FormActions:
 
 def _walk(scene: AgentInput) -> tuple[_Page, _Visit, str]:
     """The page of a scene, the way to it, and what is new: a whole page (empty), `again`, `ok` or `fail`."""
-    visit, news, last = _Visit(), "", None
-    steps = scene.steps
-    page = (
-        _read(steps[0].observation, steps[0].admissible_actions)
-        if steps
-        else _read(scene.observation, scene.admissible_actions)
-    )
-    for place, step in enumerate(steps):
-        last, here = step.action, page
-        then = steps[place + 1] if place + 1 < len(steps) else scene
-        page = _read(then.observation, then.admissible_actions)
-        if last not in step.admissible_actions and not last.startswith(_SEARCH):
+    visit, news = _Visit(), ""
+    pages = [_read(step.observation, step.admissible_actions) for step in scene.steps]
+    pages.append(_read(scene.observation, scene.admissible_actions))
+    for step, here, page in zip(scene.steps, pages, pages[1:], strict=False):
+        if step.action not in step.admissible_actions and not step.action.startswith(_SEARCH):
             news = _FAILED
         else:
-            news = _enter(visit, page, last, from_results=here.kind == "results")
-    return page, visit, news
+            news = _enter(visit, page, step.action, from_results=here.kind == "results")
+    return pages[-1], visit, news
 
 
 def _enter(visit: _Visit, page: _Page, last: str, *, from_results: bool) -> str:

@@ -13,7 +13,7 @@ from skill_ttrl.envs.webshop.expert import SEARCH_SLOT, read_task, search
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 from skill_ttrl.llm.backends import is_frozen
 from skill_ttrl.llm.models.gguf import is_gguf
-from skill_ttrl.registry import Registry, naming
+from skill_ttrl.registry import Registry, naming, require_methods
 from skill_ttrl.types import Skill
 
 
@@ -91,11 +91,7 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
     made = SCRIPTED_AGENTS.get(name if there is None else there[env_id])
     with naming(f"The agent {name!r}", "when it was made without arguments"):
         scripted = made()
-    for method in ("start", "act"):
-        if not callable(getattr(scripted, method, None)):
-            raise ConfigError(
-                f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.scripted.ScriptedAgent."
-            )
+    require_methods(scripted, name, "start", "act")
     return scripted
 
 

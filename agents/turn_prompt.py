@@ -117,11 +117,7 @@ class TurnPromptBuilder:
         seen = self._bounded(_escaped(observation))
         whole = _Parts(_escaped(task), seen, turns, self._listed(admissible), len(steps), asks and self.asks)
         parts, fits = (whole, True) if self._surely_fits(whole) else self._cut(whole)
-        left_out = {
-            "turns": len(turns) - len(parts.turns),
-            "actions": len(admissible) - len(parts.actions),
-            "observation_tokens": 0,
-        }
+        left_out = {"turns": len(turns) - len(parts.turns), "actions": len(admissible) - len(parts.actions)}
         if parts.observation != _escaped(observation):
             left_out["observation_tokens"] = self._tokens(_escaped(observation)) - self._tokens(parts.observation)
         said = {what: count for what, count in left_out.items() if count}

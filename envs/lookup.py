@@ -6,8 +6,8 @@ import functools
 import heapq
 import inspect
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -18,10 +18,9 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 
-from skill_ttrl.envs.text_env import close_env
-from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, SplitError, did_you_mean
+from skill_ttrl.envs.text_env import close_env, own_errors
+from skill_ttrl.errors import ConfigError, EnvError, SplitError, did_you_mean
 from skill_ttrl.registry import import_user_module
-from skill_ttrl.signals import FAILURES
 from skill_ttrl.trust import check_import
 from skill_ttrl.types import Task
 
@@ -59,7 +58,6 @@ FAMILIES = {
 }
 REMOTE_URL = "url"
 """Argument with which any environment runs on a server, unless it has such an argument of its own; see `remote.env`."""
-_GYMNASIUM_ADDS = " was raised from the environment creator for "
 _OF_GYMNASIUM = ("max_episode_steps",)
 """Arguments of `gymnasium.make` that an environment itself need not have."""
 
@@ -248,16 +246,8 @@ def _resolve_in_module(name: str) -> str:
     raise EnvError(f"{module!r} registers no environment {env_id!r}.{did_you_mean(env_id, registered)}")
 
 
-@contextmanager
-def _making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Whatever an environment's own code raises is one error, which names the environment; ours pass."""
-    try:
-        yield
-    except SkillTTRLError:
-        raise
-    except FAILURES as error:
-        said = str(error).partition(_GYMNASIUM_ADDS)[0]
-        raise EnvError(f"Cannot make {name} with {kwargs or 'no arguments'}: {type(error).__name__}: {said}") from error
+def _making(name: str, kwargs: Mapping[str, Any]) -> AbstractContextManager[None]:
+    return own_errors(f"Cannot make {name} with {kwargs or 'no arguments'}:")
 
 
 def placed(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -348,11 +338,8 @@ def env_tasks(
     env = make_env(env_id, **arguments)
     try:
         find = getattr(env.unwrapped, "tasks", None)
-        own = find(split) if callable(find) else None
-    except SkillTTRLError:
-        raise
-    except FAILURES as error:
-        raise EnvError(f"{env_id}.tasks({split!r}) raised {type(error).__name__}: {error}.") from error
+        with own_errors(f"{env_id}.tasks({split!r}) raised"):
+            own = find(split) if callable(find) else None
     finally:
         close_env(env)
     if own is None:

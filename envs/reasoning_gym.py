@@ -18,7 +18,7 @@ import gymnasium
 
 from skill_ttrl.answers import find_answer
 from skill_ttrl.envs.lookup import SEEDS_PER_SPLIT, SPLIT_BLOCKS
-from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, reset_options
+from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, check_whole, reset_options
 from skill_ttrl.errors import EnvError, MissingDependencyError, did_you_mean
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import Task
@@ -77,8 +77,7 @@ class ReasoningGymEnv(TextEnv):
         settings = config or {}
         for name in settings:
             check_choice("data set with settings of its own", name, self._names)
-        if not isinstance(size, int) or not 1 <= size <= SEEDS_PER_SPLIT:
-            raise EnvError(f"size must be a whole number from 1 to {SEEDS_PER_SPLIT:,}, found {size!r:.60}.")
+        check_whole("size", size, 1, SEEDS_PER_SPLIT)
         self._seed, self._size = seed, size
         self._settings = {name: json.dumps(settings.get(name, {}), sort_keys=True) for name in self._names}
         for name in self._names:
@@ -109,8 +108,7 @@ class ReasoningGymEnv(TextEnv):
         check_choice("data set here", name, self._names)
         split, index = asked.get("split", "train"), asked.get("index", int(self.np_random.integers(self._size)))
         check_choice("split", split, SPLIT_BLOCKS)
-        if not isinstance(index, int) or not 0 <= index < self._size:
-            raise EnvError(f"{ENV_ID} needs an index from 0 to {self._size - 1}, found {index!r:.60}.")
+        check_whole("The option index", index, 0, self._size - 1)
         dataset = self._dataset(name, split)
         self._played = name, dataset, dataset[index]
         return self._played[2]["question"], {"source": f"reasoning-gym {name} seed {dataset.seed}", "task_type": name}

@@ -30,9 +30,9 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from numbers import Integral
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -42,7 +42,7 @@ from skill_ttrl.sanitize import escape
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import Task
 
-T = TypeVar("T")
+_GYMNASIUM_ADDS = " was raised from the environment creator for "
 _PROBE = "Is this an action? <answer>42</answer>"
 # Printable ASCII, white space, two- to four-byte UTF-8: what an environment must stand.
 _SAMPLE_CHARACTERS = [chr(code) for code in range(32, 127)] + ["\n", "\t", "ä", "ß", "→", "数", "😀"]
@@ -136,10 +136,13 @@ def check_text_env(env: gymnasium.Env[Any, Any], task: Task | None = None) -> No
     name = type(env.unwrapped).__name__
     seed = task.seed if task is not None and task.seed is not None else 0
     options = dict(task.options) if task is not None else None
-    result = _call(f"{name}.reset(seed={seed}, options={options})", env.reset, seed=seed, options=options)
+    advice = " An environment must take any text as an action and the options of its own tasks."
+    with own_errors(f"{name}.reset(seed={seed}, options={options}) raised", advice):
+        result: Any = env.reset(seed=seed, options=options)
     if not isinstance(result, tuple) or len(result) != 2:
         raise EnvError(f"{name}.reset must return (observation, info), found {_kind(result)}.")
-    outcome: Any = _call(f"{name}.step({_PROBE!r})", env.step, _PROBE)
+    with own_errors(f"{name}.step({_PROBE!r}) raised", advice):
+        outcome: Any = env.step(_PROBE)
     if not isinstance(outcome, tuple) or len(outcome) != 5:
         raise EnvError(
             f"{name}.step must return (observation, reward, terminated, truncated, info), found {_kind(outcome)}."
@@ -188,17 +191,16 @@ def close_env(env: gymnasium.Env[Any, Any]) -> None:
         warnings.warn(f"{name} could not be closed: {type(error).__name__}: {error}.", stacklevel=2)
 
 
-def _call(what: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Errors of the user's own code become one typed error that names the call; ours pass."""
+@contextmanager
+def own_errors(what: str, advice: str = "") -> Iterator[None]:
+    """Turn whatever an environment's own code raises into one error, which begins with `what`; ours pass."""
     try:
-        return function(*args, **kwargs)
+        yield
     except SkillTTRLError:
         raise
     except FAILURES as error:
-        raise EnvError(
-            f"{what} raised {type(error).__name__}: {error}. An environment must take any text as an action and the "
-            "options of its own tasks."
-        ) from error
+        said = str(error).partition(_GYMNASIUM_ADDS)[0]
+        raise EnvError(f"{what} {type(error).__name__}: {said}.{advice}") from error
 
 
 def _kind(value: Any) -> str:
@@ -223,16 +225,29 @@ def check_episode(max_steps: object = 1, reward: object = 1.0, **others: object)
         raise EnvError(f"reward must be a finite number, found {reward!r:.60}.")
 
 
-def check_whole(name: str, number: object, least: int = 0, most: int | None = None) -> int:
+def check_whole(name: str, number: Any, least: int = 0, most: int | None = None) -> int:
     """Return a whole number that a user gave; raise `EnvError` if it is none, or not from `least` to `most` (None: any above)."""
-    if (
-        not isinstance(number, Integral)
-        or isinstance(number, bool)
-        or not least <= number <= (number if most is None else most)
-    ):
+    whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    if not whole or number < least or (most is not None and number > most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most:,}"
         raise EnvError(f"{name} must be a whole number {bounds}, found {number!r:.60}.")
     return int(number)
+
+
+def generated_count(data: object, what: str, most: int) -> int | None:
+    """The number of things (`what`) that `generated:N` names; 0: `generated`, for the default; None: `data` is something else.
+
+    Raises:
+        EnvError: there is no number from 1 to `most`.
+    """
+    if not isinstance(data, str) or data.partition(":")[0] != "generated":
+        return None
+    number = data[len("generated:") :]
+    count = int(number[:12]) if number.isascii() and number.isdigit() else 0
+    if ":" in data and not 1 <= count <= most:
+        wanted = f'{what} from 1 to {most:,} after the colon. Write "generated:10000"'
+        raise EnvError(f"data={data[:60]!r} has no number of {wanted}.")
+    return count
 
 
 def reset_options(env_id: str, options: object, known: Collection[str]) -> dict[str, Any]:

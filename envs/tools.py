@@ -116,7 +116,7 @@ class ToolEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                         raise ConfigError(f"Two tools are called {tool.name!r}. Rename one, or leave it out.")
                     self._tools[tool.name] = tool
         except BaseException:
-            self._end_servers()
+            self.abandon()
             raise
         self.schemas = tuple(json.dumps(tool.schema, ensure_ascii=False) for tool in self._tools.values())
 
@@ -180,14 +180,11 @@ class ToolEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Close the environment and end the MCP servers that it has started."""
-        self._end_servers()
+        self.abandon()
         close_env(self.env)
 
     def abandon(self) -> None:
         """The environment hangs and is not used again: end what need not wait for it (`EnvPool.discard`)."""
-        self._end_servers()
-
-    def _end_servers(self) -> None:
         for server in self._servers:
             server.close()
 

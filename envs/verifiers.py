@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, foreign_text, reset_options
+from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, check_whole, foreign_text, reset_options
 from skill_ttrl.errors import EnvError, MissingDependencyError, SkillTTRLError
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import Task
@@ -88,8 +88,7 @@ class VerifiersEnv(TextEnv):
         asked = reset_options(ENV_ID, options, ("index",))
         train = [task.options["index"] for task in self.tasks()] or range(len(self._tasks))
         index = asked.get("index", train[int(self.np_random.integers(len(train)))])
-        if not isinstance(index, int) or not 0 <= index < len(self._tasks):
-            raise EnvError(f"{ENV_ID} needs an index from 0 to {len(self._tasks) - 1}, found {index!r:.60}.")
+        check_whole("The option index", index, 0, len(self._tasks) - 1)
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, daemon=True, name="verifiers").start()
@@ -212,21 +211,13 @@ class _Seat:
         from verifiers.v1.utils.decorators import discover_decorated, invoke
 
         stops = task.hooks("stop")
-        own = (
-            task.NEEDS_CONTAINER
-            or task.data.image
-            or task.toolsets(task.config)
-            or discover_decorated(task, "intercept")
-        )
-        if own or any(hook_boundary(stop, allow_trace=True) is not vf.Trace for stop in stops):
+        own = (task.NEEDS_CONTAINER, task.data.image, task.toolsets(task.config), discover_decorated(task, "intercept"))
+        if any(own) or any(hook_boundary(stop, allow_trace=True) is not vf.Trace for stop in stops):
             raise EnvError("This task needs verifiers' own harness: it has tools, a container or hooks on requests.")
         stated = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
         agent = vf.AgentInfo(config=self._spec, name=self._name)
-        self.trace, self._task, self._stops = (
-            vf.Trace(task=stated, state=state_cls(type(task))(), agent=agent),
-            task,
-            stops,
-        )
+        self.trace = vf.Trace(task=stated, state=state_cls(type(task))(), agent=agent)
+        self._task, self._stops = task, stops
         async with provision_runtime(vf.SubprocessConfig(), env=dict(task.runtime_env())) as runtime:
             objects = {"trace": self.trace, "runtime": runtime}
             await invoke(task.setup, objects)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 from skill_ttrl.envs.alfworld.world import World, build_world, is_text, read_grammar, read_problem
+from skill_ttrl.envs.text_env import generated_count
 from skill_ttrl.errors import EnvError, SplitError, did_you_mean
 from skill_ttrl.storage.files import cache_folder, digest_of, write_atomic
 
@@ -32,6 +33,8 @@ Progress = Callable[[int, int], None]
 VARIABLE = "ALFWORLD_DATA"
 GENERATE = "generated"
 """As `data`: this package's own games."""
+MAX_GAMES = 1_000_000
+"""Most training games that are generated."""
 ONLY_OFFICIAL = "official"
 """As `data`: those of `$ALFWORLD_DATA`, and none where it is not set."""
 GAME_FILE = "game.tw-pddl"
@@ -238,13 +241,9 @@ def find_data(data: str | Path | None) -> Data:
             )
     elif asked is None:
         asked, said = _variable() or GENERATE, f"${VARIABLE}"
-    if asked == GENERATE:
-        return Data(None)
-    if isinstance(asked, str) and asked.startswith(f"{GENERATE}:"):
-        count = asked.partition(":")[2]
-        if not (count.isascii() and count.isdigit() and int(count[:9])):
-            raise EnvError(f"data={asked[:60]!r} has no number of training games after the colon, as {GENERATE}:3000.")
-        return Data(None, int(count[:9]))
+    count = generated_count(asked, "training games", MAX_GAMES)
+    if count is not None:
+        return Data(None, count or None)
     folder = Path(os.path.expanduser(asked))
     for candidate in (folder / JSON_FOLDER, folder):
         if any(os.path.isdir(candidate / split) for split in SPLITS):

@@ -33,7 +33,7 @@ from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from skill_ttrl.envs.lookup import SHORT_NAMES
 from skill_ttrl.envs.text_env import TextEnv, check_action
@@ -100,11 +100,10 @@ class Description(BaseModel):
     kwargs: dict[str, Any]
     """Arguments that it is made with at the server."""
     takes_split: bool
-    tasks: list[dict[str, Any]] | None = None
+    tasks: list[Task] | None = None
     """Tasks of the split that was named; null: every seed is a task."""
 
 
-_TASKS = TypeAdapter(list[Task])
 Message = TypeVar("Message", bound=BaseModel)
 
 
@@ -325,13 +324,7 @@ class RemoteEnv(TextEnv):
         """The tasks of a split at the server, or of the environment's own split; see `TextEnv.tasks`."""
         path = f"/v1/environment?tasks={quote(split or self._split or '', safe='')}"
         found = self._client.ask("GET", path, f"the tasks of the split {split!r}" if split else "its tasks")
-        listed = _read(Description, found, self._client.url).tasks
-        if listed is None:
-            return None
-        try:
-            return _TASKS.validate_python(listed)
-        except ValidationError as error:
-            raise EnvError(f"{self._client.url} lists invalid tasks: {first_problem(error)}.") from None
+        return _read(Description, found, self._client.url).tasks
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode, in the session of the one before where that is still there.
@@ -344,9 +337,7 @@ class RemoteEnv(TextEnv):
             if not self._session:
                 self._session, self._number = uuid.uuid4().hex, -1
             try:
-                start = _read(
-                    Start, self._ask("reset", seed=seed, options=options, split=self._split), self._client.url
-                )
+                start = self._ask(Start, "reset", seed=seed, options=options, split=self._split)
                 return start.observation, start.info
             except SessionEnded:  # it was not used for too long: another one
                 if self._number < 0:
@@ -363,7 +354,7 @@ class RemoteEnv(TextEnv):
         if not self._session:
             raise EnvError("step was called before reset, or after an error that ended the episode.")
         try:
-            found = _read(Outcome, self._ask("step", action=action), self._client.url)
+            found = self._ask(Outcome, "step", action=action)
         except SessionEnded as error:
             raise EnvError(f"{error} The episode is lost; reset starts another.") from None
         return found.observation, found.reward, found.terminated, found.truncated, found.info
@@ -403,7 +394,7 @@ class RemoteEnv(TextEnv):
         if not found.takes_split:
             self._split = None
 
-    def _ask(self, method: str, **fields: Any) -> dict[str, Any]:
+    def _ask(self, kind: type[Message], method: str, **fields: Any) -> Message:
         session, number = self._session, self._number + 1
         what = f"request {number} ({method}) of session {session}"
         try:
@@ -412,7 +403,7 @@ class RemoteEnv(TextEnv):
             self._session = ""  # where it stands is unknown, or it has ended
             raise
         self._number = number
-        return found
+        return _read(kind, found, self._client.url)
 
 
 def _read(kind: type[Message], found: dict[str, Any], url: str) -> Message:

@@ -6,9 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, check_episode, reset_options
+from skill_ttrl.envs.text_env import TextEnv, check_action, check_choice, check_episode, check_whole, reset_options
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue
 from skill_ttrl.envs.webshop.goals import DEV_GOALS, SPLITS, TEST_GOALS, TRAIN_BOTH, GoalList
 from skill_ttrl.envs.webshop.shop import MODES, Shop, ShopVisit, State, View, admissible, is_coded, shared_shop
@@ -219,11 +217,7 @@ class WebShopEnv(TextEnv):
                 )
             return self.goals.find(asked["task"])
         if asked.get("goal") is not None:
-            number = asked["goal"]
-            whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
-            if not (whole and 0 <= number < len(self.goals)):
-                raise EnvError(f"The option goal is a number from 0 to {len(self.goals) - 1:,}, found {number!r:.60}.")
-            return int(number)
+            return check_whole("The option goal", asked["goal"], 0, len(self.goals) - 1)
         return self.goals.draw(float(self.np_random.random()), self.split, self.split_by)
 
     def _info(self) -> dict[str, Any]:

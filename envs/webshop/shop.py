@@ -26,7 +26,6 @@ from skill_ttrl.envs.webshop.catalogue.product import NO_RATING, Product
 from skill_ttrl.envs.webshop.catalogue.search import RESULTS, Store, analyse
 from skill_ttrl.envs.webshop.goals import Goal, price_of
 from skill_ttrl.envs.webshop.reward import PurchaseReward, alike, purchase_reward
-from skill_ttrl.errors import EnvError
 
 Kind = Literal["text", "button", "option", "product"]
 
@@ -447,13 +446,8 @@ class ShopVisit:
         self._page = self.shop.page(goal, state)
 
     def act(self, action: str) -> View:
-        """Execute an action and return the new view. Any text is an action; one without a meaning here changes nothing.
-
-        Raises:
-            EnvError: `start` was not called before.
-        """
-        if self._goal is None:
-            raise EnvError("step was called before reset.")
+        """Execute an action and return the new view. Any text is an action; one without a meaning here changes nothing."""
+        assert self._goal is not None
         state = self.shop.step(self._goal, self.state, self._page, action)
         if state is not self.state:
             self.state = state

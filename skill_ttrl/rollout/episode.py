@@ -100,18 +100,12 @@ class ActiveRollout:
         options = reset_options(self.task)
         if self.scripted is not None:
             options |= getattr(self.scripted.agent, "requires", {})
-        try:
+        with self._ending():
             seen, self._info = await self._called(partial(self.env.reset, seed=seed, options=options))
             self._scene, self.observation = None, text_of(seen)
             self.admissible, self.reset_info = admissible_actions(self._info), serializable_info(self._info)
             if self.scripted is not None:
                 await self._called(partial(self.scripted.start, self.task, self.observation, self._info))
-        except EnvTimeoutError as late:
-            self.mark_timeout(late.still_running)
-        except Stopped as stopped:
-            self._leave(stopped)
-        except FAILURES as error:
-            self.fail(error)
 
     @property
     def scene(self) -> AgentInput:
@@ -186,7 +180,7 @@ class ActiveRollout:
             env = self.env if isinstance(self.env, ToolEnv) else ToolEnv(self.env)  # whose only tools are the bank's
             return advice, action, env.step(action)
 
-        try:
+        with self._ending():
             advice, action, answer = await self._called(act)
             more["admissible_actions"] = self.admissible
             if not isinstance(action, str):
@@ -196,24 +190,26 @@ class ActiveRollout:
             if advice is not None:
                 taken = replace(taken, info={**taken.info, ADVICE: advice})
             self._info = answer[-1]
-            possible = admissible_actions(self._info)
+            self.observation, self.admissible = seen, admissible_actions(self._info)
+            self.steps.append(taken)
+            if taken.terminated:
+                self.stop_reason = "terminated"
+            elif taken.truncated:
+                self.stop_reason = "truncated"
+            elif len(self.steps) >= max_turns:
+                self.stop_reason = "max_turns"
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Calls of the environment and of the scripted agent; what they raise ends the rollout."""
+        try:
+            yield
         except EnvTimeoutError as late:
             self.mark_timeout(late.still_running)
-            return
         except Stopped as stopped:
             self._leave(stopped)
-            return
         except FAILURES as error:
             self.fail(error)
-            return
-        self.steps.append(taken)
-        self.observation, self.admissible = seen, possible
-        if taken.terminated:
-            self.stop_reason = "terminated"
-        elif taken.truncated:
-            self.stop_reason = "truncated"
-        elif len(self.steps) >= max_turns:
-            self.stop_reason = "max_turns"
 
     def mark_context_overflow(self, found: int | None, limit: int) -> None:
         """There is no room for another turn; where there was none for the first, nothing was tried."""

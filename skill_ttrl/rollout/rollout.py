@@ -207,8 +207,7 @@ async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], 
     # One seed for all rollouts of a task, the same in a resumed run.
     for episode in episodes:
         await episode.start(derive_seed(run.settings.seed, "env", episode.task.id))
-    if run.agent.skills is not None:
-        attach_prompt_skills(episodes, run.agent, run.backend)
+    attach_prompt_skills(episodes, run.agent, run.backend)
     for turn in range(run.settings.max_turns):
         known: PromptCache = {}
         waiting: dict[tuple[int, Request], list[ActiveRollout]] = defaultdict(list)
@@ -236,8 +235,7 @@ async def _run_programs(run: RolloutContext, episodes: Sequence[ActiveRollout]) 
     assert agent.program is not None
     for episode in episodes:
         await episode.start(derive_seed(run.settings.seed, "env", episode.task.id))
-    if agent.skills is not None:
-        attach_prompt_skills(episodes, agent, run.backend)
+    attach_prompt_skills(episodes, agent, run.backend)
     if limit is not None:  # skills have a budget of their own
         limit += max((episode.skill_tokens for episode in episodes), default=0)
     async with open_programs(agent.program, run.backend, run.settings.sampling, limit) as programs:
@@ -256,8 +254,7 @@ async def _run_group(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout
     """Run the rollouts of one task when `async`; those at the same prompt share their first request."""
     seed = derive_seed(run.settings.seed, "env", row[0][1].task.id)
     await _gather(episode.start(seed) for _, episode in row)
-    if run.agent.skills is not None:
-        attach_prompt_skills([episode for _, episode in row], run.agent, run.backend)
+    attach_prompt_skills([episode for _, episode in row], run.agent, run.backend)
     known: PromptCache = {}
     waiting: dict[Request, list[tuple[int, ActiveRollout]]] = defaultdict(list)
     for place, episode in row:
@@ -422,6 +419,8 @@ class RolloutContext:
 
 def attach_prompt_skills(episodes: Sequence[ActiveRollout], agent: Agent, backend: Backend) -> None:
     """Select the skills of every first prompt in one search; rollouts with the same task and first observation get the same skills."""
+    if agent.skills is None:
+        return
     begun = {(episode.task.id, episode.observation): episode for episode in episodes}
     scenes = [episode.scene for episode in begun.values()]
     chosen = agent.select_skills(

@@ -16,13 +16,14 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from skill_ttrl.envs.text_env import generated_count
 from skill_ttrl.envs.webshop.catalogue.product import (
     HOW_TO_GET,
     VARIABLE,
@@ -53,6 +54,8 @@ _WRITERS = (
 )
 """Files whose text decides what a store holds: one that other text has made is made again."""
 
+DEFAULT_PRODUCTS, MAX_PRODUCTS = 1_000, 10_000_000
+"""Products of the generated catalogue, where no number is given, and at most."""
 DAYS_UNUSED = 30
 """A store that was not opened for so long is removed when another is made."""
 
@@ -67,6 +70,7 @@ class Catalogue:
     store: Store
     files: Files | None
     """None: the generated catalogue, which is made on this machine."""
+    _lists: dict[str, GoalList] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def source(self) -> str:
@@ -92,20 +96,14 @@ class Catalogue:
             raise EnvError(f"There is no items_human_ins.json in {where}, so no human goals; there are synthetic ones.")
         if kind == "auto":
             kind = "human" if human and self._has_human_ones_for_every_split else "synthetic"
-        return self._human if kind == "human" else self._synthetic
+        if kind not in self._lists:
+            self._lists[kind] = GoalList(self.store, kind, self._written if kind == "human" else None)
+        return self._lists[kind]
 
     @cached_property
     def _has_human_ones_for_every_split(self) -> bool:
         count = sum(len(each) for asin, each in self._written.items() if self.store.number_of(asin) is not None)
         return count > TEST_GOALS + DEV_GOALS or not len(self.store.array("goal_counts"))
-
-    @cached_property
-    def _synthetic(self) -> GoalList:
-        return GoalList(self.store, "synthetic")
-
-    @cached_property
-    def _human(self) -> GoalList:
-        return GoalList(self.store, "human", self._written)
 
     @cached_property
     def _written(self) -> dict[str, tuple[HumanInstruction, ...]]:
@@ -137,38 +135,16 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
         )
     if not isinstance(asked, str | os.PathLike):
         raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
-    count = generated_count(asked)
+    count = generated_count(asked, "products", MAX_PRODUCTS)
     files = None if count is not None else find_files(asked, said)
     states = [] if files is None else [_state(path) for path in files.paths()]
-    key = f"{GENERATED}-{count}" if files is None else files.products.stem
+    key = f"{GENERATED}-{count or DEFAULT_PRODUCTS}" if files is None else files.products.stem
     key = f"{key}-{hashlib.blake2b(json.dumps([states, _writers()]).encode(), digest_size=8).hexdigest()}"
     with _lock:
         if key not in _opened:
-            products = _products(files, count or 0, progress or (lambda done, total: None))
+            products = _products(files, count or DEFAULT_PRODUCTS, progress or (lambda done, total: None))
             _opened[key] = Catalogue(_open_store(key, files, states, products), files)
         return _opened[key]
-
-
-def generated_count(data: object) -> int | None:
-    """The number of products that `generated` or `generated:N` names; None: `data` is something else.
-
-    Raises:
-        EnvError: there is no such number.
-    """
-    from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, MAX_PRODUCTS
-
-    if data == GENERATED:
-        return DEFAULT_PRODUCTS
-    if not isinstance(data, str) or not data.startswith(f"{GENERATED}:"):
-        return None
-    number = data.partition(":")[2]
-    count = int(number[:12]) if number.isascii() and number.isdigit() else 0
-    if not 1 <= count <= MAX_PRODUCTS:
-        raise EnvError(
-            f"data={data[:60]!r} has no number of products from 1 to {MAX_PRODUCTS:,} after the colon. Write "
-            f'"{GENERATED}:10000".'
-        )
-    return count
 
 
 def forget() -> None:

@@ -23,9 +23,6 @@ from string import capwords
 from typing import Any, NamedTuple
 
 SEED = 0
-DEFAULT_PRODUCTS = 1_000
-"""Products of the catalogue that is used where none is given."""
-MAX_PRODUCTS = 10_000_000
 MAX_CHOICES = 60
 """Of one product: combinations of its options, each of which is a goal where it has an instruction."""
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.envs.webshop.catalogue.catalogue import DEFAULT_PRODUCTS
 from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
 from skill_ttrl.envs.webshop.goals import Goal, ceiling, combination, price_of
-from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, make_products
+from skill_ttrl.envs.webshop.maker.maker import make_products
 from skill_ttrl.envs.webshop.reward import purchase_reward
 
 FIRST_TWENTY = "e0f6f6feca33c78e"
