@@ -121,10 +121,12 @@ class OpenEnvEnv(TextEnv):
                 return foreign_text(str(error).removeprefix("Server error: "))
             raise
         except FAILURES as error:
-            self.close()
-            raise EnvError(
-                f"{self.url} gave no answer to {what}: {type(error).__name__}: {foreign_text(str(error), 300)}"
-            ) from None
+            raise self._lost(f"{self.url} gave no answer to {what}", error) from None
+
+    def _lost(self, what: str, error: BaseException) -> EnvError:
+        """End the session; the error to raise."""
+        self.close()
+        return EnvError(f"{what}: {type(error).__name__}: {foreign_text(str(error), 300)}")
 
     def _actions(self) -> dict[str, Any]:
         """The schema of actions, with the tools where the server offers some; the client has no call for it."""
@@ -141,21 +143,12 @@ class OpenEnvEnv(TextEnv):
             schema = json.loads(text)["action"]
             if schema.get("title") in _GENERIC:
                 listed = self._client.step({"type": "list_tools"}).observation["tools"]
-                return {
-                    "type": "object",
-                    "required": ["type", "tool_name", "arguments"],
-                    "properties": {
-                        "type": {"const": "call_tool"},
-                        "tool_name": {"enum": [tool["name"] for tool in listed]},
-                    },
-                    "tools": listed,
-                }
+                properties = {"type": {"const": "call_tool"}, "tool_name": {"enum": [tool["name"] for tool in listed]}}
+                required = ["type", "tool_name", "arguments"]
+                return {"type": "object", "required": required, "properties": properties, "tools": listed}
             return dict(schema)
         except FAILURES as error:
-            self.close()
-            raise EnvError(
-                f"No server of OpenEnv answers at {self.url}: {type(error).__name__}: {foreign_text(str(error), 300)}"
-            ) from None
+            raise self._lost(f"No server of OpenEnv answers at {self.url}", error) from None
 
 
 def parse_action(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:

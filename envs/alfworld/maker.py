@@ -459,21 +459,10 @@ def write_problem(ontology: Ontology, state: WorldState, goal: Goal, name: str) 
         *(f"receptacleAtLocation {r} {spot}" for r, spot in spots.items()),
         *(f"objectAtLocation {thing} {spots[r]}" for thing, r in state.places.items()),
     ]
-    formula = ontology.goals[goal.task_type].format(obj=goal.object, recep=goal.target, toggle=goal.target)
-    return "\n".join(
-        (
-            f"(define (problem {name})",
-            "(:domain alfred)",
-            "(:objects",
-            *(f"    {line}" for line in declared),
-            ")",
-            "(:init",
-            *(f"    ({line})" for line in facts),
-            ")",
-            formula.strip("\n"),
-            "",
-        )
-    )
+    formula = ontology.goals[goal.task_type].format(obj=goal.object, recep=goal.target, toggle=goal.target).strip("\n")
+    things, init = "\n    ".join(declared), "\n    ".join(f"({fact})" for fact in facts)
+    head = f"(define (problem {name})\n(:domain alfred)\n"
+    return f"{head}(:objects\n    {things}\n)\n(:init\n    {init}\n)\n{formula}\n"
 
 
 # Games.

@@ -399,13 +399,7 @@ def _slots(text: str) -> str:
 
 def structure(rules: Mapping[str, list[dict[str, str]]], actions: Sequence[tuple[str, str, str]]) -> str:
     """A hash of everything but the words: symbols, conditions, slots, and the actions with theirs."""
-    shape = [
-        sorted(
-            (name, [(rule.get("condition", ""), _SLOT.findall(rule["rhs"])) for rule in own])
-            for name, own in rules.items()
-        ),
-        sorted(
-            (name, sorted(_SLOT.findall(template)), _SLOT.findall(feedback)) for name, template, feedback in actions
-        ),
-    ]
-    return hashlib.blake2b(json.dumps(shape).encode(), digest_size=8).hexdigest()
+    found = _SLOT.findall
+    texts = [(name, [(rule.get("condition", ""), found(rule["rhs"])) for rule in own]) for name, own in rules.items()]
+    said = [(name, sorted(found(template)), found(feedback)) for name, template, feedback in actions]
+    return hashlib.blake2b(json.dumps([sorted(texts), sorted(said)]).encode(), digest_size=8).hexdigest()

@@ -39,6 +39,8 @@ SEARCH_SLOT = "search[<your query>]"
 """How a search stands among the admissible commands: the words are the agent's own."""
 KEPT_TEXTS = 2048
 """Products of which a process keeps what pages show: some 4 MB."""
+_BEFORE = {"button": "", "option": "  ", "product": "\n"}
+"""What stands before a thing to click in `text_rich`."""
 _WHITE = " \n\t\f\r"
 
 
@@ -129,18 +131,14 @@ def as_rich_text(page: Page, url: str, seen: Collection[str]) -> str:
     """
     clicked, lines = "", []
     for text, kind, _ in page:
-        if kind == "button":
-            lines.append(f"[button] {text} [button_]")
-        elif kind == "option":
-            if f'"{text}"' in url:
-                lines.append(f"  [clicked button] {text} [clicked button_]")
-                clicked = f"You have clicked {text}.\n{clicked}"
-            else:
-                lines.append(f"  [button] {text} [button_]")
-        elif kind == "product":
-            lines.append(f"\n[{'clicked ' * (text in seen)}button] {text} [{'clicked ' * (text in seen)}button_]")
-        else:
+        if kind == "text":
             lines.append(text)
+            continue
+        chosen = kind == "option" and f'"{text}"' in url
+        mark = "clicked " if chosen or (kind == "product" and text in seen) else ""
+        lines.append(f"{_BEFORE[kind]}[{mark}button] {text} [{mark}button_]")
+        if chosen:
+            clicked = f"You have clicked {text}.\n{clicked}"
     return clicked + "".join(f"{line}\n" for line in lines)
 
 
@@ -150,18 +148,12 @@ def clickables(page: Page) -> dict[str, Text]:
     They come in upstream's order: buttons, products, options. If two have the same text, the later one wins: an option with the value
     "description" hides that page, and of two options with the same value only the last can be chosen.
     """
-    buttons: dict[str, Text] = {}
-    products: dict[str, Text] = {}
-    options: dict[str, Text] = {}
+    found: dict[Kind, dict[str, Text]] = {"button": {}, "product": {}, "option": {}}
     for text in page:
         name, kind, _ = text
-        if kind == "text":
-            continue
-        if kind == "option":
-            options[name] = text
-        else:
-            (buttons if kind == "button" else products)[name.lower()] = text
-    return buttons | products | options
+        if kind != "text":
+            found[kind][name if kind == "option" else name.lower()] = text
+    return found["button"] | found["product"] | found["option"]
 
 
 def admissible(clicks: Iterable[str], search_bar: bool) -> list[str]:

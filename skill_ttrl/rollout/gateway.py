@@ -33,7 +33,7 @@ from skill_ttrl.llm.chat import call_text, read_call
 from skill_ttrl.llm.hand_over import AbandonedError
 from skill_ttrl.llm.openai.replies import sound
 from skill_ttrl.storage.jsonl import parse_json
-from skill_ttrl.types import Completion, Message, ToolCall, derive_seed, first_problem
+from skill_ttrl.types import Completion, Message, Step, ToolCall, derive_seed, first_problem
 
 MAX_MESSAGES = 4096
 """Of one request."""
@@ -48,19 +48,6 @@ POLL_S = 0.5
 INVALID = "invalid_request_error"
 MODEL = "policy"
 """Name by which programs ask for the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCall:
-    """One answer of the model to a program."""
-
-    observation: str
-    """Text of the messages that are new since the call that it extends."""
-    prompt_ids: tuple[int, ...]
-    """Exact prompt tokens; those of a call that is extended come first, and its completion."""
-    completion: Completion
-    calls: tuple[ToolCall, ...] = ()
-    """Calls of tools that the answer holds; the completion's text is then without them."""
 
 
 def _text_of(content: Any) -> Any:
@@ -166,7 +153,7 @@ class _Recorded:
     keys: list[Key]
     answers: tuple[Key, ...]
     """The answer as it was sent, and the same with each stop text that may have been cut off."""
-    call: ModelCall
+    call: Step
 
 
 class Session:
@@ -181,14 +168,18 @@ class Session:
         """A failure of the sampler that is not the program's: the budget is spent, a worker has died."""
         self._gateway, self._seed = gateway, seed
         self._recorded: list[_Recorded] = []
-        self._branches: list[list[ModelCall]] = []
+        self._branches: list[list[Step]] = []
         self._asked = self._called = 0
         self._closed = False
         self.running: set[Future[dict[str, Any]]] = set()
 
     @property
-    def calls(self) -> list[ModelCall]:
-        """In the order in which they were answered, but one that extends another follows that: a branch with a later call comes later."""
+    def calls(self) -> list[Step]:
+        """A step for each answer: the messages that are new since the call that it extends, the exact prompt tokens, the completion.
+
+        They are in the order in which they were answered, but one that extends another follows that: a branch with a later call comes later.
+        The completion's text is without the calls of tools that it holds.
+        """
         return [call for branch in self._branches for call in branch]
 
     def close(self) -> None:
@@ -243,7 +234,9 @@ class Session:
         for each in done:
             text, calls, completion = self._read(each, asked, tools, stops, generation.prompt_ids)
             if not self._closed:
-                call = ModelCall("\n\n".join(one.content for one in new), generation.prompt_ids, completion, calls)
+                seen = "\n\n".join(one.content for one in new)
+                action = "".join(map(call_text, calls)) or completion.text
+                call = Step(seen, action, 0.0, False, False, generation.prompt_ids, completion, calls=calls)
                 self._add(call, extended)
                 answers = tuple(_key("assistant", text + end, calls) for end in ("", *stops))
                 self._recorded.append(_Recorded(tools, keys, answers, call))
@@ -254,13 +247,13 @@ class Session:
         usage = {"prompt_tokens": tokens, "completion_tokens": written, "total_tokens": tokens + written}
         return {"choices": [{"index": place} | each for place, each in enumerate(choices)], "usage": usage}
 
-    def _add(self, call: ModelCall, extended: ModelCall | None) -> None:
+    def _add(self, call: Step, extended: Step | None) -> None:
         branch = next((each for each in self._branches if each[-1] is extended), [])
         self._branches = [*(each for each in self._branches if each is not branch), [*branch, call]]
 
     def _prompt(
         self, messages: tuple[Message, ...], keys: list[Key], tools: tuple[str, ...]
-    ) -> tuple[tuple[int, ...] | None, Sequence[Message], ModelCall | None]:
+    ) -> tuple[tuple[int, ...] | None, Sequence[Message], Step | None]:
         """(the tokens of a prompt, the messages that are new in it, the call that it extends); no tokens for a backend that knows texts alone."""
         backend = cast(Any, self._gateway.backend)
         same = [
@@ -272,7 +265,8 @@ class Session:
         ]
         if same:
             longest = max(same, key=lambda each: len(each.keys))
-            new, said, before = messages[len(longest.keys) + 1 :], longest.call, longest.call.completion
+            new, said = messages[len(longest.keys) + 1 :], longest.call
+            before = cast(Completion, said.completion)
             with suppress(ConfigError, ModelError):  # the template does not only append
                 later = None
                 if all(each.call is not None for each in new):

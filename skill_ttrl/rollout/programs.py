@@ -33,7 +33,6 @@ from skill_ttrl.cores import cores
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import Backend, Sampling
-from skill_ttrl.llm.chat import call_text
 from skill_ttrl.llm.hand_over import LEFT, BatchingBackend, refuse_abandoned
 from skill_ttrl.llm.openai.backend import ProgramBackend
 from skill_ttrl.llm.openai.ledger import PROGRAM, CountedRequest, Usage, counted_request
@@ -231,15 +230,7 @@ class Programs:
         if session is not None and session.error is not None:
             raise session.error
         episode.by_program = True
-        episode.steps = [
-            Step(
-                *(call.observation, "".join(map(call_text, call.calls)) or call.completion.text, 0.0, False, False),
-                prompt_ids=call.prompt_ids,
-                completion=call.completion,
-                calls=call.calls,
-            )
-            for call in (() if session is None else session.calls)
-        ]
+        episode.steps = [] if session is None else session.calls
         said = finished.output.decode("utf-8", "replace")
         try:
             if finished.outcome != "ok":

@@ -21,8 +21,8 @@ from skill_ttrl.llm.hand_over import PLACE, AbandonedError, BatchingBackend
 from skill_ttrl.llm.hf.backend import HFBackend
 from skill_ttrl.rl.batch import pack
 from skill_ttrl.rollout import gateway as gateway_module
-from skill_ttrl.rollout.gateway import Gateway, ModelCall, Session
-from skill_ttrl.types import Group, Step, Task, Trajectory
+from skill_ttrl.rollout.gateway import Gateway
+from skill_ttrl.types import Group, Task, Trajectory
 from tests.scripted_backend import ScriptedBackend
 from tests.unit.rollout.test_tools import Spoken
 from tests.unit.rollout.test_tools import call as written
@@ -33,10 +33,10 @@ PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}}
 ADD = {"type": "function", "function": {"name": "add", "parameters": PARAMETERS, "strict": True}}
 
 
-def through(backend: Any, *programs: Callable[[openai.OpenAI], None], **options: Any) -> list[Session]:
+def through(backend: Any, *programs: Callable[[openai.OpenAI], None], **options: Any) -> list[Any]:
     """Run programs at once, each with a session of its own."""
 
-    async def run() -> list[Session]:
+    async def run() -> list[Any]:
         async with Gateway(backend, Sampling(max_new_tokens=8), **options) as gateway:
             sessions = [gateway.session(seed) for seed in range(len(programs))]
             clients = [openai.OpenAI(base_url=each.url, api_key=each.key, max_retries=0) for each in sessions]
@@ -55,7 +55,7 @@ def backend(tiny_model: tuple[Any, Any]) -> Backend:
     return BatchingBackend(HFBackend(*tiny_model), lambda: 1)
 
 
-def tokens(call: ModelCall) -> tuple[int, ...]:
+def tokens(call: Any) -> Any:
     return call.prompt_ids + call.completion.token_ids
 
 
@@ -99,7 +99,7 @@ def test_conversations_become_sequences_whose_logprobs_are_those_of_a_fresh_forw
     assert three.prompt_ids[: len(tokens(two))] == tokens(two) and three.observation == "And 3?"
     for branch in (other, another, compacted):
         assert all(branch.prompt_ids[: len(tokens(each))] != tokens(each) for each in (one, two, three))
-    steps = tuple(Step("", "", 0.0, False, False, each.prompt_ids, each.completion) for each in session.calls)
+    steps = tuple(session.calls)
     packed = pack([Group(TASK, (Trajectory(TASK, steps, None, "terminated"),))], join=True)
     assert len(packed) == 4  # the conversation is one item, though a sub-agent spoke in between
     model = tiny_model[0]
