@@ -378,6 +378,7 @@ class Replayer(ExitStack):
     def _score(self, rollouts: Sequence[Trajectory]) -> dict[int, Difference]:
         """Score each sampled token in a fresh forward pass; gives the first log-prob of each rollout that differs."""
         from skill_ttrl.rl.batch import pack
+        from skill_ttrl.rl.parallel.ranks import own_micro_batches
 
         assert self._weights is not None
         _, bundle, policy = self._weights
@@ -386,8 +387,9 @@ class Replayer(ExitStack):
         if not any(step.completion and step.completion.token_ids for each in kept for step in each.steps):
             return {}
         batch, config = pack([Group(kept[0].task, tuple(kept))]), self.config
-        how = {"temperature": config.rollout.temperature, "sequences": config.rl.micro_batch_size}
-        now_F = policy.score(batch, **how, autocast=bundle.context.autocast)
+        parts = own_micro_batches(policy, batch, sequences=config.rl.micro_batch_size)
+        how = {"temperature": config.rollout.temperature, "autocast": bundle.context.autocast}
+        now_F = policy.score(batch, parts, **how)
         was_F, owner_F, found = batch.sampler_log_probs_F, batch.trajectory_index_N[batch.item_F], {}
         apart_F = (now_F - was_F).abs() * batch.trained_F
         for at in (apart_F > TOLERANCE).nonzero().flatten().tolist():

@@ -3,7 +3,7 @@
 A training item is one prompt and the completion sampled from it, so a trajectory of several turns gives several items; or, where a
 trajectory's tokens only grow, its first prompt and all that follows, words of the environment among them. A *turn* of a batch is a
 completion with the tokens before it in its item: the prompt, or what the environment said since the turn before.
-`RolloutBatch` holds all items flat; `micro_batch` lays some of them out as a `MicroBatch`, padded or packed (see `rl.micro_batch`).
+`RolloutBatch` holds all items flat; `micro_batch.lay_out` lays some of them out as a `MicroBatch`, padded or packed.
 
 Suffixes name the dimensions: _N items, _S turns, _F flat over all tokens of all items, _K trained tokens, _U sets of allowed tokens, _P ids
 in all of these sets.
@@ -21,7 +21,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from skill_ttrl.rl.micro_batch import MicroBatch, pack_tree, pad
 from skill_ttrl.types import Completion, Group, Step, Trajectory
 
 
@@ -148,10 +147,6 @@ class RolloutBatch:
         found: dict[bytes, int] = {}
         spans = zip(self.starts_N.tolist(), self.prompt_lengths_N.tolist(), strict=True)
         return [found.setdefault(text[width * start : width * (start + length)], len(found)) for start, length in spans]
-
-    def micro_batch(self, rows: Int[Tensor, " N"], pad_id: int, *, packed: bool = False) -> MicroBatch:
-        """Lay these items out for the model: padded with `pad_id`, or `packed` as a prefix tree."""
-        return pack_tree(self, rows) if packed else pad(self, rows, pad_id)
 
     def trained_places(self, rows: Int[Tensor, " N"]) -> Int[Tensor, " K"]:
         """Where the trained tokens of these items are in the flat tensors, item after item."""
@@ -303,7 +298,9 @@ def with_advantages(batch: RolloutBatch, groups: Sequence[Group], advantages: Ad
             values = row if isinstance(row, Sequence) else [row] * len(done.token_ids)
             _check_count(who, "tokens of a step", len(done.token_ids), len(values))
             rows.append(values)
-    return replace(batch, advantages_F=_spread(batch, rows) * batch.trained_F)
+    advantages_F = torch.zeros(len(batch.tokens_F))
+    advantages_F[batch.step_F >= 0] = torch.tensor([*chain.from_iterable(rows)])
+    return replace(batch, advantages_F=advantages_F * batch.trained_F)
 
 
 def pack_demonstrations(demonstrations: Sequence[EncodedDemonstration]) -> RolloutBatch:
@@ -326,9 +323,7 @@ def pack_demonstrations(demonstrations: Sequence[EncodedDemonstration]) -> Rollo
     if any(each.labels is not None for each in demonstrations):
         rows = (each.response_ids if each.labels is None else each.labels for each in demonstrations)
         labels_F = batch.tokens_F.clone()
-        labels_F[_responses(batch.prompt_lengths_N, batch.response_lengths_N)] = torch.tensor(
-            [*chain.from_iterable(rows)]
-        )
+        labels_F[batch.step_F >= 0] = torch.tensor([*chain.from_iterable(rows)])
     return replace(batch, advantages_F=batch.trained_F.float(), labels_F=labels_F)
 
 
@@ -353,40 +348,28 @@ def _check_count(where: str, what: str, expected: int, found: int) -> None:
         raise ValueError(f"{where}: expected one advantage for each of {expected} {what}, found {found}.")
 
 
-def _spread(batch: RolloutBatch, rows: Iterable[Sequence[Any]]) -> Tensor:
-    """Values of the tokens of all completions, with zeros between them."""
-    flat = torch.zeros(len(batch.tokens_F))
-    flat[batch.step_F >= 0] = torch.tensor([*chain.from_iterable(rows)])
-    return flat
-
-
-def _responses(prompt_lengths: Tensor, response_lengths: Tensor) -> Tensor:
-    """Mask of the response tokens, flat over all items."""
-    parts = torch.stack([prompt_lengths, response_lengths], dim=1).flatten()
-    return torch.tensor([False, True]).repeat(len(prompt_lengths)).repeat_interleave(parts)
-
-
 def _flatten(items: Sequence[_Item]) -> RolloutBatch:
     if any(len(item.prompt_ids) == 0 for item in items):
         raise ValueError("An item has no prompt tokens: the first response token would have nothing to follow.")
-    prompt_lengths = torch.tensor([len(item.prompt_ids) for item in items], dtype=torch.long)
-    response_lengths = torch.tensor([len(item.token_ids) for item in items], dtype=torch.long)
-    response_F = _responses(prompt_lengths, response_lengths)
+
+    def column(values: Iterable[int]) -> Tensor:
+        return torch.tensor([*values], dtype=torch.long)
+
+    lengths = column(len(part) for item in items for part in (item.prompt_ids, item.token_ids))
+    response_F = torch.tensor([False, True]).repeat(len(items)).repeat_interleave(lengths)
 
     def spread(rows: Iterable[Sequence[Any]], dtype: torch.dtype, fill: int = 0) -> Tensor:
         flat = torch.full((len(response_F),), fill, dtype=dtype)
         flat[response_F] = torch.tensor(list(chain.from_iterable(rows)), dtype=dtype)
         return flat
 
-    def column(values: Iterable[int]) -> Tensor:
-        return torch.tensor([*values], dtype=torch.long)
-
     tokens = chain.from_iterable((*item.prompt_ids, *item.token_ids) for item in items)
     log_probs = spread((item.logprobs for item in items), torch.float32)
+    sets, numbers = _number_sets(items)
     batch = RolloutBatch(
-        tokens_F=torch.tensor(list(tokens), dtype=torch.long),
-        prompt_lengths_N=prompt_lengths,
-        response_lengths_N=response_lengths,
+        tokens_F=column(tokens),
+        prompt_lengths_N=column(len(item.prompt_ids) for item in items),
+        response_lengths_N=column(len(item.token_ids) for item in items),
         sampler_log_probs_F=log_probs,
         old_log_probs_F=log_probs,
         trained_F=spread((item.mask for item in items), torch.bool),
@@ -396,30 +379,19 @@ def _flatten(items: Sequence[_Item]) -> RolloutBatch:
         prompt_index_N=column(item.prompt_index for item in items),
         trajectory_index_N=column(item.trajectory_index for item in items),
         step_F=spread((item.steps for item in items), torch.long, fill=-1),
+        allowed_F=spread(sets, torch.long, fill=-1) if numbers else None,
+        allowed_ids_P=column(chain.from_iterable(numbers)) if numbers else None,
+        allowed_sizes_U=column(map(len, numbers)) if numbers else None,
     )
-    if any(item.allowed for item in items):
-        batch = replace(batch, **_allowed(batch, items))
     scores_F = batch.at_last_token(torch.tensor([score for item in items for score in item.scores]))
     return replace(batch, scores_F=scores_F, rewards_F=scores_F)
 
 
-def _allowed(batch: RolloutBatch, items: Sequence[_Item]) -> dict[str, Tensor]:
-    """Each distinct set of allowed tokens once, and the set of each response token."""
+def _number_sets(items: Sequence[_Item]) -> tuple[Iterator[list[int]], dict[tuple[int, ...], int]]:
+    """The number of the set of allowed tokens of each response token (-1: any), a row for each item; and each distinct set once."""
     numbers: dict[tuple[int, ...], int] = {}
-    known: dict[int, int] = {}  # by identity: a long set is one object at all of its tokens
-    found: list[int] = []
-    for item in items:
-        for ids in item.allowed or (None,) * len(item.token_ids):
-            if ids is None:
-                found.append(-1)
-                continue
-            if id(ids) not in known:
-                known[id(ids)] = numbers.setdefault(tuple(ids), len(numbers))
-            found.append(known[id(ids)])
-    allowed_F = torch.full((len(batch.tokens_F),), -1)
-    allowed_F[_responses(batch.prompt_lengths_N, batch.response_lengths_N)] = torch.tensor(found)
-    return {
-        "allowed_F": allowed_F,
-        "allowed_ids_P": torch.tensor([*chain.from_iterable(numbers)]),
-        "allowed_sizes_U": torch.tensor([len(ids) for ids in numbers]),
-    }
+    known = {id(None): -1}  # by identity: a long set is one object at all of its tokens
+    for ids in chain.from_iterable(item.allowed for item in items):
+        if ids is not None and id(ids) not in known:
+            known[id(ids)] = numbers.setdefault(tuple(ids), len(numbers))
+    return ([known[id(ids)] for ids in item.allowed or (None,) * len(item.token_ids)] for item in items), numbers

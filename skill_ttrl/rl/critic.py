@@ -7,9 +7,10 @@ are: the value loss never moves the policy. A model apart learns as a whole. Val
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ class Critic:
         self._accelerator = accelerator
         self._scales = self._learns and accelerator.scaler is not None
         self._ranks = ranks
+        self._own_rows = partial(own_micro_batches, self._decoder, ranks=ranks, sequences=config.micro_batch_size)
         base = self._decoder.model.get_base_model() if self._decoder.has_adapters else self._decoder.model
         width = int(base.config.get_text_config().hidden_size)
         self.head = ValueHead(width, self._decoder.device)
@@ -78,7 +80,7 @@ class Critic:
         self._decoder.release_weights()
         values_F = torch.zeros(len(batch.tokens_F))
         total_D = torch.zeros_like(self.head.centre)
-        for rows, counts in self._rows(batch, torch.arange(len(batch))):
+        for rows, counts in self._own_rows(batch):
             part = self._decoder.lay_out(batch, rows)
             hidden_Q_D = self._hidden_states(part)
             if counts:
@@ -96,9 +98,7 @@ class Critic:
 
     def _values(self, hidden_Q_D: Float[Tensor, "Q D"], micro_batch: MicroBatch) -> Float[Tensor, "N R"]:
         """Values of a micro-batch's trained tokens; 0 where nothing is trained."""
-        values_K = self.head(hidden_Q_D)[micro_batch.rows_K]
-        shape = micro_batch.response_mask_N_R
-        return torch.zeros_like(shape).flatten().index_copy(0, micro_batch.slots_K, values_K).view_as(shape)
+        return micro_batch.spread(self.head(hidden_Q_D)[micro_batch.rows_K])
 
     def update(self, batch: RolloutBatch, mini_batches: MiniBatches, *, seed: int) -> dict[str, float]:
         """Learn to predict `returns_F`: the intercept takes their mean, the rest follows by gradient descent.
@@ -151,7 +151,7 @@ class Critic:
     ) -> tuple[float, float, float, bool]:
         """One optimizer step: (loss, share of clipped tokens, norm of the gradient, whether weights changed)."""
         sums = torch.zeros(2, device=self._decoder.device)
-        for rows, counts in self._rows(batch, indices):
+        for rows, counts in self._own_rows(batch, indices):
             part = self._decoder.lay_out(batch, rows)
             assert part.values_N_R is not None and part.returns_N_R is not None
             part_loss, part_share = compute_value_loss(
@@ -171,10 +171,6 @@ class Critic:
         if not applied and not (self._scales and math.isfinite(loss)):
             self.skipped.append(why_skipped(batch, indices, loss, norm))
         return loss, share, norm, applied
-
-    def _rows(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
-        """Items of each micro-batch of this rank; see `own_micro_batches`."""
-        return own_micro_batches(self._decoder, batch, indices, self._ranks, sequences=self._config.micro_batch_size)
 
     def _mode(self, seed: int) -> AbstractContextManager[Any]:
         if self._learns:

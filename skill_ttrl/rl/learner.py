@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from skill_ttrl.rl.algorithms import (
 )
 from skill_ttrl.rl.batch import RolloutBatch, pack, with_advantages
 from skill_ttrl.rl.critic import DROPOUT, Critic
+from skill_ttrl.rl.device import autocast_dtype
 from skill_ttrl.rl.losses import (
     Denominators,
     LossInputs,
@@ -81,9 +83,8 @@ class LocalLearner:
         self.config = config
         self.skipped: list[str] = []
         """Why optimizer steps of the latest update were not taken; fp16's loss scaler leaves out further ones, which are counted alone."""
-        self._scored = 0.0
-        """Operations of `score` since the last update."""
         self._ranks = ranks
+        self._own_rows = partial(own_micro_batches, policy, ranks=ranks, sequences=config.micro_batch_size)
         self._accelerator = accelerator
         self._loss = build_loss(config.loss)
         self._horizon = max_response_tokens
@@ -124,7 +125,6 @@ class LocalLearner:
         Returns:
             The batch with these log-probs, in nats and float32, and the critic's values where there is one.
         """
-        self.policy.model.eval()
         self.policy.release_weights()
         if own:
             batch = replace(batch, old_log_probs_F=self._score(batch, temperature))
@@ -135,21 +135,10 @@ class LocalLearner:
 
     def _score(self, batch: RolloutBatch, temperature: float) -> Float[Tensor, " F"]:
         """Log-probs of all trained tokens: each rank computes its share, and all have the whole."""
-        found_F = torch.zeros(len(batch.tokens_F))
-        # Cast copies of the weights live as long as autocast does: one of its own for each pass over the batch.
-        with self._accelerator.autocast():
-            for rows, counts in self._own_rows(batch, torch.arange(len(batch))):
-                part = self.policy.lay_out(batch, rows)
-                self._scored += self.policy.work.forward(part)
-                scores_N_R, _ = self.policy.token_logprobs(part, temperature=temperature)
-                if counts:
-                    found_F[batch.trained_places(rows)] = scores_N_R.float()[part.response_mask_N_R.bool()].cpu()
+        own, dtype = self._own_rows(batch), autocast_dtype(self._accelerator)
+        found_F = self.policy.score(batch, own, temperature=temperature, autocast=dtype)
         self._ranks.sum_([found_F])
         return found_F
-
-    def _own_rows(self, batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
-        """Items of each micro-batch of this rank; see `own_micro_batches`."""
-        return own_micro_batches(self.policy, batch, indices, self._ranks, sequences=self.config.micro_batch_size)
 
     def update(self, batch: RolloutBatch, *, step: int, seed: int, temperature: float) -> dict[str, float]:
         """Learn from one batch.
@@ -175,8 +164,8 @@ class LocalLearner:
         """
         values = {} if self._critic is None else self._update_critic(self._critic, batch, step, seed)
         metrics, self.skipped = UpdateMetrics(), [] if self._critic is None else self._critic.skipped
-        metrics.work(self._scored)
-        self._scored = 0.0
+        metrics.work(self.policy.scored)
+        self.policy.scored = 0.0
         self.policy.release_weights()
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,9 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-if TYPE_CHECKING:
-    from skill_ttrl.rl.batch import RolloutBatch
-
+from skill_ttrl.rl.batch import RolloutBatch
 
 # Token sequences as a prefix tree: what several sequences begin with is one path of nodes, computed once.
 #
@@ -73,10 +71,6 @@ class PrefixTree:
 
     def __len__(self) -> int:
         return len(self.tokens_F)
-
-    def to(self, device: torch.device) -> PrefixTree:
-        """Move to another device."""
-        return moved(self, device)
 
 
 class SharedPrefixes(NamedTuple):
@@ -336,7 +330,7 @@ def _relative_error(decoder: nn.Module, vocabulary: int) -> float:
     rows = [torch.tensor(row) % vocabulary for row in SEQUENCES]
     lengths = torch.tensor([len(row) for row in rows])
     tree, nodes_N_T = build_tree(torch.cat(rows), lengths.cumsum(0) - lengths, lengths)
-    packed = run_tree(decoder, tree.to(device), input_ids=tree.tokens_F[None].to(device))[0]
+    packed = run_tree(decoder, moved(tree, device), input_ids=tree.tokens_F[None].to(device))[0]
     found, expected = [], []
     for row, nodes_T in zip(rows, nodes_N_T.to(device), strict=True):
         expected.append(decoder(input_ids=row[None].to(device), use_cache=False).last_hidden_state[0])
@@ -396,6 +390,11 @@ class MicroBatch:
         rows, length = self.tokens_N_T.shape
         return rows * length * (length + 1) // 2
 
+    def spread(self, values_K: Float[Tensor, " K"]) -> Float[Tensor, "N R"]:
+        """Values of the trained tokens where these stand; 0 where nothing is trained."""
+        shape = self.response_mask_N_R
+        return torch.zeros_like(shape).flatten().index_copy(0, self.slots_K, values_K).view_as(shape)
+
     def to(self, device: torch.device) -> MicroBatch:
         """Move to another device."""
         return self if self.tokens_N_T.device == device else moved(self, device)
@@ -407,72 +406,46 @@ MATRICES = tuple(
 """Fields of a `MicroBatch` that hold the values of a batch's field of the same name, with _F."""
 
 
-class _Responses(NamedTuple):
-    """Response tokens of some items as a matrix."""
+def lay_out(batch: RolloutBatch, rows: Int[Tensor, " N"], pad_id: int, *, packed: bool = False) -> MicroBatch:
+    """Lay the items at `rows` out for the model: padded on the right with `pad_id`, or `packed` as a prefix tree.
 
-    columns_R: Int[Tensor, " R"]
-    prompts_N_1: Int[Tensor, "N 1"]
-    mask_N_R: Bool[Tensor, "N R"]
-    """Which are trained."""
-    places_K: Int[Tensor, " K"]
-    """Where the trained tokens stand in the batch."""
-    parts: dict[str, Any]
-    """Fields of a `MicroBatch` that do not depend on its layout."""
-
-
-def pad(batch: RolloutBatch, rows: Int[Tensor, " N"], pad_id: int) -> MicroBatch:
-    """Pad the items at `rows` on the right, with `pad_id`."""
-    responses = _responses(batch, rows)
-    starts, lengths = batch.starts_N[rows, None], batch.lengths_N[rows, None]
-    columns_T = torch.arange(int(lengths.max()))
-    tokens_N_T = batch.tokens_F[(starts + columns_T).clamp(max=len(batch.tokens_F) - 1)]
-    offsets_N_1 = torch.arange(len(rows))[:, None] * len(columns_T)
-    positions_N_R = offsets_N_1 + responses.prompts_N_1 + responses.columns_R - 1
-    positions_K = positions_N_R[responses.mask_N_R]
-    rows_K = torch.arange(len(positions_K))
-    return MicroBatch(
-        tokens_N_T=tokens_N_T.masked_fill(columns_T >= lengths, pad_id),
-        positions_Q=positions_K,
-        rows_K=rows_K,
-        **responses.parts,
-        allowed=limited_tokens(batch, responses.places_K, rows_K, responses.parts["targets_K"]),
-    )
-
-
-def pack_tree(batch: RolloutBatch, rows: Int[Tensor, " N"]) -> MicroBatch:
-    """Merge what the items at `rows` begin with; what comes after an item's last prediction is left out."""
-    responses = _responses(batch, rows)
-    last_N_1 = torch.where(responses.mask_N_R, responses.columns_R, 0).amax(dim=1, keepdim=True)
-    inputs_N_1 = responses.prompts_N_1 + last_N_1
-    tree, nodes_N_T = build_tree(batch.tokens_F, batch.starts_N[rows], inputs_N_1.squeeze(1))
-    columns_N_R = (responses.prompts_N_1 + responses.columns_R - 1).clamp(max=nodes_N_T.shape[1] - 1)
-    nodes_K = nodes_N_T.gather(1, columns_N_R)[responses.mask_N_R]
-    positions_Q, rows_K = torch.unique(nodes_K, return_inverse=True)
-    return MicroBatch(
-        tokens_N_T=tree.tokens_F[None],
-        positions_Q=positions_Q,
-        rows_K=rows_K,
-        **responses.parts,
-        tree=tree,
-        allowed=limited_tokens(batch, responses.places_K, rows_K, responses.parts["targets_K"]),
-    )
-
-
-def _responses(batch: RolloutBatch, rows: Int[Tensor, " N"]) -> _Responses:
-    prompts_N_1, lengths_N_1 = batch.prompt_lengths_N[rows, None], batch.response_lengths_N[rows, None]
-    columns_R = torch.arange(int(lengths_N_1.max()))
-    sources_N_R = (batch.starts_N[rows, None] + prompts_N_1 + columns_R).clamp(max=len(batch.tokens_F) - 1)
-    mask_N_R = batch.trained_F[sources_N_R] & (columns_R < lengths_N_1)
+    A tree leaves out what comes after an item's last prediction.
+    """
+    starts_N_1, prompts_N_1 = batch.starts_N[rows, None], batch.prompt_lengths_N[rows, None]
+    responses_N_1, end = batch.response_lengths_N[rows, None], len(batch.tokens_F) - 1
+    columns_R = torch.arange(int(responses_N_1.max()))
+    sources_N_R = (starts_N_1 + prompts_N_1 + columns_R).clamp(max=end)
+    mask_N_R = batch.trained_F[sources_N_R] & (columns_R < responses_N_1)
+    predicting_N_R = prompts_N_1 + columns_R - 1  # position, in its item, of the token before each response token
+    if packed:
+        last_N_1 = torch.where(mask_N_R, columns_R, 0).amax(dim=1, keepdim=True)
+        tree, nodes_N_T = build_tree(batch.tokens_F, batch.starts_N[rows], (prompts_N_1 + last_N_1).squeeze(1))
+        tokens_N_T = tree.tokens_F[None]
+        positions_N_R = nodes_N_T.gather(1, predicting_N_R.clamp(max=nodes_N_T.shape[1] - 1))
+    else:
+        tree, lengths_N_1 = None, prompts_N_1 + responses_N_1
+        columns_T = torch.arange(int(lengths_N_1.max()))
+        tokens_N_T = batch.tokens_F[(starts_N_1 + columns_T).clamp(max=end)]
+        tokens_N_T = tokens_N_T.masked_fill(columns_T >= lengths_N_1, pad_id)
+        positions_N_R = torch.arange(len(rows))[:, None] * len(columns_T) + predicting_N_R
+    positions_Q, rows_K = torch.unique(positions_N_R[mask_N_R], return_inverse=True)
     places_K = sources_N_R[mask_N_R]
-    parts: dict[str, Any] = {
-        "targets_K": (batch.tokens_F if batch.labels_F is None else batch.labels_F)[places_K],
-        "slots_K": mask_N_R.flatten().nonzero().squeeze(1),
-        "response_mask_N_R": mask_N_R.float(),
-    }
+    targets_K = (batch.tokens_F if batch.labels_F is None else batch.labels_F)[places_K]
+    values: dict[str, Any] = {}
     for name in MATRICES:
         values_F = getattr(batch, f"{name.removesuffix('_N_R')}_F")
-        parts[name] = None if values_F is None else values_F[sources_N_R].masked_fill(~mask_N_R, 0.0)
-    return _Responses(columns_R, prompts_N_1, mask_N_R, places_K, parts)
+        values[name] = None if values_F is None else values_F[sources_N_R].masked_fill(~mask_N_R, 0.0)
+    return MicroBatch(
+        tokens_N_T=tokens_N_T,
+        positions_Q=positions_Q,
+        rows_K=rows_K,
+        targets_K=targets_K,
+        slots_K=mask_N_R.flatten().nonzero().squeeze(1),
+        response_mask_N_R=mask_N_R.float(),
+        tree=tree,
+        allowed=limited_tokens(batch, places_K, rows_K, targets_K),
+        **values,
+    )
 
 
 # Which items go through the model together, and which of several processes computes them: plans alone, no tensors of tokens.

@@ -246,16 +246,18 @@ def build_optimizer(
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
         raise ModelError("The model has no trainable parameters. Unfreeze some, or add adapters (model.lora).")
-    hidden = [] if muon_learning_rate is None else _hidden_matrices(model, trainable)
-    taken = {id(parameter) for parameter in hidden}
-    rest = _held([parameter for parameter in trainable if id(parameter) not in taken], shared)
+    parts, rest = model_parts(model), trainable
     optimizers: list[torch.optim.Optimizer] = []
-    if muon_learning_rate is not None and hidden:
-        optimizers.append(Muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
+    if muon_learning_rate is not None:
+        outside = {id(each) for part in ("embeddings", "head") for each in parts.get(part, ())}
+        hidden = [each for each in trainable if each.ndim == 2 and id(each) not in outside]
+        rest = [each for each in trainable if each.ndim != 2 or id(each) in outside]
+        if hidden:
+            optimizers.append(Muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
     if rest:
-        optimizers.append(adamw(rest, learning_rate, betas=betas, weight_decay=weight_decay))
-    parts = {part: _held(parameters, shared) for part, parameters in model_parts(model).items()}
-    return PolicyOptimizer(optimizers, scaler, ranks, parts, shared=shared)
+        optimizers.append(adamw(_held(rest, shared), learning_rate, betas=betas, weight_decay=weight_decay))
+    held = {part: _held(parameters, shared) for part, parameters in parts.items()}
+    return PolicyOptimizer(optimizers, scaler, ranks, held, shared=shared)
 
 
 def adamw(
@@ -291,14 +293,6 @@ def _scale_gradients(parameters: Sequence[nn.Parameter], factor: Tensor) -> None
     for parameter in parameters:
         if parameter.grad is not None:
             local(parameter.grad).mul_(factor.to(parameter.grad.device))
-
-
-def _hidden_matrices(model: Any, trainable: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-    """2-D weights that are neither embeddings nor head."""
-    outside = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    head = model.get_output_embeddings()
-    outside |= set() if head is None else {id(parameter) for parameter in head.parameters()}
-    return [parameter for parameter in trainable if parameter.ndim == 2 and id(parameter) not in outside]
 
 
 # The trainable parameters of a causal language model by the part of the model that they belong to.

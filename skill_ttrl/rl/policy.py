@@ -7,7 +7,7 @@ give the same logits, and that it computes prefix trees as it computes single se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -22,7 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.micro_batch import LimitedTokens, Limits, MicroBatch, ModelWork, install_trees, run_tree
+from skill_ttrl.rl.micro_batch import LimitedTokens, Limits, MicroBatch, ModelWork, install_trees, lay_out, run_tree
+from skill_ttrl.rl.parallel.ranks import like
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.shard import Sharding
@@ -73,6 +74,8 @@ class Policy:
         self._decoder: nn.Module = base.get_decoder()
         self._embedding: nn.Module = base.get_input_embeddings()
         self.work = ModelWork.of(base)
+        self.scored = 0.0
+        """Floating-point operations of `score` so far; who counts them sets it to 0."""
         self._head = Head(base, logit_budget)
         self._gathers = False
         """Gradients of embedding and head go straight to `.grad`."""
@@ -81,7 +84,7 @@ class Policy:
         self.packing_refused: str | None = None
         """Why items are padded although packing was asked for; None: they are not, or it was not."""
         if packing != "off":
-            self.packing_refused = self.forward_pass(lambda: install_trees(base, self._decoder, self._vocabulary_size))
+            self.packing_refused = self.forward_pass(lambda: install_trees(base, self._decoder, self._head.vocabulary))
         self.packs = packing != "off" and self.packing_refused is None
         self.release_weights()
         if packing == "on" and self.packing_refused:
@@ -162,29 +165,36 @@ class Policy:
                 gather_gradient=self._gathers,
             )
 
-        scores = self.forward_pass(forward)
-        shape = micro_batch.response_mask_N_R
-        log_probs, entropy = (
-            None
-            if part is None
-            else torch.zeros_like(shape).flatten().index_copy(0, micro_batch.slots_K, part).view_as(shape)
-            for part in scores
-        )
-        assert log_probs is not None
-        return log_probs, entropy
+        log_probs_K, entropy_K = self.forward_pass(forward)
+        return micro_batch.spread(log_probs_K), None if entropy_K is None else micro_batch.spread(entropy_K)
 
     @torch.no_grad()
     def score(
-        self, batch: RolloutBatch, *, temperature: float, sequences: int, autocast: torch.dtype | None
+        self,
+        batch: RolloutBatch,
+        parts: Iterable[tuple[Int[Tensor, " N"], bool]],
+        *,
+        temperature: float,
+        autocast: torch.dtype | None,
     ) -> Float[Tensor, " F"]:
-        """Log-probs (nats) of a batch's trained tokens, `sequences` items at a time, without gradient; 0 elsewhere."""
+        """Log-probs (nats) of a batch's trained tokens, without gradient; 0 elsewhere. Adds to `scored`.
+
+        Args:
+            batch: What is scored.
+            parts: Items of each micro-batch, and whether its scores count (`own_micro_batches`).
+            temperature: At which the tokens were sampled.
+            autocast: Dtype of the forward pass where it is not that of the weights.
+        """
         self.model.eval()
         found_F = torch.zeros(len(batch.tokens_F))
+        # Cast copies of the weights live as long as autocast does: one of its own for each pass over the batch.
         with torch.autocast(self.device.type, autocast, enabled=autocast is not None):
-            for rows in torch.split(torch.arange(len(batch)), sequences):
+            for rows, counts in parts:
                 part = self.lay_out(batch, rows)
+                self.scored += self.work.forward(part)
                 scores_N_R, _ = self.token_logprobs(part, temperature=temperature)
-                found_F[batch.trained_places(rows)] = scores_N_R.float()[part.response_mask_N_R.bool()].cpu()
+                if counts:
+                    found_F[batch.trained_places(rows)] = scores_N_R.float()[part.response_mask_N_R.bool()].cpu()
         return found_F
 
     def forward_pass(self, forward: Callable[[], T]) -> T:
@@ -205,7 +215,8 @@ class Policy:
         """Last hidden states at the positions where trained tokens are predicted; called within `forward_pass`."""
         inputs: dict[str, Tensor] = {"input_ids": micro_batch.tokens_N_T}
         if self._gathers and torch.is_grad_enabled() and is_plain_embedding(self._embedding):
-            inputs = {"inputs_embeds": embed(self._embedding, micro_batch.tokens_N_T)}
+            weight, padding = self._embedding.weight, self._embedding.padding_idx
+            inputs = {"inputs_embeds": gather_rows(weight, micro_batch.tokens_N_T, padding)}
         if micro_batch.tree is not None:
             hidden_N_T_D = run_tree(self._decoder, micro_batch.tree, **inputs)
         else:
@@ -214,23 +225,17 @@ class Policy:
 
     def lay_out(self, batch: RolloutBatch, rows: Int[Tensor, " N"]) -> MicroBatch:
         """The items at `rows` as this model computes them, packed or padded, on its device."""
-        return batch.micro_batch(rows, self.pad_id, packed=self.packs).to(self.device)
-
-    @property
-    def _vocabulary_size(self) -> int:
-        return int(self.model.get_input_embeddings().weight.shape[0])
-
-    def _logits(self, tokens: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T V"]:
-        return self._head.logits(self._decoder(input_ids=tokens, use_cache=False).last_hidden_state)
+        return lay_out(batch, rows, self.pad_id, packed=self.packs).to(self.device)
 
     @torch.no_grad()
     def _verify_logits(self) -> None:
         """Compare head(decoder(x)) with the model's own logits on eight tokens."""
         self.model.eval()
-        probe: Int[Tensor, "1 T"] = torch.arange(8, device=self.device)[None] % self._vocabulary_size
+        probe: Int[Tensor, "1 T"] = torch.arange(8, device=self.device)[None] % self._head.vocabulary
         logits = self.model(input_ids=probe, use_cache=False).logits
         theirs = logits.float()
-        ours = self.forward_pass(partial(self._logits, probe)).float()
+        decode = partial(self._decoder, input_ids=probe, use_cache=False)
+        ours = self.forward_pass(lambda: self._head.logits(decode().last_hidden_state)).float()
         tolerance = 1e-4 if logits.dtype == torch.float32 else 1e-3
         error = float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
         if not error <= tolerance:
@@ -298,11 +303,10 @@ class Policy:
 
     def load_reference_state(self, state: dict[str, Tensor] | None) -> None:
         """Put back what `reference_state` gave."""
-        if state is not None and self.sharding is not None:
-            state = self.sharding.as_shards(state, self.trainable_parameters())
-        elif state is not None:
-            state = {name: value.to(self.device).clone() for name, value in state.items()}
-        self._reference = state
+        ours = self.trainable_parameters()
+        self._reference = state and {
+            name: like(value.to(self.device), ours[name]).clone() for name, value in state.items()
+        }
 
 
 # The language-model head as the learner applies it: to hidden states at chosen positions, for the tokens that follow them.
@@ -323,7 +327,7 @@ class Head:
     def __init__(self, model: Any, budget: int) -> None:
         self._module: nn.Module = model.get_output_embeddings()
         self._budget = budget
-        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         config = model.config.get_text_config()
         self._scale = float(getattr(config, "logit_scale", None) or 1.0)
         self._scale /= float(getattr(config, "logits_scaling", None) or 1.0)
@@ -375,7 +379,8 @@ class Head:
         weight: Tensor = self._module.weight
         bias: Tensor | None = self._module.bias
         if part is not None and part.ids_V is not None:
-            weight = gather_rows(weight, part.ids_V, straight=settings.gather_gradient)
+            straight = settings.gather_gradient
+            weight = gather_rows(weight, part.ids_V) if straight else weight.index_select(0, part.ids_V)
             bias = None if bias is None else bias[part.ids_V]
             settings = replace(settings, gather_gradient=False)
         return score_tokens(
@@ -386,10 +391,10 @@ class Head:
         self, hidden_K_D: Tensor, targets_K: Tensor, part: LimitedTokens | None, settings: HeadSettings
     ) -> tuple[Tensor, Tensor | None]:
         """The same for a head of any kind, in chunks of positions."""
-        rows = max(1, self._budget // (CUSTOM_HEAD_COPIES * self._vocabulary))
+        rows = max(1, self._budget // (CUSTOM_HEAD_COPIES * self.vocabulary))
         parts = []
         for places in torch.split(torch.arange(len(targets_K), device=targets_K.device), rows):
-            arguments = (hidden_K_D[places], targets_K[places], self._limits_at(part, places), settings)
+            arguments = (hidden_K_D[places], targets_K[places], part, places, settings)
             if torch.is_grad_enabled() and len(targets_K) > rows:
                 # Logits are computed again in the backward pass instead of being held for all chunks.
                 parts.append(checkpoint(self._score_chunk, *arguments, use_reentrant=False))
@@ -398,25 +403,21 @@ class Head:
         log_probs_K = torch.cat([log_probs for log_probs, _ in parts])
         return log_probs_K, torch.cat([entropy for _, entropy in parts]) if settings.with_entropy else None
 
-    def _limits_at(self, part: LimitedTokens | None, places: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """(rows of the head that count, which of them the tokens at `places` leave out); None for all, and for none."""
-        if part is None or part.limits is None:
-            return None if part is None else part.ids_V, None
-        width = self._vocabulary if part.ids_V is None else len(part.ids_V)
-        return part.ids_V, ~part.limits.mask(0, width, part.rows_K[places])
-
     def _score_chunk(
         self,
         hidden_K_D: Tensor,
         targets_K: Tensor,
-        limits: tuple[Tensor | None, Tensor | None],
+        part: LimitedTokens | None,
+        places: Tensor,
         settings: HeadSettings,
     ) -> tuple[Tensor, Tensor | None]:
+        """Score the tokens at `places` of all that are scored, or of `part`."""
         logits_K_V = self.logits(hidden_K_D).float() / settings.temperature
-        ids_V, outside_K_V = limits
-        if ids_V is not None:
-            logits_K_V = logits_K_V.index_select(1, ids_V)
-        if outside_K_V is not None:
+        outside_K_V = None
+        if part is not None and part.ids_V is not None:
+            logits_K_V = logits_K_V.index_select(1, part.ids_V)
+        if part is not None and part.limits is not None:
+            outside_K_V = ~part.limits.mask(0, logits_K_V.shape[1], part.rows_K[places])
             logits_K_V = logits_K_V.masked_fill(outside_K_V, -torch.inf)
         log_p_K_V = torch.log_softmax(logits_K_V, dim=-1)
         log_probs_K = log_p_K_V.gather(1, targets_K[:, None]).squeeze(1)
@@ -680,15 +681,11 @@ def gathered(weight: Tensor) -> Tensor:
     return weight.grad
 
 
-def embed(embedding: nn.Embedding, tokens_N_T: Int[Tensor, "N T"]) -> Float[Tensor, "N T D"]:
-    """`embedding(tokens)`, whose gradient goes straight to `embedding.weight.grad`."""
-    hidden: Tensor = _Embed.apply(embedding.weight, tokens_N_T, embedding.padding_idx)  # type: ignore[no-untyped-call]
-    return hidden
-
-
-def gather_rows(weight_V_D: Tensor, ids: Int[Tensor, " R"], *, straight: bool) -> Float[Tensor, "R D"]:
-    """Rows of a matrix; with `straight` their gradient goes to its `.grad` and no matrix of its size is made."""
-    rows: Tensor = _Rows.apply(weight_V_D, ids) if straight else weight_V_D.index_select(0, ids)  # type: ignore[no-untyped-call]
+def gather_rows(
+    weight_V_D: Tensor, ids: Int[Tensor, "*shape"], padding: int | None = None
+) -> Float[Tensor, "*shape D"]:
+    """Rows of a matrix, whose gradient goes straight to its `.grad`; that of the row `padding` is dropped, as in `nn.Embedding`."""
+    rows: Tensor = _Rows.apply(weight_V_D, ids, padding)  # type: ignore[no-untyped-call]
     return rows
 
 
@@ -699,31 +696,17 @@ def is_plain_embedding(module: nn.Module) -> TypeGuard[nn.Embedding]:
     return may_gather(module.weight) and module.max_norm is None and not (module.scale_grad_by_freq or module.sparse)
 
 
-class _Embed(torch.autograd.Function):
+class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, tokens_N_T: Tensor, padding_idx: int | None) -> Tensor:
-        ctx.weight, ctx.padding_idx = weight, padding_idx
-        ctx.save_for_backward(tokens_N_T)
-        return weight[tokens_N_T]
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, padding: int | None) -> Tensor:
+        ctx.weight, ctx.padding = weight, padding
+        ctx.save_for_backward(ids)
+        return weight[ids]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
-        (tokens_N_T,) = ctx.saved_tensors
-        tokens, rows = tokens_N_T.flatten(), gradients[0].flatten(0, -2).to(ctx.weight.dtype)
-        if ctx.padding_idx is not None:  # as in torch, its row does not learn
-            rows = rows.masked_fill((tokens == ctx.padding_idx)[:, None], 0.0)
-        gathered(ctx.weight).index_add_(0, tokens, rows)
+        ids, rows = ctx.saved_tensors[0].flatten(), gradients[0].flatten(0, -2).to(ctx.weight.dtype)
+        if ctx.padding is not None:
+            rows = rows.masked_fill((ids == ctx.padding)[:, None], 0.0)
+        gathered(ctx.weight).index_add_(0, ids, rows)
         return None, None, None
-
-
-class _Rows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, ids: Tensor) -> Tensor:
-        ctx.weight = weight
-        ctx.save_for_backward(ids)
-        return weight.index_select(0, ids)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
-        gathered(ctx.weight).index_add_(0, ctx.saved_tensors[0], gradients[0].to(ctx.weight.dtype))
-        return None, None

@@ -85,10 +85,9 @@ class SFTLearner:
         self._optimizer.set_lr(fraction)
         total = torch.zeros((), device=self.policy.device)
         self.policy.release_weights()
-        every = torch.arange(len(batch))
         with self.policy.training(derive_seed(seed, "dropout", "sft", step, *self._ranks.apart)):
             for rows, counts in own_micro_batches(
-                self.policy, batch, every, self._ranks, sequences=config.micro_batch_size
+                self.policy, batch, ranks=self._ranks, sequences=config.micro_batch_size
             ):
                 on_device = self.policy.lay_out(batch, rows)
                 with self._accelerator.autocast():
@@ -99,7 +98,7 @@ class SFTLearner:
             self._ranks.sum_([total])
             norm, applied = self._optimizer.step(total, self._grad_clip)
         overflow = self._accelerator.scaler is not None and math.isfinite(float(total))
-        self.skipped = [] if applied or overflow else [why_skipped(batch, every, float(total), norm)]
+        self.skipped = [] if applied or overflow else [why_skipped(batch, torch.arange(len(batch)), float(total), norm)]
         return {
             "loss": float(total),
             "grad_norm": norm,

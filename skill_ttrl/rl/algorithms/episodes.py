@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -18,8 +19,6 @@ from skill_ttrl.rl.algorithms.grpo import (
     AdvantageEstimate,
     BuiltIn,
     GroupLevel,
-    Groups,
-    Rewards,
     RewardScale,
     TrainingSamples,
     add_step_advantages,
@@ -154,14 +153,10 @@ class GiGPO(BuiltIn):
             for step, value in zip(each.steps, row, strict=True)
         ]
         steps = state_advantages(values, anchors, std=options.mode == "mean_std_norm")
-        episodes = relative_advantages(samples, self.estimate, options.level)
+        scale: RewardScale = "none" if options.mode == "mean_norm" else "group"
+        episodes = relative_advantages(samples, partial(group_advantages, scale=scale), options.level)
         found = add_step_advantages(samples, episodes, (options.step_weight * steps).tolist())
         return AdvantageEstimate(found, metrics=state_metrics(anchors))
-
-    def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
-        """Estimate the episode's part of the advantages (N,) from rewards (N,) of these groups (N,)."""
-        scale: RewardScale = "none" if self.options.mode == "mean_norm" else "group"
-        return group_advantages(rewards, groups, episodes=episodes, scale=scale)
 
 
 class GraphGPOOptions(Section):
@@ -204,11 +199,7 @@ class GraphGPO(BuiltIn):
             values += edge_returns(edges, omega=options.omega)
             sources += [(place, edge.state) for edge in edges]
         steps = state_advantages(values, sources)
-        episodes = relative_advantages(samples, self.estimate, options.level)
+        episodes = relative_advantages(samples, group_advantages, options.level)
         found = add_step_advantages(samples, episodes, steps.tolist(), weight=options.episode_weight)
         metrics = state_metrics(sources) | {"groups_with_success": reached / max(1, len(samples.groups))}
         return AdvantageEstimate(found, metrics=metrics)
-
-    def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
-        """Estimate the episode's part of the advantages (N,) from rewards (N,) of these groups (N,)."""
-        return group_advantages(rewards, groups, episodes=episodes)

@@ -6,7 +6,8 @@ A sample is correct where its score is above a threshold. Correctness comes from
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -19,7 +20,6 @@ from skill_ttrl.rl.algorithms.grpo import (
     ALGORITHMS,
     AdvantageEstimate,
     BuiltIn,
-    GroupRelative,
     Groups,
     LevelOptions,
     Rewards,
@@ -227,7 +227,7 @@ class GRPONSROptions(LevelOptions):
 
 
 @ALGORITHMS.register("grpo_nsr")
-class GRPONSR(GroupRelative):
+class GRPONSR(BuiltIn):
     """GRPO's advantages, weighted by whether a sample is correct."""
 
     options_type = GRPONSROptions
@@ -235,7 +235,8 @@ class GRPONSR(GroupRelative):
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each step: the advantage of GRPO times the weight of the half that the step belongs to."""
         options, scores = self.options, samples.main_scores
-        base = relative_advantages(samples, self.estimate, options.level)
+        scale: RewardScale = "group" if options.norm_by_std else "none"
+        base = relative_advantages(samples, partial(group_advantages, scale=scale), options.level)
         correct = [[score > options.threshold for score in row] for row in scores]
         weighted = [
             [
@@ -250,8 +251,3 @@ class GRPONSR(GroupRelative):
         of_correct = sum(count for count, good in zip(tokens, flags, strict=True) if good)
         metrics = {POSITIVE: sum(flags) / max(1, len(flags)), POSITIVE_TOKENS: of_correct / max(1, sum(tokens))}
         return AdvantageEstimate(weighted, metrics=metrics)
-
-    def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
-        """Estimate advantages (N,) before the weights from rewards (N,) of these groups (N,)."""
-        scale: RewardScale = "group" if self.options.norm_by_std else "none"
-        return group_advantages(rewards, groups, episodes=episodes, scale=scale)

@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Int
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -28,8 +29,6 @@ from skill_ttrl.rl.micro_batch import cut_micro_batches, split_over_ranks
 from skill_ttrl.rl.parallel.launch import launched, local_rank, take_variables
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
-
     from skill_ttrl.rl.policy import Policy
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ class Ranks:
     size: int = 1
     control: dist.ProcessGroup | None = None
     """Group for everything but the model's tensors."""
-    store: torch.distributed.distributed_c10d.Store | None = None
+    store: dist.distributed_c10d.Store | None = None
     """Where a rank that fails leaves its reason."""
 
     @property
@@ -81,8 +80,6 @@ class Ranks:
         """
         if not self.several:
             return value
-        import torch.distributed as dist
-
         box = [value if self.is_driver else None]
         with self.watched():
             dist.broadcast_object_list(box, src=0, group=self.control)
@@ -96,8 +93,6 @@ class Ranks:
         """
         if not self.several:
             return [value]
-        import torch.distributed as dist
-
         found: list[Any] | None = [None] * self.size if self.is_driver else None
         with self.watched():
             dist.gather_object(value, found, dst=0, group=self.control)
@@ -107,8 +102,6 @@ class Ranks:
         """Replace each tensor by its sum over all ranks. They are sent in flat pieces of about `BUCKET_BYTES`."""
         if not self.several:
             return
-        import torch.distributed as dist
-
         for bucket in _buckets(tensors):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             dist.all_reduce(flat)
@@ -119,8 +112,6 @@ class Ranks:
         """The largest of all ranks' values, on every rank."""
         if not self.several:
             return value
-        import torch.distributed as dist
-
         found = torch.tensor([value])
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.control)
         return int(found)
@@ -129,8 +120,6 @@ class Ranks:
         """Replace each tensor by the driver's."""
         if not self.several:
             return
-        import torch.distributed as dist
-
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=0)
 
@@ -139,14 +128,14 @@ class Ranks:
         if self.store is not None:
             text = str(error) if isinstance(error, SkillTTRLError) else f"{type(error).__name__}: {error}"
             reason = [text, getattr(error, "exit_code", 1), out_of_memory(error)]
-            with suppress(torch.distributed.DistError):  # the driver holds the store
+            with suppress(dist.DistError):  # the driver holds the store
                 self.store.set(f"failed/{self.rank}", json.dumps(reason))
 
     def failure(self) -> RankError | None:
         """The error that another rank has reported; None: none has, or the driver, which holds the reports, is gone."""
         if self.store is None:
             return None
-        with suppress(torch.distributed.DistError):
+        with suppress(dist.DistError):
             for other in range(self.size):
                 if other != self.rank and self.store.check([f"failed/{other}"]):
                     text, code, phase = json.loads(self.store.get(f"failed/{other}"))
@@ -188,8 +177,6 @@ def join() -> Ranks:
     global _joined
     if _joined is not None or not launched():
         return current_ranks()
-    import torch.distributed as dist
-
     on_gpu = torch.cuda.is_available() and torch.cuda.device_count() > local_rank()
     if on_gpu:
         torch.cuda.set_device(local_rank())
@@ -213,8 +200,6 @@ def leave() -> None:
     """Forget the other ranks; the process group is torn down."""
     global _joined
     if _joined is not None:
-        import torch.distributed as dist
-
         _joined = None
         dist.destroy_process_group()
 
@@ -237,9 +222,9 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def own_micro_batches(
     policy: Policy,
     batch: RolloutBatch,
-    indices: Int[Tensor, " M"],
-    ranks: Ranks,
+    indices: Int[Tensor, " M"] | None = None,
     *,
+    ranks: Ranks = ALONE,
     sequences: int,
 ) -> Iterator[tuple[Int[Tensor, " N"], bool]]:
     """Items of each micro-batch that this rank computes, and whether they count.
@@ -250,11 +235,11 @@ def own_micro_batches(
     Args:
         policy: What computes them.
         batch: What all ranks have.
-        indices: Items that all ranks compute together; the shares are balanced by tokens.
+        indices: Items that all ranks compute together, None for all; the shares are balanced by tokens.
         ranks: All of them call this at the same time.
         sequences: Most items of a micro-batch.
     """
-    share = indices
+    indices = share = torch.arange(len(batch)) if indices is None else indices
     if ranks.several:
         share = split_over_ranks(batch, indices, ranks.size, packed=policy.packs)[ranks.rank]
     own = cut_micro_batches(batch, share, sequences=sequences, packed=policy.packs)

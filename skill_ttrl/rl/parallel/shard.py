@@ -116,10 +116,6 @@ class Sharding:
             ours.copy_(theirs)
             theirs.copy_(held)
 
-    def as_shards(self, values: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies of these values, sharded as the parameters of the same names are."""
-        return {name: like(value, parameters[name]).clone() for name, value in values.items()}
-
     def _parts(self) -> Iterator[FSDPModule]:
         return (module for module in self._model.modules() if isinstance(module, FSDPModule))
 

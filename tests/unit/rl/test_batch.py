@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from skill_ttrl.rl.batch import EncodedDemonstration, pack, pack_demonstrations, with_advantages
-from skill_ttrl.rl.micro_batch import cut_micro_batches
+from skill_ttrl.rl.micro_batch import cut_micro_batches, lay_out
 from skill_ttrl.train.imitate import whole
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from tests.sampled import per_item
@@ -27,7 +27,7 @@ def test_micro_batches_hold_every_token_and_log_prob_in_its_place(make_groups: C
     batch = with_advantages(pack(groups), groups, [float(i) for i in range(12)])
     seen = []
     for rows in cut_micro_batches(batch, torch.arange(12), sequences=5, packed=False):
-        micro_batch = batch.micro_batch(rows, 39)
+        micro_batch = lay_out(batch, rows, 39)
         flat, slots = micro_batch.tokens_N_T.flatten(), micro_batch.slots_K
         assert torch.equal(flat[micro_batch.positions_K + 1], micro_batch.targets_K)
         assert torch.equal(micro_batch.response_mask_N_R.flatten().nonzero().squeeze(1), slots)
@@ -70,7 +70,7 @@ def test_inserted_tokens_are_part_of_the_item_and_are_not_trained() -> None:
 
     assert batch.tokens_F.tolist() == [1, 2, 5, 6, 7]
     assert batch.trained_F.tolist() == [False, False, True, False, True]
-    micro = batch.micro_batch(torch.tensor([0]), 0)
+    micro = lay_out(batch, torch.tensor([0]), 0)
     assert micro.targets_K.tolist() == [5, 7]
 
 
@@ -78,9 +78,9 @@ def test_labels_are_learnt_in_the_place_of_what_was_executed() -> None:
     labelled = EncodedDemonstration([1], [3, 4, 5], [True, True, False], [3, 8, 5])
     batch = pack_demonstrations([labelled, EncodedDemonstration([1], [3, 9])])
     for packed in (False, True):
-        micro_batch = batch.micro_batch(torch.arange(2), 0, packed=packed)
+        micro_batch = lay_out(batch, torch.arange(2), 0, packed=packed)
         assert micro_batch.targets_K.tolist() == [3, 8, 3, 9]
-    padded = batch.micro_batch(torch.arange(2), 0)
+    padded = lay_out(batch, torch.arange(2), 0)
     assert padded.tokens_N_T.tolist() == [[1, 3, 4, 5], [1, 3, 9, 0]]  # the model sees what was executed
     assert whole(EncodedDemonstration([1, 2], [3, 4], None, [3, 8])).labels == (2, 3, 8)
     with pytest.raises(ValueError, match="3 response tokens, but labels of 2"):

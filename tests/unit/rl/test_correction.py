@@ -15,6 +15,7 @@ from skill_ttrl.config import RLConfig, RuntimeConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner, corrected, corrects
+from skill_ttrl.rl.micro_batch import lay_out
 from skill_ttrl.rl.policy import Policy
 
 
@@ -32,7 +33,7 @@ def sampled_by(policy: Policy, batch: RolloutBatch) -> RolloutBatch:
     """The batch with the log-probs that this policy itself would have sampled with, found item by item."""
     log_probs = batch.old_log_probs_F.clone()
     for item in range(len(batch)):
-        alone = batch.micro_batch(torch.tensor([item]), 0)
+        alone = lay_out(batch, torch.tensor([item]), 0)
         with torch.no_grad():
             scores = policy.token_logprobs(alone)[0]
         start = int(batch.starts_N[item] + batch.prompt_lengths_N[item])

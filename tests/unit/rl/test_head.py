@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from skill_ttrl.rl import micro_batch as allowed
 from skill_ttrl.rl import policy as log_probs
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack, pack_demonstrations
+from skill_ttrl.rl.micro_batch import lay_out
 from skill_ttrl.rl.policy import HeadSettings, Policy, score_tokens
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 from tests.unit.rl.conftest import _model
@@ -121,7 +122,7 @@ def batch() -> RolloutBatch:
 def gradients(policy: Policy, *, packed: bool, twice: bool) -> dict[str, Tensor]:
     policy.model.zero_grad()
     for _ in range(1 + twice):
-        micro_batch = batch().micro_batch(torch.arange(3), 0, packed=packed)
+        micro_batch = lay_out(batch(), torch.arange(3), 0, packed=packed)
         policy.token_logprobs(micro_batch)[0].sum().backward()  # type: ignore[no-untyped-call]
     found = {name: value.grad for name, value in policy.model.named_parameters() if value.grad is not None}
     return {name: value.clone() for name, value in found.items()}

@@ -18,6 +18,7 @@ from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.losses import LOSSES, PPOClip
+from skill_ttrl.rl.micro_batch import lay_out
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner, rate_fraction
 from tests.unit.rl.conftest import same, weights
@@ -202,7 +203,7 @@ def test_in_bf16_the_policy_is_not_computed_with_the_references_weights(
     accelerator = make_accelerator(RuntimeConfig(device="cpu", precision="bf16"))
     policy, batch = make_policy(), make_batch()
     learner = LocalLearner(policy, config(kl_coef=0.1, micro_batch_size=12), accelerator, total_steps=1)
-    micro_batch = batch.micro_batch(torch.argsort(batch.lengths_N, stable=True), policy.pad_id)
+    micro_batch = lay_out(batch, torch.argsort(batch.lengths_N, stable=True), policy.pad_id)
     with torch.no_grad(), accelerator.autocast():
         for parameter in policy.model.parameters():
             parameter.mul_(1.5)

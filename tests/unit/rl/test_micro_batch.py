@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from skill_ttrl.rl import micro_batch as module
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack_demonstrations
 from skill_ttrl.rl.learner import update_rates
-from skill_ttrl.rl.micro_batch import SharedPrefixes, build_tree, cut_micro_batches, split_over_ranks
+from skill_ttrl.rl.micro_batch import SharedPrefixes, build_tree, cut_micro_batches, lay_out, split_over_ranks
 from skill_ttrl.rl.policy import Policy
 
 items = st.lists(
@@ -45,9 +45,9 @@ def test_every_item_is_computed_once_within_the_limits(
     for rows in parts:
         assert len(rows) <= sequences
         if packed:  # the plan is an upper bound of the tree
-            assert batch.micro_batch(rows, 0, packed=True).computed_tokens <= computed(batch, rows, packed)
+            assert lay_out(batch, rows, 0, packed=True).computed_tokens <= computed(batch, rows, packed)
         else:
-            assert batch.micro_batch(rows, 0).computed_tokens == computed(batch, rows, packed)
+            assert lay_out(batch, rows, 0).computed_tokens == computed(batch, rows, packed)
 
 
 def test_items_of_a_prompt_stay_together_where_they_fit() -> None:
@@ -153,7 +153,7 @@ def test_operations_are_those_that_torch_counts(
 ) -> None:
     policy = (make_lora_policy if adapters else make_policy)()
     batch = make_batch(prompts=4, tries=6)
-    micro_batch = batch.micro_batch(torch.arange(len(batch)), 0, packed=packed)
+    micro_batch = lay_out(batch, torch.arange(len(batch)), 0, packed=packed)
     # Scores of queries and keys are a share that torch counts by kernel, padded and not causal: here they are counted apart.
     scores = 4 * policy.work.attention * micro_batch.attention_pairs
     with torch.no_grad():

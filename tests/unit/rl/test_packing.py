@@ -32,7 +32,7 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.rl import micro_batch as tree
 from skill_ttrl.rl.batch import EncodedDemonstration, RolloutBatch, pack_demonstrations
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.micro_batch import NAME
+from skill_ttrl.rl.micro_batch import NAME, lay_out
 from skill_ttrl.rl.policy import Policy
 
 VOCABULARY = 40
@@ -82,7 +82,7 @@ MIXED = [(0, 5, False), (0, 1, False), (0, 8, True), (0, 5, False), (1, 3, False
 def scores_and_gradients(
     policy: Policy, batch: RolloutBatch, *, packed: bool
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    micro_batch = batch.micro_batch(torch.arange(len(batch)), 39, packed=packed)
+    micro_batch = lay_out(batch, torch.arange(len(batch)), 39, packed=packed)
     assert (micro_batch.tree is not None) == packed
     log_probs, entropy = policy.token_logprobs(micro_batch, temperature=0.7, with_entropy=True)
     assert entropy is not None
@@ -121,7 +121,7 @@ def test_packed_is_exact(family: str, tied: bool, checkpointing: bool, adapters:
     batch = batch_of(MIXED)
     with policy.training(0):
         assert_equal_to_padded(policy, batch)
-    packed = batch.micro_batch(torch.arange(len(batch)), 39, packed=True)
+    packed = lay_out(batch, torch.arange(len(batch)), 39, packed=True)
     assert packed.computed_tokens < 0.7 * int(batch.lengths_N.sum())
 
 

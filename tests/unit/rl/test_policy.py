@@ -10,12 +10,12 @@ from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2Fo
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.micro_batch import MicroBatch
+from skill_ttrl.rl.micro_batch import MicroBatch, lay_out
 from skill_ttrl.rl.policy import Policy
 
 
 def whole(batch: RolloutBatch) -> MicroBatch:
-    return batch.micro_batch(torch.arange(len(batch)), 39)
+    return lay_out(batch, torch.arange(len(batch)), 39)
 
 
 def plain_scores(model: Any, micro_batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend, HFCopyBackend, sample_seeds, sample_token, truncate
 from skill_ttrl.rl.batch import pack
+from skill_ttrl.rl.micro_batch import lay_out
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, Message, Step, Task, Trajectory
 
@@ -43,7 +44,7 @@ def training_logprobs(backend: HFBackend, found: list[Generation], temperature: 
     policy = Policy(backend.model, backend.tokenizer, "cpu")
     scored = []
     for row in range(len(rows)):
-        micro_batch = batch.micro_batch(torch.tensor([row]), policy.pad_id)
+        micro_batch = lay_out(batch, torch.tensor([row]), policy.pad_id)
         with torch.no_grad():
             log_probs, _ = policy.token_logprobs(micro_batch, temperature=temperature)
         scored.append(log_probs[0, : len(rows[row].token_ids)].tolist())
