@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby, islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from skill_ttrl.commands.reports.page_rollouts import spread
 from skill_ttrl.errors import DataError, RunFolderError
-from skill_ttrl.runs.episode_logs import SUFFIX, TRAJECTORIES, Place
+from skill_ttrl.runs.episode_logs import EVAL_TRAJECTORIES, SUFFIX, TRAJECTORIES, Place
 from skill_ttrl.runs.reader import read_rollout, read_run
 from skill_ttrl.runs.trackers import conversation
 from skill_ttrl.sanitize import escape_terminal
@@ -36,6 +36,8 @@ _LONGEST_ID = 200  # characters: Inspect names a file in the log's archive after
 def export_rollouts(source: Path, output: Path, form: str) -> tuple[int, list[str]]:
     """Write the rollouts of a run's training, or of a file of them, whole or not at all; their number, and notes on what was left out.
 
+    Logs hold those that are kept of its evaluations too.
+
     Args:
         source: a run, or a `.jsonl` file of trajectories, such as `skillttrl collect` writes.
         output: what to make: a file (`parquet`) or a folder (`inspect`).
@@ -47,11 +49,13 @@ def export_rollouts(source: Path, output: Path, form: str) -> tuple[int, list[st
     """
     if output.exists():
         raise RunFolderError(f"{output} exists already. Choose another --output.")
-    path, name, model = source, source.stem, "unknown"
+    paths, name, model = [source], source.stem, "unknown"
     if source.is_dir():
         config = read_run(source).config
-        path, name, model = source / TRAJECTORIES, config.name, config.model.path
-    if path.suffix != SUFFIX or not path.is_file():
+        paths = [source / each for each in (TRAJECTORIES, *([EVAL_TRAJECTORIES] if form == "inspect" else []))]
+        name, model = config.name, config.model.path
+    paths = [path for path in paths if path.suffix == SUFFIX and path.is_file()]
+    if not paths:
         found = f"has no {TRAJECTORIES}" if source.is_dir() else f"is no run and no file that ends in {SUFFIX}"
         raise RunFolderError(f"{source} {found}. Name a run that stores rollouts, or a file of trajectories.")
     notes: list[str] = []
@@ -60,19 +64,14 @@ def export_rollouts(source: Path, output: Path, form: str) -> tuple[int, list[st
         with unfinished(output.parent) as folder:
             building = folder / output.name
             if form == "parquet":
-                count = _write_table(path, building, notes)
+                count = _write_table(paths[0], building, notes)
             else:
                 building.mkdir()
-                count = _write_logs(path, building, name, model, notes)
+                count = _write_logs(paths, building, name, model, notes)
             if not count:
-                raise DataError(f"{path} holds no complete line.")
+                raise DataError(f"{paths[0]} holds no complete line.")
             os.replace(building, output)
     return count, list(dict.fromkeys(notes))
-
-
-def _rollouts(path: Path, notes: list[str]) -> Iterator[tuple[Place, dict[str, Any], Trajectory]]:
-    """The rollouts of a file, each with its place and plain facts."""
-    return (read_rollout(*found) for found in whole_lines(path, notes))
 
 
 def _write_table(path: Path, output: Path, notes: list[str]) -> int:
@@ -91,7 +90,7 @@ def _write_table(path: Path, output: Path, notes: list[str]) -> int:
     schema = pyarrow.schema([(name, kind) for kind, names in kinds.items() for name in names.split()])
     rows = (
         {**facts, "prompt": played.steps[0].observation if played.steps else None, "text": played.text}
-        for _, facts, played in _rollouts(path, notes)
+        for facts, played in (read_rollout(*line) for line in whole_lines(path, notes))
     )
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         while batch := list(islice(rows, _BATCH)):
@@ -103,18 +102,20 @@ def _write_table(path: Path, output: Path, notes: list[str]) -> int:
     return count
 
 
-def _write_logs(path: Path, folder: Path, name: str, model: str, notes: list[str]) -> int:
-    """Write the logs of at most `LOGS` steps, evenly spread, the first and the last among them."""
+def _write_logs(paths: Sequence[Path], folder: Path, name: str, model: str, notes: list[str]) -> int:
+    """Write the logs of at most `LOGS` steps of each file, evenly spread, the first and the last among them."""
     from inspect_ai.log import EvalLog, write_eval_log
 
-    lines = Counter(parsed(*line, Place) for line in whole_lines(path, notes))
-    wanted = spread([*lines], LOGS)
-    chosen = (found for found in _rollouts(path, notes) if found[0] in wanted)
-    created = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    counts = [Counter(parsed(*line, Place) for line in whole_lines(path, notes)) for path in paths]
+    lines, wanted = sum(counts, Counter()), {place for each in counts for place in spread([*each], LOGS)}
+    found = ((parsed(*line, Place), line) for path in paths for line in whole_lines(path, notes))
+    chosen = groupby((each for each in found if each[0] in wanted), lambda each: each[0])
+    created = datetime.fromtimestamp(paths[0].stat().st_mtime, UTC)
     number = written = 0
-    for number, (place, group) in enumerate(groupby(chosen, lambda found: found[0]), 1):
+    for number, (place, group) in enumerate(chosen, 1):
         # Episodes often stand in the order of their types: too many are thinned out, not cut.
-        samples = _samples(islice(group, 0, None, -(-lines[place] // SAMPLES)), model)
+        few = islice(group, 0, None, -(-lines[place] // SAMPLES))
+        samples = _samples((read_rollout(*line) for _, line in few), model)
         written += len(samples)
         scores = [
             {"name": key, "scorer": key, "metrics": {"mean": {"name": "mean", "value": fmean(values)}}}
@@ -129,15 +130,15 @@ def _write_logs(path: Path, folder: Path, name: str, model: str, notes: list[str
         log = EvalLog.model_validate({"status": "success", "eval": spec, **parts})
         write_eval_log(log, str(folder / f"{number:03}-step-{place.step or 0}.eval"))
     if written < (every := lines.total()):
-        left = f"{every - written:,} of {every:,} rollouts are left out; --format parquet has all"
+        left = f"{every - written:,} of {every:,} rollouts are left out; --format parquet has all of the training"
         notes.append(f"{number} of {len(lines)} steps, evenly spread, with at most {SAMPLES:,} rollouts each: {left}.")
     return written
 
 
-def _samples(rollouts: Iterator[tuple[Place, dict[str, Any], Trajectory]], model: str) -> list[dict[str, Any]]:
+def _samples(rollouts: Iterable[tuple[dict[str, Any], Trajectory]], model: str) -> list[dict[str, Any]]:
     """Inspect's samples of rollouts: attempts at a task are epochs of one sample."""
     epochs, samples = Counter[str](), []
-    for _, facts, played in rollouts:
+    for facts, played in rollouts:
         name, said = escape_terminal(played.task.id)[:_LONGEST_ID], conversation(played)
         epochs[name] += 1
         success = played.success if facts["original_score"] is None else facts["original_score"]

@@ -23,6 +23,8 @@ TRAJECTORIES = "trajectories.jsonl"
 """Every rollout of a run's training."""
 COLLECTED = "collected.jsonl"
 """The episodes that a run has collected; those of further `collect.data` are in `collected-2.jsonl` and so on."""
+DAGGERED = "dagger.jsonl"
+"""The episodes of all DAgger rounds, one a line, with the expert's advice in the `info` of each step."""
 EVAL_TRAJECTORIES = "eval_trajectories.jsonl"
 """A few rollouts of each of its evaluations, in the same form: the phase is the evaluation's label, the step the number of steps learned."""
 

@@ -41,7 +41,7 @@ from skill_ttrl.storage.files import (
     wrap_os_errors,
     write_atomic,
 )
-from skill_ttrl.storage.jsonl import OTHER_LINES, parse_json, read_jsonl
+from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 from skill_ttrl.trust import SUFFIX, check_links, sign
 from skill_ttrl.types import Group, Labels, VoteResult, to_json
 
@@ -426,18 +426,8 @@ class MetricsLog:
 
 
 def metric_rows(run: Path, notes: list[str] | None = None) -> list[dict[str, Any]]:
-    """The lines of a run's `metrics.jsonl`, oldest first; none where no step has ended. A torn last line is noted in `notes`.
-
-    Raises:
-        RunFolderError: the file cannot be read, or a line lacks its phase or its step.
-    """
-    rows = read_jsonl(run / "metrics.jsonl", notes)
-    for row in rows:
-        if not (isinstance(row.get("phase"), str) and isinstance(row.get("step"), int)):
-            raise RunFolderError(
-                f"{run / 'metrics.jsonl'} is damaged: a line lacks its phase or its step. {OTHER_LINES}"
-            )
-    return rows
+    """The lines of a run's `metrics.jsonl`, oldest first; none where no step has ended. Notes and errors as of `read_jsonl`."""
+    return read_jsonl(run / "metrics.jsonl", notes, phase=str, step=int)
 
 
 def figures_line(phase: str, step: int, figures: Mapping[str, float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ class Run:
     info: dict[str, Any]
     """Content of `run.json`."""
     notes: list[str] = field(default_factory=list)
-    """Lines that are missing or torn in the parts read so far."""
+    """Lines that are missing, torn or damaged in the parts read so far."""
 
     @cached_property
     def config(self) -> SkillTTRLConfig:
@@ -105,7 +106,18 @@ def warnings_of(run: Run) -> list[Warned]:
     return found + [Warned(text) for text in further if text not in said]
 
 
-def rollout_facts(place: Place, record: SampleRecord, played: Trajectory) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Recorded(Trajectory):
+    """A line of a file of rollouts: a rollout with its place in the run (`Place`) and its scores (`SampleRecord`)."""
+
+    phase: str = ""
+    step: int | None = None
+    sample: int | None = None
+    original_score: float | None = None
+    advantages: Sequence[float | None] | None = None
+
+
+def rollout_facts(place: Place, record: SampleRecord | Recorded, played: Trajectory) -> dict[str, Any]:
     """Plain facts of a rollout: its id, place, outcome, lengths and skills."""
     done = [(len(step.prompt_ids), step.completion.num_sampled_tokens) for step in played.steps if step.completion]
     facts: dict[str, Any] = {"id": None if place.step is None else place.episode(played.task.id)}
@@ -117,11 +129,11 @@ def rollout_facts(place: Place, record: SampleRecord, played: Trajectory) -> dic
     return facts | {name: getattr(played, name) for name in own}
 
 
-def read_rollout(where: str, line: bytes) -> tuple[Place, dict[str, Any], Trajectory]:
-    """A line of a file of rollouts: its place, its facts, and all of it.
+def read_rollout(where: str, line: bytes) -> tuple[dict[str, Any], Recorded]:
+    """A line of a file of rollouts: its facts, and all of it.
 
     Raises:
         DataError: it is no rollout.
     """
-    place, played = parsed(where, line, Place), parsed(where, line, Trajectory)
-    return place, rollout_facts(place, parsed(where, line, SampleRecord), played), played
+    found = parsed(where, line, Recorded)
+    return rollout_facts(Place(found.phase, found.step, found.sample), found, found), found

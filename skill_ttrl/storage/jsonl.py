@@ -18,7 +18,6 @@ T = TypeVar("T")
 
 MAX_DEPTH = 100
 """Most levels of lists and objects in a JSON text; ours have fewer than ten."""
-OTHER_LINES = "To read the others, copy the folder and delete that line in the copy."
 _FLAT = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+')
 
 
@@ -41,22 +40,33 @@ def parse_json(text: str | bytes | bytearray) -> Any:
     return found
 
 
-def read_jsonl(path: Path, notes: list[str] | None = None) -> list[dict[str, Any]]:
-    """The objects of a file, none where there is no file; a torn last line is left out, and noted in `notes`.
+def read_jsonl(path: Path, notes: list[str] | None = None, **fields: type) -> list[dict[str, Any]]:
+    """The objects of a file, none where there is no file; a torn last line is left out.
+
+    Args:
+        path: the file.
+        notes: where lines that are left out are noted; with it damaged ones are left out too.
+        fields: those that each object must have, and their types.
 
     Raises:
         DataError: it cannot be read.
-        RunFolderError: a whole line is no JSON object; names file and line.
+        RunFolderError: without `notes`, a whole line is damaged; names file and line.
     """
     records: list[dict[str, Any]] = []
     for where, line in whole_lines(path, [] if notes is None else notes) if path.exists() else ():
         try:
             record = parse_json(line)
+            if not isinstance(record, dict):
+                raise ValueError(f"expected an object, found {type(record).__name__}")
+            if missing := [name for name, kind in fields.items() if not isinstance(record.get(name), kind)]:
+                raise ValueError(f"it lacks its {' and its '.join(missing)}")
+            records.append(record)
         except ValueError as error:
-            raise RunFolderError(f"{where} is not JSON: {error}. {OTHER_LINES}") from None
-        if not isinstance(record, dict):
-            raise RunFolderError(f"{where}: expected an object, found {type(record).__name__}. {OTHER_LINES}")
-        records.append(record)
+            if notes is None:
+                raise RunFolderError(
+                    f"{where} is damaged: {error}. To read the others, copy the folder and delete that line in the copy."
+                ) from None
+            notes.append(f"{where} is damaged and was left out: {error}.")
     return records
 
 

@@ -25,6 +25,7 @@ from skill_ttrl.rl.parallel.driver import make_learner
 from skill_ttrl.rl.sft_learner import batch_selector
 from skill_ttrl.rollout.episode import ADVICE
 from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.runs.episode_logs import DAGGERED
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.train.encode import Encoded, agent_of, encode_advised, refuse_too_long, scene_at
 from skill_ttrl.train.metrics import answer_metrics, episode_metrics, group_metrics, several_types
@@ -130,8 +131,6 @@ def whole(demonstration: EncodedDemonstration) -> EncodedDemonstration:
 
 ROUNDS = "dagger_round"
 """Names the figures of the rounds in `metrics.jsonl`; those of the updates are under the phase."""
-EPISODES = "dagger.jsonl"
-"""The episodes of all rounds, one a line, with the expert's advice in the `info` of each step."""
 CHUNK = 128
 """Most episodes that are played together. Another number draws other samples."""
 TEMPERATURES = (0.0, 0.7, 0.4)
@@ -192,7 +191,7 @@ def encode(run: Run, trajectories: Sequence[Trajectory]) -> list[EncodedDemonstr
 
 def played(run: Run) -> list[Trajectory]:
     """The episodes that the run has played so far."""
-    path = run.folder.path / EPISODES
+    path = run.folder.path / DAGGERED
     return list(read_episodes(path)) if path.is_file() and path.stat().st_size else []
 
 
@@ -227,7 +226,7 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
         Interrupted: a signal came; the chunks that are whole are saved.
     """
     config, parts = run.config, run.components
-    file = run.folder.path / EPISODES
+    file = run.folder.path / DAGGERED
     there = file.read_bytes().count(b"\n") if file.is_file() else 0
     every = chunks_of_round(config.dagger.episodes, config.seed, parts.train_tasks, number)
     left = [chunk for chunk in every if chunk.first >= there]
@@ -261,9 +260,9 @@ def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[S
     seed = derive_seed(run.config.seed, DAGGER, "rollout", chunk.first)
     groups = worker.generate_rollouts(chunk.tasks, 1, sampling, seed, adviser=adviser)
     if refuse_failure(groups):
-        run.warn(f"Some rollouts failed in {chunk.tasks[0].env_id}; {EPISODES} has each error.")
+        run.warn(f"Some rollouts failed in {chunk.tasks[0].env_id}; {DAGGERED} has each error.")
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
-    run.folder.append_jsonl(EPISODES, [to_json(each) for each in episodes])
+    run.folder.append_jsonl(DAGGERED, [to_json(each) for each in episodes])
     return episodes
 
 

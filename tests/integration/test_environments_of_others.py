@@ -23,7 +23,7 @@ ENVIRONMENTS = ("envs/test_others.py", "integrations/test_games.py")
     [
         ("openenv", "", ENVIRONMENTS, 5),
         ("verifiers", "[openenv]", ENVIRONMENTS, 12),
-        ("inspect", "", ("commands/test_export.py",), 3),
+        ("inspect", "", ("commands/test_export.py",), 4),
     ],
 )
 def test_an_extra_works_beside_the_wheel(

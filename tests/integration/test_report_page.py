@@ -267,6 +267,8 @@ def test_every_view_works(opened: Any) -> None:
     tab = opened(a_page())
     use_everything(tab)
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    printed = tab.locator("#rollouts .printed").text_content()
+    assert printed == "On paper: 8 rollouts of the chosen task, and the open one. Left out: 16 rollouts of the page."
     tab.set_viewport_size({"width": 1280, "height": 900})
     tab.locator("#rollouts input").fill("task-2")
     tab.get_by_text("8 of 24 rollouts, 1 task").wait_for()

@@ -155,7 +155,7 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     for count, (where, line) in enumerate(whole_lines(path, notes), 1):
         row = parsed(where, line, dict[str, Any])
         if {"task", "steps", "stop_reason"} <= row.keys():
-            _, found, played = read_rollout(where, line)
+            found, played = read_rollout(where, line)
             outcomes.append(episode_result(played))
             row = dict(zip(ROLLOUT_COLUMNS, rollout_row(found, played), strict=True))
         shown += [row] * (count <= limit)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import datetime
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import skill_ttrl
@@ -63,6 +64,8 @@ LEARNED = {
 WENT = {"better": "rose", "worse": "fell", "unclear": "went"}
 CLEAR = {"better": "clear", "worse": "clear", "unclear": "unclear: it may be noise"}
 AGAINST = {"better": "clearly better", "worse": "clearly worse"}
+AGENTS = {"random": "acting at random, without a model", "first": "always the first listed action, without a model"}
+"""Words for the scripted agents that play as controls (`eval.controls`)."""
 RANDOM, IMITATION = "random reward", "imitation of the same votes"
 WHY = {
     RANDOM: "Not run. If a reward that knows nothing helps as much, this one taught nothing.",
@@ -90,7 +93,7 @@ class Part:
     def rows(self) -> list[list[dict[str, Any]]]:
         """Metrics by step of each run; of an optimization its history."""
         if self.kind != "optimization":
-            return [metric_rows(run.path) for run in self.runs]
+            return [metric_rows(run.path, run.notes) for run in self.runs]
         found = [{**row, "phase": "optimize"} for row in read_history(self.path)]
         if not all(isinstance(row.get("step"), int) for row in found):
             raise RunFolderError(f"The history of {self.path} is damaged: a step lacks its number.")
@@ -99,7 +102,7 @@ class Part:
     @cached_property
     def rollouts(self) -> list[Found]:
         """Of each run."""
-        return [read_rollouts(each.path) for each in self.runs]
+        return [read_rollouts(each) for each in self.runs]
 
 
 def page(paths: Sequence[str | Path]) -> dict[str, Any]:
@@ -110,8 +113,7 @@ def page(paths: Sequence[str | Path]) -> dict[str, Any]:
     """
     parts = [part for path in paths for part in _parts(Path(path))]
     if len({part.name for part in parts}) < len(parts):
-        for part in parts:
-            part.name = str(part.path)
+        _name_by_path(parts)
     runs = [part for part in parts if part.kind in ("run", "seeds")]
     return {
         "title": ", ".join(part.name for part in parts),
@@ -122,6 +124,17 @@ def page(paths: Sequence[str | Path]) -> dict[str, Any]:
         "charts": charts([_curves(part) for part in parts if part.runs]),
         "runs": [view for part in parts for view in _views(part)],
     }
+
+
+def _name_by_path(parts: Sequence[Part]) -> None:
+    """Name each part by as much of the end of its path as no other shares."""
+    paths = [part.path.resolve().parts for part in parts]
+    for length in range(1, max(map(len, paths)) + 1):
+        ends = ["/".join(path[-length:]) for path in paths]
+        if len({*ends}) == len(ends):
+            break
+    for part, name in zip(parts, ends, strict=True):
+        part.name = name
 
 
 def write_report(paths: Sequence[str | Path], output: str | Path | None = None) -> tuple[Path, list[str]]:
@@ -202,6 +215,7 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
             said = {f"Warning: {each.text}" for each in warnings}
             warnings += [Warned(text[9:]) for text in lines if text.startswith("Warning: ") and text not in said]
             found["lines"] = [text for text in lines if not text.startswith(("Warning: ", "Wall time: "))]
+            found["lines"] += _losses(rows)
             types = {f"avg@{summary.samples}, {kind}" for kind in summary.by_type_after}
             ordered = sorted(table.rows[table.main :], key=lambda row: row[0] not in types)
             table = Table(table.columns, [*table.rows[: table.main], *ordered], table.main + len(types))
@@ -212,7 +226,11 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
     return found | {
         "sentence": f"A{sentence[1:]}" if sentence.startswith("a ") else sentence,  # a model's name stays as it is
         "more": more,
-        "table": {"columns": [*table.columns], "rows": [[*row] for row in table.rows], "main": table.main},
+        "table": {
+            "columns": [*table.columns],
+            "rows": [[_in_words(str(name)), *cells] for name, *cells in table.rows],
+            "main": table.main,
+        },
         "warnings": [asdict(each) for each in warnings],
         "config": run.config.model_copy(update={"verified": None}).to_yaml(sparse=True) if run else "",
     }
@@ -236,20 +254,48 @@ def _sentence(summary: Summary, run: Run) -> str:
         did += f", with {f'the given bank {given}' if given else 'a bank of its own'} of {summary.bank_skills} skills"
     first = sum(steps.get(phase, 0) for phase in ("sft", "dagger"))
     end = f" A cold start of {first:,} steps on demonstrations came before." if first and {*steps} & VOTED else ""
-    for figure, name in (("greedy", "Greedy"), ("majority", f"Maj@{summary.samples}")):
+    for figure, name in (("greedy", "Right greedy answers"), ("majority", f"Right majorities (maj@{summary.samples})")):
         if bounds := summary.intervals.get(f"{figure}_change"):
             one, other = (getattr(summary, f"{figure}_{when}") or 0.0 for when in ("before", "after"))
             end = f" {name} {_change(one, other, bounds)}.{end}"
-    names = {"accuracy": f"avg@{summary.samples}" if summary.samples > 1 else "success", "score": "the score"}
+    several = f"right answers (avg@{summary.samples})"
+    names = {"accuracy": several if summary.samples > 1 else "success", "score": "the score"}
     for figure, name in names.items():
         before, after = (getattr(summary, f"{figure}_{when}") for when in ("before", "after"))
         bounds = summary.intervals.get(f"{figure}_change")
         if after is not None:
             value = with_interval(after, summary.intervals.get(f"{figure}_after"))
             change = f"is {value}" if before is None or bounds is None else _change(before, after, bounds)
+            end += _untold(run) if before is None else ""
             held = "training" if summary.transductive else "held-out"
             return f"{_model(run)} {did}: {name} on {_count(summary.problems, f'{held} problem')} {change}.\n{end}"
     return f"{_model(run)} {did}. Without true answers nothing says how often it is right.\n{end}"
+
+
+def _untold(run: Run) -> str:
+    """What an imitation without an evaluation before it leaves open, and how to find out."""
+    if run.config.model.path == "builtin":
+        return " Nothing was measured before the training; a built-in model starts from random weights and learned all of it here."
+    before = shlex.join(["skillttrl", "evaluate", run.config.model.path, "--config", str(run.path / "config.yaml")])
+    return f" What the training changed cannot be told: imitation is measured after it alone. The model as it was: {before}"
+
+
+def _losses(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What became of the loss of imitation, in words."""
+    for phase in ("sft", "dagger"):
+        losses = [row["loss"] for row in rows if row["phase"] == phase and isinstance(row.get("loss"), float)]
+        if tenth := len(losses) // 10:
+            ends = " to ".join(f"{fmean(each):.3g}" for each in (losses[:tenth], losses[-tenth:]))
+            yield (
+                f"Loss of {phase}: from {ends}, means of the first and last {_count(tenth, 'step')}. Single steps jump, as each learns from "
+                "other demonstrations: they do not tell whether it still falls."
+            )
+
+
+def _in_words(name: str) -> str:
+    """The name of a row of a table, with a scripted agent by what it does."""
+    before, named, agent = name.partition(CONTROL.format(""))
+    return f"{before}{AGENTS.get(agent, f'the scripted agent {agent}')}" if named else name
 
 
 def _sentence_of(part: Part, view: Inspection) -> str:
@@ -335,7 +381,7 @@ def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
     known = {each.label: each for each in part.evaluations[0]}
     for name, each in getattr(known.get("after") or known.get("before"), "controls", {}).items():
         words = f"The policy is {AGAINST.get(each.policy or '', 'not clearly better or worse')}."
-        found.append((CONTROL.format(name), with_interval(each.accuracy, each.interval), words, None))
+        found.append((_in_words(CONTROL.format(name)), with_interval(each.accuracy, each.interval), words, None))
     if summary and summary.accuracy_no_skills is not None and (gain := summary.intervals.get("skill_gain")):
         added = with_interval((summary.accuracy_after or 0.0) - summary.accuracy_no_skills, gain, "+")
         words = f"The trained policy without the bank. With it {short(summary.accuracy_after)}: {added}, {CLEAR[verdict(gain)]}."
@@ -418,7 +464,8 @@ def _views(part: Part) -> list[dict[str, Any]]:
         name = part.name if part.kind == "run" else f"{part.name}: seed {run.config.seed}"
         skills = read_skills(run.path / BANK) if is_bank(run.path / BANK) else None
         votes = read_votes(run.path, played, run.config.vote.chosen[0])
-        views.append(_view(name, run.path, votes=votes, rollouts=played.rollouts, skills=skills))
+        view = _view(name, run.path, votes=votes, rollouts=played.rollouts, skills=skills)
+        views.append(view | {"left_out": [*view["left_out"], *run.notes]})
     return views
 
 

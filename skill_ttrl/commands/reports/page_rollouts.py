@@ -9,7 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,8 +18,8 @@ from skill_ttrl.commands.reports.bank import look
 from skill_ttrl.commands.reports.rollouts import votes_of
 from skill_ttrl.commands.reports.summary_text import turn_parts
 from skill_ttrl.runs.checkpoint import read_tokenizer
-from skill_ttrl.runs.episode_logs import COLLECTED, EVAL_TRAJECTORIES, TRAJECTORIES, Place
-from skill_ttrl.runs.reader import read_rollout
+from skill_ttrl.runs.episode_logs import COLLECTED, DAGGERED, EVAL_TRAJECTORIES, TRAJECTORIES, Place
+from skill_ttrl.runs.reader import Run, read_rollout
 from skill_ttrl.statistics import Interval, mean_interval, repeats_interval, wilson_interval
 from skill_ttrl.storage.jsonl import parsed
 from skill_ttrl.train.run import BEFORE
@@ -31,6 +31,10 @@ ROWS, CELLS, VERSIONS = 10_000, 4_000, 200
 """Rollouts with a row, votes with a cell, and versions of a bank or a document with their changes."""
 WHOLE, TEXTS, TOKENS = 2_000, 2_500_000, 40_000
 """Rollouts with a whole transcript, characters of these, and tokens that are shown one by one."""
+EPISODES = 400
+"""Episodes to imitate with a row."""
+IMITATED = {COLLECTED: "collect", DAGGERED: "dagger_round"}
+"""Files of episodes to imitate, whose lines state no phase, and their phases."""
 SAMPLES = 8
 """Samples of a group whose transcripts come before those of the others; the first quarter of them have their tokens shown."""
 PROMPT, ANSWER, CLASSES = 2_000, 200, 12
@@ -58,28 +62,32 @@ class Found:
     """Interval of the mean reward over the prompts of a step."""
 
 
-def read_rollouts(run: Path) -> Found:
+def read_rollouts(run: Run) -> Found:
     """Read the rollouts of a run: rows, and the transcripts that were chosen.
+
+    Of one that only imitated, what it had to imitate stands beside what it does now: collected episodes, or those of its first DAgger round.
 
     Raises:
         DataError: the file cannot be read, or a line is no rollout.
     """
-    found, size, collected = Found(), 0, Counter[str]()
-    rows = list[Row]()
+    found, rows, seen = Found(), list[Row](), Counter[str]()
     rewards: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    paths = [path for name in (EVAL_TRAJECTORIES, TRAJECTORIES) if (path := run / name).is_file()]
-    for path in paths or [run / COLLECTED] * (run / COLLECTED).is_file():  # what was imitated may be all there is
-        size = path.stat().st_size
-        for offset, line in _lines(path):
-            place, facts, played = read_rollout(f"{path}, byte {offset}", line)
+    paths = [path for name in (EVAL_TRAJECTORIES, TRAJECTORIES) if (path := run.path / name).is_file()]
+    rewarded = any(path.name == TRAJECTORIES for path in paths)
+    paths += [path for name in IMITATED if not rewarded and (path := run.path / name).is_file()]
+    for path in paths:
+        first = run.config.dagger.episodes if path.name == DAGGERED else None
+        for offset, line in _spread_lines(path, first) if path.name in IMITATED else _lines(path):
+            facts, played = read_rollout(f"{path}, byte {offset}", line)
             task = facts["task"]
-            if place.step is None:
-                place = Place("collect", 0, collected[task])
-                facts |= {"id": place.episode(task), "phase": place.phase, "step": place.step, "sample": place.sample}
-                collected[task] += 1
+            if facts["step"] is None:
+                place = Place(IMITATED.get(path.name, "collect"), 0, seen[task])
+                facts |= {"id": place.episode(task), "phase": place.phase, "step": 0, "sample": place.sample}
+                facts["original_score"] = None if played.success is None else float(played.success)
+                seen[task] += 1
             found.prompts.setdefault(task, played.steps[0].observation[:PROMPT] if played.steps else "")
             if played.reward is not None and math.isfinite(played.reward):
-                rewards[place.phase, place.step or 0][task].append(played.reward)
+                rewards[facts["phase"], facts["step"] or 0][task].append(played.reward)
             rows.append((path, offset, _item(facts)))
     if not rows:
         return found
@@ -96,15 +104,16 @@ def read_rollouts(run: Path) -> Found:
     items = [item for *_, item in listed]
     for index, item in enumerate(items):
         found.groups[item["phase"], item["step"], item["task"]].append(index)
-    texts = _Transcripts(run)
+    texts = _Transcripts(run.path)
     shown = texts.add(listed, _order(items, found.groups))
     said = {
-        f"Of {size:,} bytes of {TRAJECTORIES} the first and the last part were read.": size > READ,
+        f"Of {TRAJECTORIES} the first and the last part were read.": paths[-1].stat().st_size > READ,
         f"Of {len(rows):,} rollouts {len(items):,} are listed, of steps spread over the run.": len(items) < len(rows),
         f"{shown:,} of {len(items):,} rollouts have their transcript: some failures and some rewarded though wrong, then the first {SAMPLES} of a "
         "task at its first and last visit, and of steps spread over the run. The others: skillttrl inspect RUN --episode ID.": shown
         < len(items),
-        "Of an evaluation a few rollouts of some tasks are kept.": any(row[0].name != TRAJECTORIES for row in rows),
+        "Of an evaluation a few rollouts of some tasks are kept.": paths[0].name == EVAL_TRAJECTORIES,
+        f"Of the episodes to imitate at most {EPISODES} are listed, evenly spread.": len(seen) > 0,
     }
     left_out = " ".join(text for text, holds in said.items() if holds)
     phases = list(dict.fromkeys(item["phase"] for item in items))
@@ -130,6 +139,12 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             if READ // 2 < offset < size - READ // 2:
                 offset = stream.seek(size - READ // 2)
                 offset += len(stream.readline())
+
+
+def _spread_lines(path: Path, first: int | None) -> Iterator[tuple[int, bytes]]:
+    """As `_lines`, a few of the first ones, or of all."""
+    wanted = {*spread([offset for offset, _ in islice(_lines(path), first)], EPISODES)}
+    return (found for found in _lines(path) if found[0] in wanted)
 
 
 def _item(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
         ConfigError: the run has no such step.
     """
     steps: dict[str, dict[int, dict[str, Any]]] = {}
-    for row in metric_rows(_run_of(run)):
+    for row in metric_rows(_run_of(run), notes := list[str]()):
         steps.setdefault(row["phase"], {})[row["step"]] = row
     ranges = "; ".join(f"{name} {min(of)} to {max(of)}" for name, of in steps.items()) or "none yet"
     phase = "rl" if "rl" in steps else next((name for name, of in reversed(steps.items()) if step in of), "")
@@ -84,7 +84,7 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
     held = [(vote, _cells(vote, flip)) for vote, flip, _ in votes_of(run)]
     votes = [(vote.task_id, *cells) for vote, cells in held if (vote.phase, vote.step) == (phase, step)]
     votes.sort(key=lambda row: (row[5] != "no", row[4] != "yes", row[2]))
-    notes = ["Wrong winners first, then flips, then by share."] if votes else []
+    notes += ["Wrong winners first, then flips, then by share."] if votes else []
     notes += [f"{len(votes) - limit} more votes: --rows {len(votes)}"] if len(votes) > limit else []
     rollouts: dict[str, list[list[Any]]] = {row[0]: [] for row in votes}
     for found, played in _played(run, Place(phase, step)):
@@ -170,7 +170,7 @@ def _played(run: Path, at: Place | None = None) -> Iterator[tuple[dict[str, Any]
     path = run / TRAJECTORIES
     for found in whole_lines(path, []) if path.is_file() else ():
         if at is None or parsed(*found, Place) == at:
-            yield read_rollout(*found)[1:]
+            yield read_rollout(*found)
 
 
 def rollout_row(facts: Mapping[str, Any], played: Trajectory) -> list[Any]:
@@ -235,7 +235,7 @@ def read_transcript(path: Path, of: str | int, *, full: bool = False) -> Transcr
 def _transcript(title: str, where: str, line: bytes, run: Path, most: int | None) -> Transcript:
     title, record = f"{title}, {where}", parsed(where, line, dict[str, Any])
     if {"task", "steps", "stop_reason"} <= record.keys():
-        _, facts, played = read_rollout(where, line)
+        facts, played = read_rollout(where, line)
         titles = _titles(run) if played.skills_in_prompt or played.retrieved else {}
         return Transcript(title, sections_of(played, facts, titles, most=most), record)
     # Of anything else the fields, and each object of a list, such as the samples of a problem, in a section of its own.

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from skill_ttrl.commands import export
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import DataError, RunFolderError
-from skill_ttrl.runs.folder import SampleRecord, trajectory_lines
+from skill_ttrl.runs.folder import RunFolder, SampleRecord, trajectory_lines
 from skill_ttrl.types import Completion, Group, Step, Task, ToolCall, Trajectory
 
 HOSTILE = "../../x\0\x1b[31m<script>alert(1)</script>" + "y" * 70_000
@@ -55,6 +56,20 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_inspect_reads_logs_of_a_run_with_its_evaluations(tmp_path: Path) -> None:
+    log = pytest.importorskip("inspect_ai.log", reason="needs the extra inspect")
+    task = Task("t", "E")
+    with RunFolder.create(tmp_path / "run", SkillTTRLConfig(name="r")) as folder:
+        folder.append_jsonl("trajectories.jsonl", trajectory_lines("rl", 0, group(task, "4")))
+        lines = trajectory_lines("after", 1, group(task, "5"), [SampleRecord(original_score=0.0)])
+        folder.append_jsonl("eval_trajectories.jsonl", lines)
+    assert export.export_rollouts(folder.path, tmp_path / "logs", "inspect") == (2, [])
+    found = [log.read_eval_log(str(path)) for path in sorted((tmp_path / "logs").iterdir())]
+    assert [each.eval.task for each in found] == ["r rl step 0", "r after step 1"]
+    (sample,) = found[1].samples
+    assert (sample.metadata["phase"], sample.metadata["step"], sample.scores["success"].value) == ("after", 1, 0)
+
+
 def test_pandas_and_datasets_read_a_table(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
     monkeypatch.setattr(export, "_BATCH", 3)
@@ -94,7 +109,7 @@ def test_inspect_reads_a_log_for_each_step(file: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(export, "LOGS", 3)
     count, notes = export.export_rollouts(file, tmp_path / "logs", "inspect")
     assert count == 9 and notes == [
-        "3 of 5 steps, evenly spread, with at most 2,048 rollouts each: 8 of 17 rollouts are left out; --format parquet has all."
+        "3 of 5 steps, evenly spread, with at most 2,048 rollouts each: 8 of 17 rollouts are left out; --format parquet has all of the training."
     ]
     names = ["001-step-0.eval", "002-step-2.eval", "003-step-0.eval"]
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == names

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.report import report
 from skill_ttrl.commands.optimize_results import OptimizeSummary, Score
 from skill_ttrl.commands.reports import page_rollouts
@@ -65,6 +67,43 @@ def test_page_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
     assert ["rl: abstained", "1", "share of samples without an answer."] in found["charts"]["constant"]
 
 
+def test_a_damaged_line_of_the_metrics_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = young_run(tmp_path / "run")
+    first, *rest = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join([first, "[1]", '{"phase": "rl", "st', '{"step": 1}', *rest]) + "\n")
+    (view,), (reward, _) = (found := page([run]))["runs"], found["charts"]["main"]
+    assert reward["lines"][0]["y"] == [0.0, 0.25, 0.5]
+    said = [text.partition("metrics.jsonl")[2] for text in view["left_out"] if "damaged and was left out" in text]
+    assert [text[:3] for text in said] == [":2 ", ":3 ", ":4 "] and said[2].endswith("it lacks its phase.")
+    inspect([run], as_json=True)
+    assert sum("damaged" in note for note in json.loads(capsys.readouterr().out)["notes"]) == 3
+
+
+def test_an_imitation_says_what_it_leaves_open_and_shows_what_it_imitated(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = SkillTTRLConfig.model_validate({"name": "t", "phases": ["collect", "sft"], "model": {"path": "m/n"}})
+    intervals = {"accuracy_after": (0.2, 0.8)}
+    steps: dict[str, Any] = {"accuracy_after": 0.5, "steps": {"sft": 20}, "controls_after": {"first": 0.1}}
+    with RunFolder.create(run, config) as folder:
+        expert, shown = Task("shown", "E-v0", task_type="k"), Task("asked", "E-v0", task_type="k")
+        folder.write_text("collected.jsonl", f"{to_json(played(expert, '1', 1.0, 'as the expert'))}\n" * 2)
+        kept = Group(shown, (played(shown, "1", 0.0, "as the model"),))
+        folder.append_jsonl("eval_trajectories.jsonl", trajectory_lines("after", 20, kept))
+        for step in range(20):
+            MetricsLog(folder).log("sft", step, {"loss": 2.0 - step / 10})
+        summary = Summary("t", 0, "env", False, 4, 1, 1.0, intervals=intervals, **steps)
+        folder.write_json("summary.json", asdict(summary))
+    ((verdict,), (view,)) = (found := page([run]))["verdicts"], found["runs"]
+    assert "success on 4 held-out problems is 0.500" in verdict["sentence"]
+    assert verdict["more"].endswith(f"The model as it was: skillttrl evaluate m/n --config {run}/config.yaml")
+    assert any("from 1.95 to 0.15, means of the first and last 2 steps" in line for line in verdict["lines"])
+    assert [row[0] for row in verdict["table"]["rows"]][-1] == "always the first listed action, without a model"
+    places = [(each["phase"], each["task"], each["sample"]) for each in view["rollouts"]["items"]]
+    assert places == [("collect", "shown", 0), ("collect", "shown", 1), ("after", "asked", 0)]
+
+
 def ended_run(path: Path, reward: str, correct: int) -> Path:
     """A run that says how many of 4 samples of one task were right after it; 1 was before."""
     config = SkillTTRLConfig.model_validate({"name": "t", "model": {"path": "builtin"}, "rl": {"reward": reward}})
@@ -88,10 +127,10 @@ def test_verdict_in_words_with_the_controls_that_ran_and_those_that_did_not(tmp_
     found = page([voted, random])
     first, control = found["verdicts"]
     assert first["sentence"] == (
-        "A built-in model learned sums (train) from its own majority votes, without labels: avg@4 on 1 held-out problem rose from 0.250 "
-        "to 0.750 (+0.500 [+0.100, +0.900], clear)."
+        "A built-in model learned sums (train) from its own majority votes, without labels: right answers (avg@4) on 1 held-out problem rose "
+        "from 0.250 to 0.750 (+0.500 [+0.100, +0.900], clear)."
     )
-    assert "a control: avg@4 on 1 held-out problem stayed at 0.250" in control["sentence"]
+    assert "a control: right answers (avg@4) on 1 held-out problem stayed at 0.250" in control["sentence"]
     assert "unclear: it may be noise" in control["sentence"] and control["controls"] == []
     ran, left = first["controls"]
     assert (ran["value"], ran["command"]) == ("0.250", None) and "stayed at 0.250" in ran["words"]
@@ -99,7 +138,7 @@ def test_verdict_in_words_with_the_controls_that_ran_and_those_that_did_not(tmp_
     assert {"text": "It is short.", "phase": None, "step": None, "tripwire": False} in first["warnings"]
     assert found["compared"][0]["columns"] == ["metric", "first", "this", "difference", "verdict"]
     points = found["charts"]["main"][0]["lines"][-2]
-    assert (points["label"], points["x"], points["y"]) == (f"{voted}: avg@4 of held-out tasks", [0, 2], [0.25, 0.75])
+    assert (points["label"], points["x"], points["y"]) == ("voted: avg@4 of held-out tasks", [0, 2], [0.25, 0.75])
     (again,) = page([voted])["verdicts"]
     assert again["controls"][0]["command"].endswith(f"--set rl.reward=random -o {voted}-random")
 

@@ -665,6 +665,12 @@
       (item.retrieved || []).length > 0 && h("span", { class: "tag" }, plural(item.retrieved.length, "skill") + " retrieved")), body);
   }
 
+  // The phases of rollouts in words; those of training keep their names.
+  const PHASES = new Map([["before", "evaluation before the training"], ["after", "evaluation after the training"],
+    ["collect", "episodes to imitate"], ["dagger_round", "first round of DAgger, before its training"]]);
+  const IMITATED = new Set(["collect", "dagger_round"]);
+  const when = (item) => PHASES.get(item.phase) ?? `${clip(item.phase, 40)} step ${item.step}`;
+
   function drawRollouts(section, run) {
     const rollouts = run && run.rollouts;
     openTask = filterSkill = () => {};
@@ -707,9 +713,9 @@
       }
       groups = [...by].map(([task, found]) => ({ task, found }));
       count.textContent = `${matching.toLocaleString("en")} of ${plural(items.length, "rollout")}, ${plural(groups.length, "task")}`;
-      if (!keep || !groups.some((each) => each.task === chosen)) chosen = groups.length ? groups[0].task : null;
-      list.scrollTop = 0;
+      if (!keep || !groups.some((each) => each.task === chosen)) chosen = (groups.find((each) => each.found.some((item) => item.phase === "after")) ?? groups[0])?.task ?? null;
       window_();
+      list.scrollTop = keep ? 0 : Math.max(0, (groups.findIndex((each) => each.task === chosen) - 3) * HIGH);
       panel();
     }
     const summary = (found) => {
@@ -751,13 +757,17 @@
       const seen = visits(group.found);
       const all = visits(items.filter((item) => item.task === chosen));
       const whole = new Map(all.map((found) => [visitKey(found[0]), found.length]));
+      // What was imitated, beside what the model does now: tasks to imitate are often others than those it is measured on.
+      const mine = group.found[0], other = seen.length > 1 || (run.rollouts.phases || []).every((phase) => !IMITATED.has(phase)) ? null
+        : items.find((item) => item.turns && item.type === mine.type && IMITATED.has(item.phase) !== IMITATED.has(mine.phase));
+      const beside = other ? items.filter((item) => item.task === other.task && item.phase === other.phase && item.step === other.step) : [];
       const at = (side, fallback) => Math.max(0, Math.min(seen.length - 1, seen.findIndex((found) => visitKey(found[0]) === side) === -1 ? fallback : seen.findIndex((found) => visitKey(found[0]) === side)));
       const wanted = [at(sides[0], 0), at(sides[1], seen.length - 1)];
       const first = new Set(group.found.filter((item) => item.turns?.length).map((item) => texts[item.turns[0].obs]));
       const prompt = first.size === 1 ? [...first][0] : undefined;
-      const options = seen.map((found, nth) => [nth, `${found[0].phase} step ${found[0].step}`]);
-      const shape = (side, heading) => {
-        const found = seen[wanted[side]], up = found.filter(rewarded).length, size = whole.get(visitKey(found[0]));
+      const options = seen.map((found, nth) => [nth, when(found[0])]);
+      const shape = (side, heading, found = seen[wanted[side]]) => {
+        const up = found.filter(rewarded).length, size = side < 0 ? found.length : whole.get(visitKey(found[0]));
         const strip = h("div", { class: "strip", tabIndex: 0, role: "group", "aria-label": `${heading}: samples side by side` });
         let shownCards = 0;
         const add = () => {
@@ -770,13 +780,14 @@
         };
         add();
         return h("div", { class: "visit" }, h("div", { class: "visit-head" }, h("strong", {}, heading),
-          seen.length > 1 ? choice("", options, wanted[side], (nth) => { sides[side] = visitKey(seen[nth][0]); panel(); }) : h("span", {}, clip(options[0][1], 60)),
+          side < 0 ? h("span", {}, `${when(found[0])}, ${ends(found[0].task, 60)}`) : seen.length > 1 ? choice("", options, wanted[side], (nth) => { sides[side] = visitKey(seen[nth][0]); panel(); }) : h("span", {}, clip(options[0][1], 60)),
           h("span", { class: "note" }, `${summary(found) === null ? plural(found.length, "rollout") : found.some((item) => known(item.reward)) ? `${up} of ${found.length} rewarded, mean reward ${num(summary(found))}` : `${up} of ${found.length} correct`}${found.length < size ? ` (${found.length} of ${size} fit the filters)` : ""}`)),
           h("div", { class: "chips" }, found.slice(0, 128).map((item) => chip(item))), strip);
       };
       panels.replaceChildren(h("p", { class: "name" }, h("strong", {}, one(chosen, 300)), group.found[0].type ? h("span", { class: "tag" }, clip(group.found[0].type, 60)) : ""),
         prompt ? part("Prompt", "obs", block(prompt)) : "",
-        ...(seen.length > 1 ? [shape(0, "Before"), shape(1, "After")] : [shape(0, "The only visit here")]));
+        ...(seen.length > 1 ? [shape(0, "Before"), shape(1, "After")] : [shape(0, "The only visit here")]),
+        ...(beside.length ? [shape(-1, "Another task of this kind", beside)] : []));
     }
     list.addEventListener("scroll", () => requestAnimationFrame(window_), { passive: true });
     list.addEventListener("keydown", (event) => {
@@ -847,7 +858,7 @@
       h("div", { class: "top" }, h("code", {}, clip(item.id, 200)), hop(-1, "‹ previous", "Previous sample"), hop(1, "next ›", "Next sample"),
         h("button", { type: "button", onclick: () => drawer.close() }, "Close")),
       h("div", { class: "inside" }, h("dl", { class: "facts" }, fact("Reward", known(item.reward) ? h("span", { class: `reward ${sign(item)}` }, num(item.reward)) : null), fact("True score", item.true === null || item.true === undefined ? null : num(item.true)),
-        fact("Advantage", advantages.slice(0, 6).map(num).join(", ") + (advantages.length > 6 ? " …" : "")), fact("Phase and step", `${clip(item.phase, 30)} step ${item.step}`), fact("Sample", `${item.sample} (${at + 1} of ${group.length} here)`),
+        fact("Advantage", advantages.slice(0, 6).map(num).join(", ") + (advantages.length > 6 ? " …" : "")), fact("When", `${when(item)}${PHASES.has(item.phase) ? ` (step ${item.step})` : ""}`), fact("Sample", `${item.sample} (${at + 1} of ${group.length} here)`),
         fact("Task", h("button", { class: "plain", type: "button", onclick: () => { drawer.close(); openTask(item.task); } }, one(item.task, 120))), fact("Type", clip(item.type, 60)), fact("Answer", !known(item.answer) ? null : one(item.answer, 200)),
         fact("Stopped by", clip(item.stop, 60)), fact("Bank version", item.bank === null || item.bank === undefined ? null : num(item.bank)), fact("Skills in the prompt", skillLinks(item.skills)), fact("Skills retrieved", skillLinks(item.retrieved))),
       item.error && h("div", { class: "part bad" }, h("span", { class: "label" }, "Error"), block(item.error)),
@@ -1095,9 +1106,15 @@
   }
   addEventListener("scroll", () => { if (!waiting) { waiting = true; requestAnimationFrame(here); } }, { passive: true });
   here();
+  // The open rollout goes on paper behind the chosen task: a dialog itself does not print well.
+  const printed = h("div", { class: "printed" });
   addEventListener("beforeprint", () => {
     drawAll();
-    for (const each of document.querySelectorAll("#curves > .charts .plot")) each.draw?.();
+    for (const each of document.querySelectorAll("#curves > .charts .plot, #rollouts .card .body")) each.draw?.();
+    const cards = document.querySelectorAll("#rollouts .card").length, all = runs[current]?.rollouts?.items.length ?? 0;
+    printed.replaceChildren(cards ? note(`On paper: ${plural(cards, "rollout")} of the chosen task, and the open one. Left out: ${plural(all - cards, "rollout")} of the page.`) : "",
+      ...(drawer.open ? [...drawer.querySelectorAll(".top code, .inside")].map((each) => each.cloneNode(true)) : []));
+    byId("rollouts").append(printed);
     document.documentElement.dataset.theme = "light";
     for (const each of repaints) each();
   });
