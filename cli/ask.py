@@ -8,23 +8,13 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli import options
 from skill_ttrl.cli.display import prints_aside, reply_view, say, show
-from skill_ttrl.cli.options import (
-    POLICIES,
-    AsJson,
-    NoSkills,
-    Overrides,
-    PlainConfig,
-    Seed,
-    check_model,
-    policy_argument,
-    with_seed,
-)
 from skill_ttrl.errors import ConfigError
 
 
 def ask(
-    policy: Annotated[str, policy_argument(f"{POLICIES[0].upper()}{POLICIES[1:]}.")],
+    policy: Annotated[str, options.policy_argument(f"{options.POLICIES[0].upper()}{options.POLICIES[1:]}.")],
     question: Annotated[str, typer.Argument(help="A task, worded as in the training data, e.g. 'Compute 47+38.'")],
     samples: Annotated[
         int,
@@ -33,11 +23,11 @@ def ask(
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="Sampling temperature. Default: 0 for one answer, else 1.")
     ] = None,
-    seed: Seed = None,
-    overrides: Overrides = None,
-    config: PlainConfig = None,
-    no_skills: NoSkills = False,
-    as_json: AsJson = False,
+    seed: options.Seed = None,
+    overrides: options.Overrides = None,
+    config: options.PlainConfig = None,
+    no_skills: options.NoSkills = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Ask a policy a question.
 
@@ -46,8 +36,8 @@ def ask(
     from skill_ttrl.commands.play import ask as put
     from skill_ttrl.commands.play import find_asked
 
-    check_model(policy, "`skillttrl ask`")
-    asked = find_asked(policy, with_seed(overrides, seed), config=config, use_bank=not no_skills)
+    options.check_model(policy, "`skillttrl ask`")
+    asked = find_asked(policy, options.with_short(overrides, {"seed": seed}), config=config, use_bank=not no_skills)
     if note := getattr(asked, "note", ""):
         say(note, screen=Console(stderr=True))
     with prints_aside():
@@ -57,7 +47,7 @@ def ask(
 
 def export(
     policy: Annotated[
-        Path, policy_argument("A run, or a checkpoint of one; with --format a run, or a file of trajectories.")
+        Path, options.policy_argument("A run, or a checkpoint of one; with --format a run, or a file of trajectories.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder or file to make.")],
     merge_lora: Annotated[
@@ -70,7 +60,7 @@ def export(
             help="Write rollouts instead of the policy: `parquet`, a table with a row for each; `inspect`, a folder of logs for `inspect view`.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write a trained policy as a plain Hugging Face model folder, or with `--format` the rollouts of its training.
 
@@ -80,7 +70,7 @@ def export(
     from skill_ttrl.commands.play import export as write
     from skill_ttrl.commands.resolve import find_trained
 
-    check_model(str(policy), "`skillttrl export`")
+    options.check_model(str(policy), "`skillttrl export`")
     if form is not None:
         if merge_lora:
             raise ConfigError(f"--merge-lora is about weights, and --format {form} writes rollouts. Leave one out.")

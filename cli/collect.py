@@ -9,35 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli import options
 from skill_ttrl.cli.display import RunView, print_json, say, text_table
-from skill_ttrl.cli.options import (
-    ENV_RULE,
-    POLICIES,
-    SCRIPTED,
-    AsJson,
-    EnvData,
-    Limit,
-    Mock,
-    NoSkills,
-    NumWorkers,
-    PlainConfig,
-    Program,
-    Resume,
-    Seed,
-    check_resume,
-    generated_data,
-    policy_option,
-    refuse_foreign,
-    set_option,
-    with_program,
-    words,
-)
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from skill_ttrl.commands.collect import Collected
 
-Env = Annotated[str, typer.Option(help=f"Environment: {ENV_RULE}.")]
+Env = Annotated[str, typer.Option(help=f"Environment: {options.ENV_RULE}.")]
 Output = Annotated[
     Path,
     typer.Option(
@@ -47,7 +26,10 @@ Output = Annotated[
         help="File with one line per episode. FILE.json: also a JSON array, at the end.",
     ),
 ]
-Policy = Annotated[str | None, policy_option(f"The policy that plays: {POLICIES}; or {SCRIPTED}. Default: `expert`.")]
+Policy = Annotated[
+    str | None,
+    options.policy_option(f"The policy that plays: {options.POLICIES}; or {options.SCRIPTED}. Default: `expert`."),
+]
 Split = Annotated[str, typer.Option(help="Split of the environment's tasks.")]
 Rollouts = Annotated[
     int,
@@ -58,7 +40,7 @@ Rollouts = Annotated[
 Types = Annotated[list[str] | None, typer.Option(help="Task types, separated by commas or repeated. Default: all.")]
 Overrides = Annotated[
     list[str] | None,
-    set_option(
+    options.set_option(
         "Override one config key, e.g. rollout.temperature=0.4. A scripted agent has only env.kwargs, e.g. "
         "env.kwargs.max_steps=20, scale, e.g. scale.address=local, and rollout.rollout_timeout_s."
     ),
@@ -96,25 +78,25 @@ def collect(
     env: Env,
     output: Output,
     policy: Policy = None,
-    agent: Program = None,
+    agent: options.Program = None,
     split: Split = "train",
-    limit: Limit = None,
+    limit: options.Limit = None,
     rollouts_per_task: Rollouts = 1,
     types: Types = None,
     epsilon: Epsilon = None,
     epsilon_moves: EpsilonMoves = None,
     max_steps: MaxSteps = None,
-    env_data: EnvData = None,
-    mock: Mock = False,
-    config: PlainConfig = None,
-    no_skills: NoSkills = False,
+    env_data: options.EnvData = None,
+    mock: options.Mock = False,
+    config: options.PlainConfig = None,
+    no_skills: options.NoSkills = False,
     greedy: Greedy = False,
     batch_size: BatchSize = None,
-    num_workers: NumWorkers = None,
-    seed: Seed = None,
-    resume: Resume = "auto",
+    num_workers: options.NumWorkers = None,
+    seed: options.Seed = None,
+    resume: options.Resume = "auto",
     overrides: Overrides = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Roll out a policy in an environment and write each trajectory, with its exact text, as one line.
 
@@ -130,9 +112,9 @@ def collect(
     from skill_ttrl.runs.episode_logs import lines_of
     from skill_ttrl.train.tasks import TaskSelection
 
-    check_resume(resume, output, lines_of(output))
+    options.check_resume(resume, output, lines_of(output))
     policy = policy or ("expert" if agent is None else "none")
-    data = generated_data(env_data, mock)
+    data = options.generated_data(env_data, mock)
     scripted = find_scripted_agent(policy, resolve_env(env)) is not None
     of_model = {
         "--agent": agent,
@@ -142,10 +124,10 @@ def collect(
         "--greedy": greedy,
     }
     of_scripted = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
-    refuse_foreign(policy, scripted, {**of_scripted, "--num-workers": num_workers}, of_model)
+    options.refuse_foreign(policy, scripted, {**of_scripted, "--num-workers": num_workers}, of_model)
     with RunView(Console(stderr=True), f"collect {env} {split}: {policy}") as view:
         kwargs, settings = scripted_settings(overrides if scripted and overrides else (), data)
-        selection = TaskSelection(env, split, kwargs, words(types), limit, rollouts_per_task)
+        selection = TaskSelection(env, split, kwargs, options.words(types), limit, rollouts_per_task)
         if scripted:
             try:
                 chances = tuple(float(each) for each in (epsilon or "0").split(","))
@@ -157,7 +139,8 @@ def collect(
             given: dict[str, Any] = {"explore": how, "seed": seed or 0, "jobs": num_workers, **settings}
             found = run(selection, agent=policy, **given, output=output, progress=view)
         else:
-            given = {"overrides": with_program(overrides, agent), "config": config, "use_bank": not no_skills}
+            settings = options.with_short(overrides, {"program.argv": agent})
+            given = {"overrides": settings, "config": config, "use_bank": not no_skills}
             given |= {"greedy": greedy, "chunk": batch_size, "seed": seed}
             found = run_policy(policy, selection, **given, output=output, progress=view)
     show_collected(found, as_json)

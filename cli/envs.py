@@ -17,19 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli import options
 from skill_ttrl.cli.collect import environment_arguments
 from skill_ttrl.cli.display import RunView, print_json, prints_aside, say, text_table
-from skill_ttrl.cli.options import (
-    ENV_RULE,
-    POLICIES,
-    SCRIPTED,
-    AsJson,
-    EnvData,
-    NoSkills,
-    policy_option,
-    refuse,
-    set_option,
-)
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_json
 from skill_ttrl.signals import Interrupted
@@ -77,20 +67,21 @@ class Person:
 
 
 def play(
-    env: Annotated[str, typer.Argument(metavar="ENV", help=f"Environment: {ENV_RULE}.")],
+    env: Annotated[str, typer.Argument(metavar="ENV", help=f"Environment: {options.ENV_RULE}.")],
     task: Annotated[
         str | None, typer.Option("--task", metavar="ID", help="Task to play: its id, or a part that no other id has.")
     ] = None,
     split: Annotated[str | None, typer.Option(help="Split to draw the task from.")] = None,
-    env_data: EnvData = None,
+    env_data: options.EnvData = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the task and the episode. Default: random.")] = None,
     overrides: Annotated[
-        list[str] | None, set_option("Set env.kwargs.NAME, or with a model any key of its config.")
+        list[str] | None, options.set_option("Set env.kwargs.NAME, or with a model any key of its config.")
     ] = None,
     policy: Annotated[
-        str | None, policy_option(f"Watch this policy play: {POLICIES}; or {SCRIPTED}. Default: you play.")
+        str | None,
+        options.policy_option(f"Watch this policy play: {options.POLICIES}; or {options.SCRIPTED}. Default: you play."),
     ] = None,
-    no_skills: NoSkills = False,
+    no_skills: options.NoSkills = False,
     delay: Annotated[float, typer.Option(min=0.0, help="Seconds to wait before each step of a policy.")] = 0.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the trajectory as JSON instead of the episode.")
@@ -111,7 +102,7 @@ def play(
     agent = Person(screen) if policy is None else find_scripted_agent(policy, env_id)
     model = None if agent or policy is None else command.find_policy(policy, env_id, given, use_bank=not no_skills)
     if model is None:
-        refuse({"--no-skills": no_skills}, "needs a model; name one with --policy, or leave it out")
+        options.refuse({"--no-skills": no_skills}, "needs a model; name one with --policy, or leave it out")
         kwargs = environment_arguments(given, env_data)
     else:
         kwargs = model.config.env.kwargs | ({} if env_data is None else {"data": env_data})
@@ -152,7 +143,7 @@ OTHER_PORT = 3000
 MIN_TOKEN = 16
 """Fewest characters of a token."""
 
-Env = Annotated[str, typer.Argument(metavar="ENV", help=f"Environment: {ENV_RULE}.")]
+Env = Annotated[str, typer.Argument(metavar="ENV", help=f"Environment: {options.ENV_RULE}.")]
 Port = Annotated[
     int | None,
     typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one. Default: 3001 for `webshop`, else 3000."),
@@ -164,13 +155,15 @@ SessionTimeout = Annotated[
     float, typer.Option("--session-timeout", min=0.1, help="Seconds without a request after which a session ends.")
 ]
 MaxSessions = Annotated[int, typer.Option("--max-sessions", min=1, max=900, help="Sessions at once; more must wait.")]
-Overrides = Annotated[list[str] | None, set_option("Set an argument of the environment, e.g. env.kwargs.max_steps=20.")]
+Overrides = Annotated[
+    list[str] | None, options.set_option("Set an argument of the environment, e.g. env.kwargs.max_steps=20.")
+]
 OneLine = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout, and nothing else there.")]
 
 
 def serve(
     env: Env,
-    env_data: EnvData = None,
+    env_data: options.EnvData = None,
     overrides: Overrides = None,
     port: Port = None,
     host: Host = "127.0.0.1",
@@ -237,7 +230,7 @@ envs_app = typer.Typer(rich_markup_mode="markdown")
 
 
 @envs_app.callback(invoke_without_command=True)
-def envs(context: typer.Context, as_json: AsJson = False) -> None:
+def envs(context: typer.Context, as_json: options.AsJson = False) -> None:
     """List the environments that `--env` and `env.id` can name, or play in one.
 
     Example: `skillttrl envs`
@@ -264,13 +257,13 @@ def _list(as_json: bool) -> None:
         if info.install:
             typer.echo(f"{info.short_name} needs an extra: {info.install}")
     Console().print(
-        f"Name one by {ENV_RULE}. Play in it: skillttrl envs play math. Write one of your own: skillttrl init my_env",
+        f"Name one by {options.ENV_RULE}. Play in it: skillttrl envs play math. Write one of your own: skillttrl init my_env",
         markup=False,
     )
 
 
 @envs_app.command("list")
-def list_command(as_json: AsJson = False) -> None:
+def list_command(as_json: options.AsJson = False) -> None:
     """List the environments that `--env` and `env.id` can name, and how to install what one lacks.
 
     Example: `skillttrl envs list --json`

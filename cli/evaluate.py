@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,32 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli import options
 from skill_ttrl.cli.collect import scripted_settings, show_collected
 from skill_ttrl.cli.display import RunView, evaluation_view, print_json
-from skill_ttrl.cli.options import (
-    ENV_RULE,
-    POLICIES,
-    SCRIPTED,
-    Data,
-    EnvData,
-    Full,
-    Limit,
-    NoSkills,
-    NumWorkers,
-    Overrides,
-    Program,
-    Resume,
-    Samples,
-    Seed,
-    check_resume,
-    config_option,
-    is_scripted,
-    policy_argument,
-    refuse,
-    refuse_foreign,
-    with_program,
-    with_seed,
-)
 from skill_ttrl.errors import ConfigError, SplitError, annotate_error
 
 if TYPE_CHECKING:
@@ -47,17 +23,17 @@ SPLIT = "test"
 
 Policy = Annotated[
     str | None,
-    policy_argument(
-        f"{POLICIES[0].upper()}{POLICIES[1:]}. With --env or --config also {SCRIPTED}. Default there: `expert`."
+    options.policy_argument(
+        f"{options.POLICIES[0].upper()}{options.POLICIES[1:]}. With --env or --config also {options.SCRIPTED}. Default there: `expert`."
     ),
 ]
-Env = Annotated[str | None, typer.Option(help=f"Evaluate on the tasks of this environment: {ENV_RULE}.")]
+Env = Annotated[str | None, typer.Option(help=f"Evaluate on the tasks of this environment: {options.ENV_RULE}.")]
 Split = Annotated[
     str | None, typer.Option(help="With --env: split of its tasks, such as `valid_unseen`. Default: test.")
 ]
 Config = Annotated[
     str | None,
-    config_option(
+    options.config_option(
         "Chat template, lengths and problems of a plain model; for a scripted agent, the tasks, and for `first` the order in which the "
         "prompts list the actions."
     ),
@@ -85,23 +61,23 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on st
 
 def evaluate(
     policy: Policy = None,
-    agent: Program = None,
-    overrides: Overrides = None,
-    data: Data = None,
+    agent: options.Program = None,
+    overrides: options.Overrides = None,
+    data: options.Data = None,
     config: Config = None,
     env: Env = None,
     split: Split = None,
-    limit: Limit = None,
-    env_data: EnvData = None,
-    samples: Samples = None,
-    seed: Seed = None,
-    num_workers: NumWorkers = None,
+    limit: options.Limit = None,
+    env_data: options.EnvData = None,
+    samples: options.Samples = None,
+    seed: options.Seed = None,
+    num_workers: options.NumWorkers = None,
     output: Output = None,
-    resume: Resume = "auto",
+    resume: options.Resume = "auto",
     batch_size: BatchSize = None,
-    no_skills: NoSkills = False,
+    no_skills: options.NoSkills = False,
     document: Document = None,
-    full: Full = False,
+    full: options.Full = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure avg@k, pass@k, maj@k and greedy accuracy with intervals, on every problem once. Prints one table per file.
@@ -111,7 +87,7 @@ def evaluate(
 
     Example: `skillttrl evaluate runs/quickstart --data problems.jsonl -n 8`
     """
-    check_resume(resume, output)
+    options.check_resume(resume, output)
     policy = policy or (None if agent is None else "none")
     scripted = _is_scripted(policy, env, config)
     if data and (env is not None or scripted):
@@ -120,15 +96,12 @@ def evaluate(
             "--env-data."
         )
     if not scripted and env is None:
-        refuse({"--split": split}, "needs --env")
+        options.refuse({"--split": split}, "needs --env")
     of_model = {"--agent": agent, "--batch-size": batch_size, "--no-skills": no_skills, "--document": document}
     of_model |= {"--samples": samples}
-    refuse_foreign(policy or "expert", scripted, {"--num-workers": num_workers}, of_model)
-    given = {"env.kwargs.data": env_data, "eval.samples": samples, "agent.document": document}
-    settings = [
-        *with_program(overrides, agent),
-        *(f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None),
-    ]
+    options.refuse_foreign(policy or "expert", scripted, {"--num-workers": num_workers}, of_model)
+    short = {"program.argv": agent, "env.kwargs.data": env_data, "eval.samples": samples, "agent.document": document}
+    settings = options.with_short(overrides, short)
     title = f"evaluate {policy or 'expert'}" + (f" with {agent}" if agent else "")
     title += f" in {env or config}" if env or scripted else ""
     # without --split the error about the default split has to say how another one is named
@@ -142,7 +115,7 @@ def evaluate(
             from skill_ttrl.commands.evaluate import measure_policy, run_all
 
             how |= {"config": config, "chunk": batch_size, "use_bank": not no_skills}
-            settings = with_seed(settings, seed)
+            settings = options.with_short(settings, {"seed": seed})
             if env is None:
                 found = run_all(str(policy), settings, data=data or (), **how)
             else:
@@ -163,7 +136,7 @@ def _is_scripted(policy: str | None, env: str | None, config: str | None) -> boo
         ConfigError: nothing is named, or a scripted agent without tasks to play.
     """
     if env is None and config is None:
-        if policy is None or is_scripted(policy):
+        if policy is None or options.is_scripted(policy):
             raise ConfigError(
                 "Name the policy to evaluate: skillttrl evaluate POLICY. A scripted agent needs an environment (--env), or a config "
                 "with tasks (--config)."

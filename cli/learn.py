@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 
+from skill_ttrl.cli import options
 from skill_ttrl.cli.display import RunView, prints_aside, show, text_table
-from skill_ttrl.cli.options import (
-    POLICIES,
-    AsJson,
-    Overrides,
-    Program,
-    check_model,
-    config_option,
-    policy_option,
-    refuse,
-    with_program,
-)
 from skill_ttrl.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -33,8 +23,8 @@ if TYPE_CHECKING:
 
 GatePolicy = Annotated[
     str | None,
-    policy_option(
-        f"Gate the change with this policy ({POLICIES}): it rolls out held-out training tasks with the bank before and after the change, "
+    options.policy_option(
+        f"Gate the change with this policy ({options.POLICIES}): it rolls out held-out training tasks with the bank before and after the change, "
         "which is applied if `skills.gate` accepts it."
     ),
 ]
@@ -64,7 +54,9 @@ Teacher = Annotated[
 Append = Annotated[bool, typer.Option("--append", help="Add the skills to an existing bank.")]
 Config = Annotated[
     str | None,
-    config_option("How many skills, by which teacher or merger (`skills.merger`), and what a failed call means."),
+    options.config_option(
+        "How many skills, by which teacher or merger (`skills.merger`), and what a failed call means."
+    ),
 ]
 Samples = Annotated[
     Path,
@@ -87,11 +79,11 @@ def distill(
     teacher: Teacher = None,
     append: Append = False,
     config: Config = None,
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
     policy: GatePolicy = None,
-    agent: Program = None,
+    agent: options.Program = None,
     gate_set: GateSet = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Distill episodes into skills: general principles, skills by task type, and mistakes to avoid.
 
@@ -105,8 +97,8 @@ def distill(
 
     asked, view = _checked(config, overrides), RunView(Console(stderr=True), f"distill {trajectories}", transient=True)
     if not append:
-        refuse({"--policy": policy, "--agent": agent}, "needs --append")
-    with view, _gate(policy, with_program(gate_set, agent)) as gate:
+        options.refuse({"--policy": policy, "--agent": agent}, "needs --append")
+    with view, _gate(policy, options.with_short(gate_set, {"program.argv": agent})) as gate:
         found = run(trajectories, output, teacher=teacher, merge=append, config=asked, progress=view, gate=gate)
     show(found, as_json, distilled_view, distilled_lines)
 
@@ -116,10 +108,10 @@ def merge(
     bank: Bank,
     dry_run: DryRun = False,
     config: Config = None,
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
     policy: GatePolicy = None,
     gate_set: GateSet = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Merge the skill operations of winning samples into a bank: new skills, improved skills, and credit for the ones that were used.
 
@@ -139,10 +131,10 @@ def merge(
 def _gate(policy: str | None, overrides: Sequence[str] | None) -> Iterator[TestChange | None]:
     """Open the gate of `--policy`; None without one."""
     if policy is None:
-        refuse({"--gate-set (or --agent)": overrides or None}, "needs --policy")
+        options.refuse({"--gate-set (or --agent)": overrides or None}, "needs --policy")
         yield None
         return
-    check_model(policy, "a gate")
+    options.check_model(policy, "a gate")
     from skill_ttrl.commands.play import open_gate
 
     with open_gate(policy, overrides or ()) as test:

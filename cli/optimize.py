@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
+from skill_ttrl.cli import options
 from skill_ttrl.cli.display import RunView, prints_aside, show, text_table
-from skill_ttrl.cli.options import (
-    CONFIG_HELP,
-    POLICIES,
-    AsJson,
-    Program,
-    Resume,
-    check_model,
-    policy_option,
-    set_option,
-    with_program,
-    with_seed,
-)
 
 if TYPE_CHECKING:
     from skill_ttrl.commands.optimize_results import OptimizeSummary, Score
@@ -32,11 +21,13 @@ Config = Annotated[
     str | None,
     typer.Argument(
         metavar="CONFIG",
-        help=f"{CONFIG_HELP} It names the tasks, the section `optimize`, and for a plain model its prompts and lengths. With a run as "
+        help=f"{options.CONFIG_HELP} It names the tasks, the section `optimize`, and for a plain model its prompts and lengths. With a run as "
         "--policy it can be left out; its keys override the run's.",
     ),
 ]
-Policy = Annotated[str | None, policy_option(f"The frozen policy: {POLICIES}. Default: the one that the config names.")]
+Policy = Annotated[
+    str | None, options.policy_option(f"The frozen policy: {options.POLICIES}. Default: the one that the config names.")
+]
 Document = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Initial document, a Markdown file. Default: the config's, else an empty one."),
@@ -48,21 +39,21 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Check everything that can be checked before it starts, and show its sizes."),
 ]
-Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. optimize.epochs=2.")]
+Overrides = Annotated[list[str] | None, options.set_option("Override one config key, e.g. optimize.epochs=2.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice. Default: the config's.")]
 
 
 def optimize(
     config: Config = None,
     policy: Policy = None,
-    agent: Program = None,
+    agent: options.Program = None,
     document: Document = None,
     overrides: Overrides = None,
     seed: Seed = None,
     output: Output = None,
-    resume: Resume = "auto",
+    resume: options.Resume = "auto",
     dry_run: DryRun = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Optimize a skill document for a frozen policy: roll out, reflect, merge, select edits, and accept those that raise a held-out score.
 
@@ -74,16 +65,16 @@ def optimize(
     from skill_ttrl.commands.optimize_results import summary_lines
 
     if policy is not None:
-        check_model(policy, "`skillttrl optimize`")
-    options: dict[str, Any] = {"policy": policy, "document": document}
-    options["overrides"] = with_seed(with_program(overrides, agent), seed)
+        options.check_model(policy, "`skillttrl optimize`")
+    settings = options.with_short(overrides, {"program.argv": agent, "seed": seed})
+    given: dict[str, Any] = {"policy": policy, "document": document, "overrides": settings}
     if dry_run:
         with prints_aside():
-            checked = check_start(prepare(config, **options), output, resume=resume)
+            checked = check_start(prepare(config, **given), output, resume=resume)
         show(checked, as_json, checked_view)
         return
     with RunView(Console(stderr=True), f"optimize {config or policy or ''}") as view:
-        prepared = prepare(config, **options, progress=view)
+        prepared = prepare(config, **given, progress=view)
         folder = prepared.place(output)
         found = optimize_run(prepared, output=folder, resume=resume, progress=view)
     show(found, as_json, summary_table, lambda each: [*summary_lines(each), FILES.format(folder)])

@@ -138,14 +138,9 @@ def check_model(policy: str, use: str) -> None:
         raise ConfigError(f"{policy} is a scripted agent, but {use} needs a model: {POLICIES}.".replace("`", ""))
 
 
-def with_program(overrides: Sequence[str] | None, program: str | None) -> list[str]:
-    """The overrides of a config, with `--agent` as the last one where it is given."""
-    return [*(overrides or ()), *([] if program is None else [f"program.argv={json.dumps(program)}"])]
-
-
-def with_seed(overrides: Sequence[str] | None, seed: int | None) -> list[str]:
-    """The overrides of a config, with `--seed` as the last one where it is given."""
-    return [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])]
+def with_short(overrides: Sequence[str] | None, given: Mapping[str, str | int | None]) -> list[str]:
+    """The overrides of a config, and after them the options that are short for one, by its key; None: the option is not given."""
+    return [*(overrides or ()), *(f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None)]
 
 
 def words(given: Sequence[str] | None) -> list[str]:

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from skill_ttrl.cli import options
 from skill_ttrl.cli.launching import notice, run_or_check, seeds_of, serve_other_ranks
-from skill_ttrl.cli.options import (
-    CONFIG_HELP,
-    ENV_RULE,
-    AsJson,
-    EnvData,
-    Mock,
-    Overrides,
-    Program,
-    Seed,
-    generated_data,
-    policy_option,
-    with_program,
-)
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from skill_ttrl.commands.launch import Options
 
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP)]
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help=options.CONFIG_HELP)]
 MaybeConfig = Annotated[
-    str | None, typer.Argument(metavar="CONFIG", help=f"{CONFIG_HELP} Can be left out as described above.")
+    str | None, typer.Argument(metavar="CONFIG", help=f"{options.CONFIG_HELP} Can be left out as described above.")
 ]
 Output = Annotated[
     Path | None,
@@ -51,7 +38,7 @@ Resume = Annotated[
         "--output; without it, a new folder.",
     ),
 ]
-Env = Annotated[str | None, typer.Option(help=f"Train in another environment, on its own tasks: {ENV_RULE}.")]
+Env = Annotated[str | None, typer.Option(help=f"Train in another environment, on its own tasks: {options.ENV_RULE}.")]
 Seeds = Annotated[
     str | None,
     typer.Option(
@@ -64,7 +51,7 @@ Nproc = Annotated[
 ]
 Policy = Annotated[
     Path | None,
-    policy_option(
+    options.policy_option(
         "Where to start: a run, a checkpoint, a model folder or a hub model (OWNER/NAME). Default: the config's model."
     ),
 ]
@@ -90,18 +77,18 @@ DryRun = Annotated[
 
 def train(
     config: Config,
-    agent: Program = None,
-    overrides: Overrides = None,
+    agent: options.Program = None,
+    overrides: options.Overrides = None,
     output: Output = None,
     resume: Resume = None,
     env: Env = None,
-    env_data: EnvData = None,
-    mock: Mock = False,
-    seed: Seed = None,
+    env_data: options.EnvData = None,
+    mock: options.Mock = False,
+    seed: options.Seed = None,
     nproc: Nproc = None,
     seeds: Seeds = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run all phases of a config: collect, distill, cold start, then RL training (sample, vote, reward, update).
 
@@ -112,10 +99,8 @@ def train(
 
     if seeds is not None and seed is not None:
         raise ConfigError("--seed and --seeds each name seeds: give one of them.")
-    found = launch(
-        config,
-        _options(with_program(overrides, agent), env_data, mock, output, resume, env=env, seed=seed, nproc=nproc),
-    )
+    asked = _asked(overrides, env_data, mock, output, resume, agent=agent, env=env, seed=seed, nproc=nproc)
+    found = launch(config, asked)
     run_or_check(found, as_json=as_json, dry_run=dry_run, seeds=None if seeds is None else seeds_of(seeds))
 
 
@@ -125,16 +110,16 @@ def sft(
     bank: Bank = None,
     trajectories: Trajectories = None,
     examples: Examples = None,
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
     output: OutputNearBank = None,
     resume: Resume = None,
     env: Env = None,
-    env_data: EnvData = None,
-    mock: Mock = False,
-    seed: Seed = None,
+    env_data: options.EnvData = None,
+    mock: options.Mock = False,
+    seed: options.Seed = None,
     nproc: Nproc = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run only the supervised cold start of a config.
 
@@ -147,8 +132,8 @@ def sft(
     serve_other_ranks()
     from skill_ttrl.commands.launch import launch_sft
 
-    options = _options(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
-    found = launch_sft(config, options, model=policy, bank=bank, trajectories=trajectories, examples=examples)
+    asked = _asked(overrides, env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
+    found = launch_sft(config, asked, model=policy, bank=bank, trajectories=trajectories, examples=examples)
     run_or_check(found, as_json=as_json, dry_run=dry_run)
 
 
@@ -156,17 +141,17 @@ def rl(
     config: MaybeConfig = None,
     policy: Policy = None,
     bank: Bank = None,
-    agent: Program = None,
-    overrides: Overrides = None,
+    agent: options.Program = None,
+    overrides: options.Overrides = None,
     output: OutputNearBank = None,
     resume: Resume = None,
     env: Env = None,
-    env_data: EnvData = None,
-    mock: Mock = False,
-    seed: Seed = None,
+    env_data: options.EnvData = None,
+    mock: options.Mock = False,
+    seed: options.Seed = None,
     nproc: Nproc = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run only the RL training of a config, from its model or from --policy.
 
@@ -179,24 +164,26 @@ def rl(
     serve_other_ranks()
     from skill_ttrl.commands.launch import launch_rl
 
-    options = _options(with_program(overrides, agent), env_data, mock, output, resume, env=env, seed=seed, nproc=nproc)
-    found = launch_rl(config, options, model=policy, bank=bank)
+    asked = _asked(overrides, env_data, mock, output, resume, agent=agent, env=env, seed=seed, nproc=nproc)
+    found = launch_rl(config, asked, model=policy, bank=bank)
     run_or_check(found, as_json=as_json, dry_run=dry_run)
 
 
-def _options(
+def _asked(
     overrides: Sequence[str] | None,
     env_data: str | None,
     mock: bool,
     output: Path | None,
     resume: str | None,
+    *,
+    agent: str | None = None,
     **more: Any,
 ) -> Options:
     """Return the options of a launch, with the rules of `--mock` and `--resume` applied."""
     from skill_ttrl.commands.launch import Options
 
-    data = generated_data(env_data, mock)
-    settings = [*(overrides or ()), *([] if data is None else [f"env.kwargs.data={json.dumps(data)}"])]
+    short = {"program.argv": agent, "env.kwargs.data": options.generated_data(env_data, mock)}
     if resume is None and output is not None:
         resume = "auto"
-    return Options(settings, output=output, resume=None if resume == "never" else resume, notice=notice, **more)
+    resume = None if resume == "never" else resume
+    return Options(options.with_short(overrides, short), output=output, resume=resume, notice=notice, **more)

@@ -10,25 +10,9 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from skill_ttrl.cli import options
 from skill_ttrl.cli.display import RunView, show, text_table
 from skill_ttrl.cli.evaluate import BatchSize
-from skill_ttrl.cli.options import (
-    POLICIES,
-    AsJson,
-    Data,
-    Limit,
-    NoSkills,
-    Overrides,
-    PlainConfig,
-    Resume,
-    Samples,
-    Seed,
-    check_model,
-    check_resume,
-    policy_option,
-    with_seed,
-    words,
-)
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal, one_line
 
@@ -46,7 +30,7 @@ Stored = Annotated[
         "`responses`. Give these, or --policy.",
     ),
 ]
-Policy = Annotated[str | None, policy_option(f"Policy to draw samples from: {POLICIES}.")]
+Policy = Annotated[str | None, options.policy_option(f"Policy to draw samples from: {options.POLICIES}.")]
 Strategies = Annotated[
     str,
     typer.Option(
@@ -71,17 +55,17 @@ def vote(
     policy: Policy = None,
     strategies: Strategies = "majority",
     strategy_arg: StrategyArg = None,
-    data: Data = None,
-    limit: Limit = None,
-    samples: Samples = None,
-    overrides: Overrides = None,
-    config: PlainConfig = None,
-    seed: Seed = None,
+    data: options.Data = None,
+    limit: options.Limit = None,
+    samples: options.Samples = None,
+    overrides: options.Overrides = None,
+    config: options.PlainConfig = None,
+    seed: options.Seed = None,
     output: Output = None,
-    resume: Resume = "auto",
+    resume: options.Resume = "auto",
     batch_size: BatchSize = None,
-    no_skills: NoSkills = False,
-    as_json: AsJson = False,
+    no_skills: options.NoSkills = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare voting strategies on the same samples, with intervals. Differences that a paired test does not confirm are marked as unclear.
 
@@ -89,15 +73,15 @@ def vote(
     """
     from skill_ttrl.commands.vote import run
 
-    check_resume(resume, output)
+    options.check_resume(resume, output)
     source = _source(stored, policy)
     with RunView(Console(stderr=True), f"vote {source}") as view:
         found = run(
             source,
-            strategies=words([strategies]),
+            strategies=options.words([strategies]),
             options=strategy_options(strategy_arg or []),
             output=output,
-            overrides=with_seed(overrides, seed),
+            overrides=options.with_short(overrides, {"seed": seed}),
             progress=view,
             data=data or (),
             samples=samples,
@@ -125,7 +109,7 @@ def _source(stored: str | None, policy: str | None) -> str:
     if is_stored(source) != (policy is None):
         raise ConfigError(f"{ways}; {source} holds {'no ' if policy is None else ''}stored samples.")
     if policy is not None:
-        check_model(policy, "drawing samples")
+        options.check_model(policy, "drawing samples")
     return source
 
 
