@@ -16,8 +16,7 @@ def configs(
     config: Annotated[str | None, typer.Argument(metavar="CONFIG", help=CONFIG_HELP)] = None,
     overrides: Overrides = None,
     full: Annotated[
-        bool,
-        typer.Option("--full", help="Print every setting, with the defaults of its environment and algorithm."),
+        bool, typer.Option("--full", help="Print every setting, with the defaults of its environment and algorithm.")
     ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the config to a new file.")

@@ -39,10 +39,7 @@ class Person:
         """Say how to play."""
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # an episode must be text
-        say(
-            "Type an action or its number; ? lists the possible actions, quit or Ctrl-D exits.",
-            screen=self._screen,
-        )
+        say("Type an action or its number; ? lists the possible actions, quit or Ctrl-D exits.", screen=self._screen)
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """Read an action; raises `Stopped` when the user leaves or the input ends."""

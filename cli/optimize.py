@@ -36,8 +36,7 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder of the optimization. Default: runs/NAME-optimize.")
 ]
 DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Check everything that can be checked before it starts, and show its sizes."),
+    bool, typer.Option("--dry-run", help="Check everything that can be checked before it starts, and show its sizes.")
 ]
 Overrides = Annotated[list[str] | None, options.set_option("Override one config key, e.g. optimize.epochs=2.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice. Default: the config's.")]

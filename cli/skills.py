@@ -173,10 +173,7 @@ def import_(
         if found.origin and len(opened):
             notices.append(f"the bank has skills already: the order of {file} is not imported")
         update = opened.import_skills(
-            found.skills,
-            on_duplicate=on_duplicate,
-            origin=found.origin,
-            reason=reason or f"import {file.name}",
+            found.skills, on_duplicate=on_duplicate, origin=found.origin, reason=reason or f"import {file.name}"
         )
         _show(update, bank, as_json)
     _note(notices)
@@ -185,11 +182,7 @@ def import_(
 @skills_app.command()
 def export(
     bank: Annotated[
-        Path,
-        typer.Argument(
-            metavar="BANK",
-            help="A bank's folder, a run that has one, or a file of skills.",
-        ),
+        Path, typer.Argument(metavar="BANK", help="A bank's folder, a run that has one, or a file of skills.")
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File or folder to write. Default: stdout.")

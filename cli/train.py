@@ -35,7 +35,7 @@ Resume = Annotated[
     Literal["auto", "never"] | None,
     typer.Option(
         help="`auto`: continue the run in --output from its newest checkpoint. `never`: fail if there is a run. Default: `auto` with "
-        "--output; without it, a new folder.",
+        "--output; without it, a new folder."
     ),
 ]
 Env = Annotated[str | None, typer.Option(help=f"Train in another environment, on its own tasks: {options.ENV_RULE}.")]

@@ -172,12 +172,7 @@ def measure_policy(
     # One environment an episode is held in memory, so that not all tasks are drawn together, as elsewhere.
     size = max(1, found.config.rollout.max_batch_size // found.config.eval.samples) if chunk is None else chunk
     return measure_subject(
-        found,
-        [EvalDataset(name, None, split, limit)],
-        output=output,
-        chunk=size,
-        use_bank=use_bank,
-        progress=progress,
+        found, [EvalDataset(name, None, split, limit)], output=output, chunk=size, use_bank=use_bank, progress=progress
     )
 
 

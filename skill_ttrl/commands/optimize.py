@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skill_ttrl.answers import persist_cache
-from skill_ttrl.commands.optimize_results import (
-    SUMMARY,
-    OptimizeSummary,
-    is_optimization,
-    read_summary,
-    summarize,
-)
+from skill_ttrl.commands.optimize_results import SUMMARY, OptimizeSummary, is_optimization, read_summary, summarize
 from skill_ttrl.commands.reports.page_data import finish_report
 from skill_ttrl.commands.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.config import OptimizeConfig, SkillsConfig, SkillTTRLConfig
@@ -234,11 +228,7 @@ def optimize_run(
 
 
 def check_start(
-    run: Prepared,
-    output: str | Path | None = None,
-    *,
-    resume: Resume = "auto",
-    chat: ChatFn | None = None,
+    run: Prepared, output: str | Path | None = None, *, resume: Resume = "auto", chat: ChatFn | None = None
 ) -> dict[str, Any]:
     """Check everything that can be checked before an optimization starts: `optimize_run` begins with it, `--dry-run` ends with it.
 
@@ -367,10 +357,7 @@ class ProgressWatch(FolderWatch):
 
 @contextmanager
 def open_rollouts(
-    target: EvalTarget,
-    splits: Mapping[str, Sequence[Task]],
-    place: PlaceDocument,
-    progress: Progress,
+    target: EvalTarget, splits: Mapping[str, Sequence[Task]], place: PlaceDocument, progress: Progress
 ) -> Iterator[tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]]:
     """Load a policy, and yield its `RollOutFn` and the items of each split; closes the policy at the end.
 

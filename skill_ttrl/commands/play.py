@@ -13,13 +13,7 @@ import gymnasium
 
 from skill_ttrl.agents.scripted import ScriptedAgent, WalkthroughAgent
 from skill_ttrl.commands.reports.summary_text import transcript
-from skill_ttrl.commands.resolve import (
-    EvalTarget,
-    env_kwargs,
-    in_env,
-    resolve_target,
-    with_fitting,
-)
+from skill_ttrl.commands.resolve import EvalTarget, env_kwargs, in_env, resolve_target, with_fitting
 from skill_ttrl.config import GateConfig
 from skill_ttrl.envs import make_env, prepare_env, resolve_env
 from skill_ttrl.envs.lookup import env_question_option, refuse_split, split_argument
@@ -339,11 +333,7 @@ def refuse_error(trajectory: Trajectory) -> None:
 
 @contextmanager
 def open_gate(
-    policy: str,
-    overrides: Sequence[str] = (),
-    *,
-    config: str | None = None,
-    progress: Progress | None = None,
+    policy: str, overrides: Sequence[str] = (), *, config: str | None = None, progress: Progress | None = None
 ) -> Iterator[TestChange]:
     """Load a policy, and yield the test of bank changes that `merge` and `distill` take. Its `skills.gate` sets how the test decides.
 

@@ -27,14 +27,7 @@ from skill_ttrl.train.defaults import load_checked, with_env_defaults
 from skill_ttrl.train.open_run import bank_in_memory, bank_version, read_run_bank
 from skill_ttrl.train.rules import Rules
 from skill_ttrl.train.run_bank import RunBank
-from skill_ttrl.train.tasks import (
-    FOLDER_DIGEST,
-    ConfigTasks,
-    Seen,
-    folder_digest,
-    pin_policy,
-    pinned_source,
-)
+from skill_ttrl.train.tasks import FOLDER_DIGEST, ConfigTasks, Seen, folder_digest, pin_policy, pinned_source
 
 SAMPLE_FILES = (".json", ".jsonl", ".parquet")
 """Endings of files with samples."""

@@ -189,12 +189,7 @@ def _explaining_memory(run: Path) -> Iterator[None]:
 
 
 def _prepare(
-    stack: ExitStack,
-    folder: RunFolder,
-    resumed: ResumePoint,
-    stop: StopSignal,
-    ledger: Ledger,
-    progress: Progress,
+    stack: ExitStack, folder: RunFolder, resumed: ResumePoint, stop: StopSignal, ledger: Ledger, progress: Progress
 ) -> tuple[Run, dict[Phase, Callable[[Run], None]]]:
     """Collect and distill where that is due, and build everything: the run, and the function that runs each phase.
 

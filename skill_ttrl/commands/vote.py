@@ -33,15 +33,7 @@ from skill_ttrl.storage.jsonl import first_keys, parsed, whole_lines
 from skill_ttrl.train.defaults import load_checked
 from skill_ttrl.train.tasks import ConfigTasks
 from skill_ttrl.types import Task, VoteResult, derive_seed, to_json
-from skill_ttrl.voting import (
-    STRATEGIES,
-    Ballot,
-    UndecidedAnswers,
-    batch_vote,
-    check_strategy,
-    given_up,
-    requires,
-)
+from skill_ttrl.voting import STRATEGIES, Ballot, UndecidedAnswers, batch_vote, check_strategy, given_up, requires
 from skill_ttrl.voting.strategies import INPUT_SOURCES
 
 Visits = Sequence[Sequence[TaskSamples]]
