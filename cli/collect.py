@@ -139,9 +139,8 @@ def collect(
             given: dict[str, Any] = {"explore": how, "seed": seed or 0, "jobs": num_workers, **settings}
             found = run(selection, agent=policy, **given, output=output, progress=view)
         else:
-            settings = options.with_short(overrides, {"program.argv": agent})
-            given = {"overrides": settings, "config": config, "use_bank": not no_skills}
-            given |= {"greedy": greedy, "chunk": batch_size, "seed": seed}
+            given = {"overrides": options.with_short(overrides, {"program.argv": agent}), "config": config}
+            given |= {"use_bank": not no_skills, "greedy": greedy, "chunk": batch_size, "seed": seed}
             found = run_policy(policy, selection, **given, output=output, progress=view)
     show_collected(found, as_json)
 

@@ -85,10 +85,10 @@ def _list(as_json: bool) -> None:
         {"name": name, "model": each.model.path, "verified": verified_note(each), "requires": each.requires}
         for name, each in loaded.items()
     ]
-    short = [{**row, "verified": _verified_on(str(row["verified"]))} for row in rows]
-    columns = ("name", "model", "verified", "requires")
-    cells = [[row[name] or "nothing" for name in columns] for row in short]
-    show(rows, as_json, lambda _: text_table("Configs", columns, cells))
+    cells = [
+        (row["name"], row["model"], _verified_on(str(row["verified"])), row["requires"] or "nothing") for row in rows
+    ]
+    show(rows, as_json, lambda _: text_table("Configs", ("name", "model", "verified", "requires"), cells))
 
 
 def _verified_on(note: str) -> str:

@@ -44,15 +44,13 @@ def show(
     as_json: bool,
     view: Callable[[T], RenderableType] | None = None,
     lines: Iterable[str] | Callable[[T], Iterable[str]] = (),
-    *,
-    soft_wrap: bool = False,
 ) -> None:
-    """Print a result: as JSON, or its view (`soft_wrap`: each line whole) and the lines that stand under it."""
+    """Print a result: as JSON, or its view and the lines that stand under it."""
     if as_json:
         print_json(found)
         return
     if view is not None:
-        Console().print(view(found), soft_wrap=soft_wrap)
+        Console().print(view(found))
     say(*(lines(found) if callable(lines) else lines))
 
 

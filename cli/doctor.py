@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skill_ttrl.cli.display import diagnosis_view, say, show
+from skill_ttrl.cli.display import diagnosis_view, show
 from skill_ttrl.cli.options import AsJson, config_option, set_option
 from skill_ttrl.errors import ConfigError
 
@@ -70,6 +70,5 @@ def init(
         str(path) for path in (init_problems(output) if name == PROBLEMS else init_project(name, output, turns=turns))
     ]
     config = f"{name}.yaml"
-    show({"files": files, "config": config}, as_json)
-    if not as_json:
-        say(*files, "", f"Train in it, in the folder {output.resolve()}: skillttrl train {config}")
+    advice = f"Train in it, in the folder {output.resolve()}: skillttrl train {config}"
+    show({"files": files, "config": config}, as_json, lines=[*files, "", advice])

@@ -79,15 +79,15 @@ def run_or_check(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int
             raise typer.Exit(checked.exit_code)
         return
     folder = found.folder(config.name)
-    if launched() or (config.runtime.nproc or 1) > 1:  # before other ranks are started or waited for
+    ranks = config.runtime.nproc or 1
+    if launched() or ranks > 1:  # before other ranks are started or waited for
         from skill_ttrl.train.rules import Rules
 
         Rules(config, asks_ranks=found.asks_ranks, output=None if seeds else folder, resume=resume).check()
-    if (config.runtime.nproc or 1) > 1 and not launched():
+    if ranks > 1 and not launched():
         from skill_ttrl.rl.parallel.launch import launch, this_command
         from skill_ttrl.runs.checkpoint import what_is_saved
 
-        ranks = config.runtime.nproc or 1
         raise typer.Exit(launch(this_command(), ranks, notice=notice, saved=lambda: what_is_saved(folder)))
     from skill_ttrl.commands.reports.inspect import seeds_inspection
     from skill_ttrl.commands.train import run, run_seeds

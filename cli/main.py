@@ -9,7 +9,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Annotated, Any
 
@@ -81,26 +81,9 @@ def root(
         context.with_resource(trusting())
 
 
-for command in (
-    train,
-    sft,
-    rl,
-    collect,
-    evaluate,
-    ask,
-    inspect,
-    report,
-    replay,
-    export,
-    merge,
-    distill,
-    optimize,
-    vote,
-    serve,
-    init,
-    doctor,
-    configs,
-):
+COMMANDS: list[Callable[..., None]] = [train, sft, rl, collect, evaluate, ask, inspect, report, replay, export]
+COMMANDS += [merge, distill, optimize, vote, serve, init, doctor, configs]
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -39,7 +39,6 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything that can be checked before it starts, and show its sizes.")
 ]
 Overrides = Annotated[list[str] | None, options.set_option("Override one config key, e.g. optimize.epochs=2.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice. Default: the config's.")]
 
 
 def optimize(
@@ -48,7 +47,7 @@ def optimize(
     agent: options.Program = None,
     document: Document = None,
     overrides: Overrides = None,
-    seed: Seed = None,
+    seed: options.Seed = None,
     output: Output = None,
     resume: options.Resume = "auto",
     dry_run: DryRun = False,

@@ -126,7 +126,6 @@ def measure_policy(
     *,
     split: str,
     overrides: Sequence[str] = (),
-    kwargs: Mapping[str, Any] | None = None,
     limit: int | None = None,
     config: str | None = None,
     output: str | Path | None = None,
@@ -145,7 +144,6 @@ def measure_policy(
         split: part of the environment's tasks.
         overrides: changes to the config, e.g. `eval.samples=1`; `env.kwargs.NAME=VALUE` is handed to the environment. Where the
             policy was trained in `env`, its arguments are those of the training, with these changes.
-        kwargs: further arguments of the environment.
         limit: only so many tasks, spread over the split (`envs.lookup.spread`); None: all.
         config: a plain model's recipe or config file.
         output: folder to which samples are written as they are drawn.
@@ -160,8 +158,8 @@ def measure_policy(
         raise ConfigError(f"limit must be at least 1, found {limit}.")
     found = resolve_target(source, overrides, config=config, use_bank=use_bank)
     env_id = resolve_env(env)
-    refuse_split({**env_kwargs(overrides, env_id), **(kwargs or {})})
-    arguments = {**env_kwargs(overrides, env_id, found.config.env), **(kwargs or {}), **split_argument(env, split)}
+    refuse_split(env_kwargs(overrides, env_id))
+    arguments = {**env_kwargs(overrides, env_id, found.config.env), **split_argument(env, split)}
     found = in_env(found, env, arguments, overrides)
     found.check(use_bank=use_bank)  # before its tasks are looked for
     progress = progress or SilentProgress()

@@ -24,14 +24,7 @@ EPISODES = "trajectories.jsonl"
 """The file that `skillttrl collect` writes in the documentation, in the folder of the bank that is distilled from it."""
 Notice = Callable[[str], None]
 _SIZES = (
-    "sft.steps",
-    "rl.steps",
-    "rl.total_epochs",
-    "rl.eval_steps",
-    "data.eval.limit",
-    "env.eval_tasks",
-    "eval.samples",
-    "eval.greedy",
+    "sft.steps rl.steps rl.total_epochs rl.eval_steps data.eval.limit env.eval_tasks eval.samples eval.greedy".split()
 )
 """Settings of how long a run is and how much it measures."""
 

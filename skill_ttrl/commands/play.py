@@ -31,7 +31,7 @@ from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
-from skill_ttrl.storage.files import wrap_os_errors
+from skill_ttrl.storage.files import unfinished, wrap_os_errors
 from skill_ttrl.train.bank_changes import BankGate, TestChange
 from skill_ttrl.train.build import PolicyBundle, build_for_eval, build_policy
 from skill_ttrl.train.defaults import with_env_defaults
@@ -40,7 +40,6 @@ from skill_ttrl.train.run_bank import RunBank
 from skill_ttrl.train.tasks import ConfigTasks, split_tasks
 from skill_ttrl.types import Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import majority_vote
-from skill_ttrl.voting.rewards import as_reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,6 @@ def ask(
     *,
     samples: int = 1,
     temperature: float | None = 0.0,
-    max_new_tokens: int | None = None,
     use_bank: bool = True,
 ) -> Reply:
     """Put a question to a trained policy, in the words of its training template, as its training episodes go.
@@ -88,7 +86,6 @@ def ask(
         question: the task, as the training data words it.
         samples: how many answers; more than one are put to a vote.
         temperature: 0 is greedy; None: 0 for one answer, 1 for several.
-        max_new_tokens: longest answer; None takes the config's.
         use_bank: False answers without the run's skill bank, to see what the skills are worth; so does `skills.enabled: false`.
 
     Raises:
@@ -108,10 +105,7 @@ def ask(
             f"{config.env.id} takes no question of yours. To watch an episode: skillttrl envs play {config.env.id} --policy {trained.name}."
         )
     task = Task("question", resolve_env(config.env.id), {option: question})
-    sampling = Sampling.of(config.rollout, temperature)
-    if max_new_tokens:
-        sampling = replace(sampling, max_new_tokens=max_new_tokens)
-    settings = RolloutSettings(sampling, config.seed, max_turns=config.agent.max_turns)
+    settings = RolloutSettings(Sampling.of(config.rollout, temperature), config.seed, max_turns=config.agent.max_turns)
     with (
         track_usage(None, config.endpoints) as ledger,
         ledger.phase("ask"),
@@ -162,22 +156,19 @@ def load_policy(trained: EvalTarget, use_bank: bool = True) -> Iterator[PolicyBu
         yield replace(parts, agent=parts.agent.with_bank(bank.view() if bank else None))
 
 
-def find_policy(
-    name: str, env: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
-) -> EvalTarget:
+def find_policy(name: str, env: str, overrides: Sequence[str] = (), *, use_bank: bool = True) -> EvalTarget:
     """The policy that is meant, as it plays in an environment (`with_env_defaults`).
 
     Args:
         env: what it is to play.
         name: a run folder, a checkpoint, a model's folder, `owner/name`, `openai` or `openai:MODEL`.
         overrides: changes to its config.
-        config: a plain model's recipe.
         use_bank: False where it plays without its skill bank.
 
     Raises:
         ConfigError, RunFolderError, ModelError: see `resolve_target`.
     """
-    found = resolve_target(name, overrides, config=config, use_bank=use_bank)
+    found = resolve_target(name, overrides, use_bank=use_bank)
     return in_env(found, env, env_kwargs(overrides, resolve_env(env), found.config.env), overrides)
 
 
@@ -192,9 +183,6 @@ class Scene:
     action: str | None
     """Action that led here; None at the start."""
     observation: str
-    info: Mapping[str, Any]
-    earned: float
-    """Sum of the rewards so far."""
     over: bool
     """True if the environment has ended the episode."""
 
@@ -210,27 +198,26 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
         own = getattr(env.unwrapped, "max_steps", None)
         registered = env.spec.max_episode_steps if env.spec is not None else None
         self._watch, self._limit = watch, own if isinstance(own, int) else registered
-        self._steps, self._earned = 0, 0.0
+        self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Reset the environment and show where it begins."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._steps, self._earned = 0, 0.0
-        self._show(None, observation, info, over=False)
+        self._steps = 0
+        self._show(None, observation, over=False)
         return observation, info
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
         """Step the environment and show where that led."""
-        observation, reward, terminated, truncated, info = answer = self.env.step(action)
+        observation, _, terminated, truncated, _ = answer = self.env.step(action)
         self._steps += 1
-        self._earned += as_reward(reward)
-        self._show(action, observation, info, over=bool(terminated or truncated))
+        self._show(action, observation, over=bool(terminated or truncated))
         return answer
 
-    def _show(self, action: str | None, observation: str, info: Any, *, over: bool) -> None:
+    def _show(self, action: str | None, observation: str, *, over: bool) -> None:
         seen = text_of(observation)
         try:
-            self._watch(Scene(self._steps, self._limit, action, seen, info, self._earned, over))
+            self._watch(Scene(self._steps, self._limit, action, seen, over))
         except Exception as error:  # a screen that fails is no outcome of the environment
             raise Stopped from error
 
@@ -332,23 +319,18 @@ def refuse_error(trajectory: Trajectory) -> None:
 
 
 @contextmanager
-def open_gate(
-    policy: str, overrides: Sequence[str] = (), *, config: str | None = None, progress: Progress | None = None
-) -> Iterator[TestChange]:
+def open_gate(policy: str, overrides: Sequence[str] = ()) -> Iterator[TestChange]:
     """Load a policy, and yield the test of bank changes that `merge` and `distill` take. Its `skills.gate` sets how the test decides.
 
     Args:
         policy: a run, a checkpoint, a model, or `openai` (`resolve_target`). Its `skills` section says how prompts show skills.
         overrides: changes to its config, such as `skills.gate.tasks=100`.
-        config: a plain model's recipe.
-        progress: reports what was left out.
 
     Raises:
         ConfigError: the policy has no `skills` section, too few tasks, or an environment that cannot grade them.
         SkillTTRLError: a part cannot be made; the message names it.
     """
-    progress = progress or SilentProgress()
-    target = resolve_target(policy, overrides, config=config)
+    target = resolve_target(policy, overrides)
     skills = target.config.skills
     if skills is None:
         raise ConfigError(
@@ -359,7 +341,7 @@ def open_gate(
     target.check()
     with ExitStack() as stack:
         chosen = _tasks(target, gate)
-        worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, progress, weights=target.weights)
+        worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, SilentProgress(), weights=target.weights)
         stack.callback(worker.close)
         check_graded(tasks_of["gate"][0], worker.envs, "The gate")
         bank = stack.enter_context(SkillBank(None, BankSettings.from_config(skills)))
@@ -406,11 +388,11 @@ def export(trained: EvalTarget, output: str | Path, *, merged: bool = False) -> 
     adapters = (weights / "adapter_config.json").is_file()
     if merged and not adapters:
         raise ConfigError(f"{weights} has no adapters to merge. Leave out --merge-lora.")
-    building = output.with_name(f".{output.name}.partial")
     with wrap_os_errors("write", output):
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir(parents=True)
-        try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished(output.parent) as folder:
+            building = folder / output.name
+            building.mkdir()
             if merged or is_sharded(weights):
                 loaded = load_checkpoint(weights, device="cpu", base=trained.config.model)
                 model: Any = loaded.model
@@ -426,7 +408,4 @@ def export(trained: EvalTarget, output: str | Path, *, merged: bool = False) -> 
             card = model_card(trained.config, phase=saved["phase"], step=saved["step"], merged=merged)
             (building / "README.md").write_text(card, encoding="utf-8")
             building.rename(output)
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
-            raise
     return output

@@ -157,7 +157,7 @@ class Replayer(ExitStack):
         self._made_with = read_run_json(path)
         self.config = load_config(path / "config.yaml")
         self.scored, self.largest = 0, cast("float | None", None)
-        self._weights: tuple[tuple[str, int], PolicyBundle | None, Any] | None = None
+        self._weights: tuple[tuple[str, int], PolicyBundle | None, Any] = (("", -1), None, None)
         """Phase, updates in it, and the policy then, or None: the one that was needed last."""
         if any(isinstance(tool, McpServer) for tool in self.config.agent.tools):
             raise EnvError(f"{path} has tools of MCP servers. A call may act in the world, so none is repeated.")
@@ -324,7 +324,7 @@ class Replayer(ExitStack):
         _, place, recorded = row
         version = max((step.completion.policy_version for step in recorded.steps if step.completion), default=0)
         key = (place.phase, version)
-        if self._weights is not None and self._weights[0] == key:
+        if self._weights[0] == key:
             return self._weights[1]
         earlier = [*takewhile(lambda each: each != place.phase, map(str, self.config.phases))]
         earlier = [each for each in earlier if each not in ("collect", "distill")]
@@ -358,13 +358,11 @@ class Replayer(ExitStack):
         return bundle
 
     def _decode(self, ids: Sequence[int] | None) -> str:
-        assert self._weights is not None
         return str(self._weights[2].tokenizer.decode(list(ids or ())))
 
     def _scorable(self, step: Step) -> Step:
         """The step; without its completion where the learner's forward pass cannot give its log-probs again."""
         done, limited = step.completion, self.config.agent.structured_actions and step.admissible_actions
-        assert self._weights is not None
         if done is None or not (
             limited or len(done.logprobs) != len(done.token_ids) or done.policy_version != self._weights[0][1]
         ):
@@ -380,7 +378,6 @@ class Replayer(ExitStack):
         from skill_ttrl.rl.batch import pack
         from skill_ttrl.rl.parallel.ranks import own_micro_batches
 
-        assert self._weights is not None
         _, bundle, policy = self._weights
         assert bundle is not None
         kept = [replace(each, steps=tuple(map(self._scorable, each.steps))) for each in rollouts]

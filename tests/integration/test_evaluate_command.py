@@ -310,7 +310,7 @@ def test_several_samples_of_a_task_are_no_several_tasks() -> None:
         )
         assert short.accuracy == 0, "it waits in the first turn"
         (turned,) = measure_policy(
-            "openai:opener", DOORS, split="train", limit=2, kwargs={"broken": [1]}, overrides=settings
+            "openai:opener", DOORS, split="train", limit=2, overrides=[*settings, "env.kwargs.broken=[1]"]
         )
         assert turned.failed == 0.5 and turned.by_type["right"].accuracy == 0
 
