@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -88,7 +87,6 @@ class Templates:
                 )
             self._folders.insert(0, own)
         self._read: dict[str, Template] = {}
-        self._taken_apart: dict[str, list[_Part]] = {}
         known = [name for name in PARTS if base is None or shipped.joinpath(base, f"{name}.md").is_file()]
         for name, text in (overrides or {}).items():
             if name not in known:
@@ -102,9 +100,14 @@ class Templates:
 
     def render(self, name: str, **values: str) -> str:
         """The template's text with `values` in their places. They are inserted as they are: a `$` in them means nothing."""
-        if name not in self._taken_apart:
-            self._taken_apart[name] = [_paragraph(part) for part in self.get(name).template.split("\n\n")]
-        return "\n\n".join(part.filled(values) for part in self._taken_apart[name] if not part.is_empty(values))
+        empty = {place for place, value in values.items() if value == ""}
+
+        def left(parts: list[str]) -> list[str]:  # a part without places always stays
+            return [part for part in parts if _places(part) - empty or not _places(part)]
+
+        paragraphs = left(self.get(name).template.split("\n\n"))
+        text = "\n\n".join("\n".join(left(paragraph.split("\n"))) for paragraph in paragraphs)
+        return Template(text).substitute(values)
 
     def get(self, name: str, *, of_a_turn: bool = False) -> Template:
         """A template by name or by the path of a Markdown file; without its final newline.
@@ -160,25 +163,9 @@ def _template(name: str, text: str, source: str, of_a_turn: bool = False) -> Tem
     return template
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A line of a template with its places, or a paragraph of lines."""
-
-    content: Template | list[_Part]
-    places: frozenset[str]
-
-    def filled(self, values: Mapping[str, str]) -> str:
-        if isinstance(self.content, Template):
-            return self.content.substitute(values)
-        return "\n".join(line.filled(values) for line in self.content if not line.is_empty(values))
-
-    def is_empty(self, values: Mapping[str, str]) -> bool:
-        return bool(self.places) and all(values.get(place) == "" for place in self.places)
-
-
-def _paragraph(text: str) -> _Part:
-    lines = [_Part(Template(line), frozenset(Template(line).get_identifiers())) for line in text.split("\n")]
-    return _Part(lines, frozenset().union(*(line.places for line in lines)))
+@cache
+def _places(text: str) -> frozenset[str]:
+    return frozenset(Template(text).get_identifiers())
 
 
 def _listed(names: frozenset[str] | set[str]) -> str:

@@ -75,12 +75,9 @@ class OutputParser:
         Thoughts hold nothing but questions to the bank, which were answered as they were written.
         """
         thought, said = split_thought(text)
-        reader = _Reader(said)
-        reader.read()
+        reader = _Reader(said).read()
         if BLOCK in thought.lower():
-            everything = _Reader(text)
-            everything.read()
-            reader.retrieve = everything.retrieve
+            reader.retrieve = _Reader(text).read().retrieve
         outside = reader.outside()
         solution = last_tagged(outside, "solution")
         found = find_answer(outside, last_number=self._last_number)
@@ -131,9 +128,8 @@ def _tags(text: str) -> Iterator[_Tag]:
         if rest is None:
             yield _Tag(name, start.start(), start.end(), closing, whole=False)
             continue
-        attributes: dict[str, str] = {}
-        for key, value in _ATTRIBUTE.findall(rest[1]):
-            attributes.setdefault(key.lower(), " ".join(value[1:-1].split()))
+        found = reversed(_ATTRIBUTE.findall(rest[1]))  # of two with the same name the first counts
+        attributes = {key.lower(): " ".join(value[1:-1].split()) for key, value in found}
         yield _Tag(name, start.start(), rest.end(), closing, bool(rest[2]) and not closing, True, attributes)
 
 
@@ -150,7 +146,6 @@ class _Reader:
         self.block: int | None = None  # where the open block began
         self.blocks: list[tuple[int, int]] = []
         self.open: _Tag | None = None  # the operation that is not closed yet
-        self.suppressed = 0
         self.count = 0
 
     def take(self, tag: _Tag) -> None:
@@ -163,10 +158,17 @@ class _Reader:
             self._error(opened.start, f"<{opened.name}> is not closed before the next tag")
         if not tag.whole:
             self._error(tag.start, f"<{'/' if tag.closing else ''}{tag.name}> is not a complete tag")
-        elif tag.name == BLOCK:
-            self._block(tag)
+        elif tag.name == BLOCK and tag.closing and self.block is not None:
+            self.blocks.append((self.block, tag.end))
+            self.block = None
         elif tag.closing:
             self._error(tag.start, f"</{tag.name}> closes nothing")
+        elif tag.name == BLOCK and self.block is not None:
+            self._error(tag.start, f"<{BLOCK}> is inside another")
+        elif tag.name == BLOCK and tag.empty:
+            self.blocks.append((tag.start, tag.end))
+        elif tag.name == BLOCK:
+            self.block = tag.start
         elif self.block is None:
             self._error(tag.start, f"<{tag.name}> is outside of <{BLOCK}>")
         elif tag.empty:
@@ -174,8 +176,8 @@ class _Reader:
         else:
             self.open = tag
 
-    def read(self) -> None:
-        """All tags, and the end of the text."""
+    def read(self) -> _Reader:
+        """Take all tags, and the end of the text; gives the reader itself."""
         for tag in _tags(self.text):
             self.take(tag)
         if self.open is not None:
@@ -183,39 +185,23 @@ class _Reader:
         if self.block is not None:
             self._error(self.block, f"<{BLOCK}> is never closed")
             self.blocks.append((self.block, len(self.text)))
+        return self
 
     def outside(self) -> str:
         """The text without its blocks, a line break for each: what stood on both sides of one does not grow together."""
-        parts, end = [], 0
-        for start, stop in self.blocks:
-            parts.append(self.text[end:start])
-            end = stop
-        return "\n".join([*parts, self.text[end:]])
+        edges = [0, *(edge for block in self.blocks for edge in block), len(self.text)]
+        return "\n".join(self.text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
 
     def ops(self) -> SkillOps:
         """All that was asked."""
-        more = [f"and {self.suppressed} more errors"] if self.suppressed else []
+        more = [f"and {len(self.errors) - MAX_ERRORS} more errors"] if len(self.errors) > MAX_ERRORS else []
         return SkillOps(
             generate=tuple(self.generate),
             retrieve=tuple(self.retrieve),
             evolve=tuple(self.evolve),
-            errors=(*self.errors, *more),
+            errors=(*self.errors[:MAX_ERRORS], *more),
             titles=tuple(self.titles),
         )
-
-    def _block(self, tag: _Tag) -> None:
-        if tag.closing:
-            if self.block is None:
-                self._error(tag.start, f"</{BLOCK}> closes nothing")
-            else:
-                self.blocks.append((self.block, tag.end))
-                self.block = None
-        elif self.block is not None:
-            self._error(tag.start, f"<{BLOCK}> is inside another")
-        elif tag.empty:
-            self.blocks.append((tag.start, tag.end))
-        else:
-            self.block = tag.start
 
     def _operation(self, tag: _Tag, content: str) -> None:
         self.count += 1
@@ -244,7 +230,4 @@ class _Reader:
             self._error(tag.start, f"<{tag.name}> {problem}")
 
     def _error(self, position: int, reason: str) -> None:
-        if len(self.errors) < MAX_ERRORS:
-            self.errors.append(f"character {position}: {reason}")
-        else:
-            self.suppressed += 1
+        self.errors.append(f"character {position}: {reason}")
