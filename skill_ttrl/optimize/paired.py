@@ -67,20 +67,14 @@ def decide(before_P: ArrayLike, after_P: ArrayLike, rule: PairedRule, *, seed: i
     if rule.kind == "better":
         p_value = sign_flip_p_value(after - before, seed=seed)
         large = difference >= rule.min_effect - _CLOSE
+        refused = "not shown to be better" if large else f"below the least gain of {rule.min_effect:g}"
+        words = (refused, "better")
     else:
         p_value = paired_score_p_value(before, after, -rule.min_effect)
         large = difference > -rule.min_effect
+        words = (f"may be worse by {rule.min_effect:g}", f"not worse by {rule.min_effect:g}")
     accept = bool(large and p_value <= rule.alpha + _CLOSE)
-    if rule.kind == "better":
-        said = (
-            "better"
-            if accept
-            else "not shown to be better"
-            if large
-            else f"below the least gain of {rule.min_effect:g}"
-        )
-    else:
-        said = f"{'not' if accept else 'may be'} worse by {rule.min_effect:g}"
+    said = words[accept]
     reason = f"{said}: difference {difference:+.3f}, p = {p_value:.3g} at a level of {rule.alpha:.3g}"
     return GateDecision(accept, difference, (low, high), p_value, before.size, reason)
 
@@ -110,17 +104,13 @@ def certain(
     before, after = np.asarray(before_P, dtype=np.float64), np.asarray(after_P, dtype=np.float64)
     best = (np.concatenate([before, zero]), np.concatenate([after, one]))
     worst = (np.concatenate([before, one]), np.concatenate([after, zero]))
+    reason = f"certain before the last {remaining} tasks: their scores cannot change it"
     if rule.kind == "not_worse":
-        accept = None if float((best[1] - best[0]).mean()) > -rule.min_effect else False
-    elif not decide(*best, rule, seed=seed).accept:
-        accept = False
+        hopeless, sure = float((best[1] - best[0]).mean()) <= -rule.min_effect, False
     else:
-        accept = True if decide(*worst, rule, seed=seed).accept else None
-    if accept is None:
-        return None
-    return replace(
-        now, accept=accept, reason=f"certain before the last {remaining} tasks: their scores cannot change it"
-    )
+        hopeless = not decide(*best, rule, seed=seed).accept
+        sure = not hopeless and decide(*worst, rule, seed=seed).accept
+    return replace(now, accept=sure, reason=reason) if hopeless or sure else None
 
 
 V = TypeVar("V")

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from skill_ttrl.skills.changes import Snapshot, as_successor, flagged, normalize_skill, quote
+from skill_ttrl.skills.changes import Snapshot, as_successor, flagged, free_names, normalize_skill, quote
 from skill_ttrl.skills.similarity import Similarity, clusters, content_id, match_existing, normalized_tokens, sentences
 from skill_ttrl.skills.types import Draft
 from skill_ttrl.types import Change, ChangeKind, Skill, SkillStats
@@ -152,8 +152,7 @@ class Admission:
             task_type: compare with skills that tasks of this type are shown; None: with all.
             match: id of a skill that says the same in other words, where one is known.
         """
-        problem = text_problem(text, self._max_text_chars)
-        if problem is not None:
+        if problem := text_problem(text, self._max_text_chars):
             return problem
         same = self._by_content.get(normalized_tokens(text), ())
         owner = next((skill.id for skill in same if task_type is None or covers(skill, task_type)), match)
@@ -161,11 +160,7 @@ class Admission:
 
     def new_id(self, text: str) -> str:
         """The id made from the text alone, the same each time; numbered where an edited skill has it."""
-        name, number = content_id(text), 1
-        while name in self._ids:
-            number += 1
-            name = f"{content_id(text)}-{number}"
-        return name
+        return next(free_names(content_id(text), "-", self._ids))
 
     def take(self, skill: Skill) -> Skill:
         """The skill as the bank will store it; from now on its id and its text are taken."""

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
@@ -265,11 +264,7 @@ class SkillBank:
             SkillBankError: an id is taken, or there are more than the bank can hold.
         """
         changes = imported(self.snapshot(), skills, on_duplicate)
-        if len(changes) > self.settings.max_skills:
-            raise SkillBankError(
-                f"{len(changes)} skills do not fit in a bank of at most {self.settings.max_skills}. Raise max_skills, or "
-                "import fewer."
-            )
+        self._check_room(changes)
         why = {"reason": "import", **why}
         return self.apply(changes, origin=None if len(self) else origin, **why)
 
@@ -407,13 +402,11 @@ class SkillBank:
         """
         from skill_ttrl.skills.files import read_file
 
-        skills, origin = (found := read_file(path)).skills, found.origin
-        if len(skills) > self.settings.max_skills:
-            raise SkillBankError(
-                f"{path} holds {len(skills)} skills, the bank at most {self.settings.max_skills}. Raise max_skills."
-            )
-        changes = [*(Change("remove", skill, None) for skill in self), *imported(Snapshot(), skills)]
-        return self.apply(changes, reason=reason or "load", origin=origin)
+        found = read_file(path)
+        new = imported(Snapshot(), found.skills)
+        self._check_room(new)
+        changes = [*(Change("remove", skill, None) for skill in self), *new]
+        return self.apply(changes, reason=reason or "load", origin=found.origin)
 
     def close(self) -> None:
         """Free the folder and the index. What was read stays readable; a change is refused."""
@@ -425,10 +418,16 @@ class SkillBank:
     def __enter__(self) -> SkillBank:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _check_room(self, changes: Sequence[Change]) -> None:
+        """Refuse to import more skills than the bank can hold, which would evict some of them at once."""
+        most = self.settings.max_skills
+        if len(changes) > most:
+            raise SkillBankError(
+                f"{len(changes)} skills do not fit in a bank of at most {most}. Raise max_skills, or import fewer."
+            )
 
     def _write(self, update: BankUpdate) -> BankUpdate:
         now = self.snapshot()

@@ -8,13 +8,14 @@ be a plain word.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.sanitize import replace_surrogates
+from skill_ttrl.sanitize import flags, replace_surrogates
 from skill_ttrl.types import Change, ChangeKind, Skill, SkillStats, Tier
 
 OnDuplicate = Literal["refuse", "skip", "replace", "rename"]
@@ -79,18 +80,17 @@ def fits_type(skill: Skill, task_type: str | None) -> bool:
     return not task_type or skill.tier == "general" or skill.task_type in ("", task_type)
 
 
-def new_ids(snapshot: Snapshot, count: int) -> list[str]:
+def new_ids(snapshot: Snapshot, number: int) -> list[str]:
     """Ids for new skills: `sk_` and the version they will first appear in, then `_2`, `_3`, … within it.
 
     Made from the version alone, they are the same at each repetition, and an id that was evicted is not given again.
     """
-    base, found, number = f"sk_{snapshot.version + 1:03d}", list[str](), 1
-    while len(found) < count:
-        name = base if number == 1 else f"{base}_{number}"
-        if name not in snapshot:
-            found.append(name)
-        number += 1
-    return found
+    return list(islice(free_names(f"sk_{snapshot.version + 1:03d}", "_", snapshot), number))
+
+
+def free_names(base: str, sign: str, taken: Container[str]) -> Iterator[str]:
+    """`base`, then with the sign and a number from 2 on behind it, where that is not taken."""
+    return (name for name in chain([base], (f"{base}{sign}{number}" for number in count(2))) if name not in taken)
 
 
 def normalize_skill(skill: Skill) -> Skill:
@@ -101,18 +101,17 @@ def normalize_skill(skill: Skill) -> Skill:
     """
     where = f"Skill {quote(skill.id)}"
     check_id(skill.id)
-    texts = {name: _text(getattr(skill, name), f"{where}: {name}") for name in _TEXTS}
-    lists = {name: _texts(getattr(skill, name), f"{where}: {name}") for name in _LISTS}
-    if texts["tier"] not in TIERS:
-        raise SkillBankError(f"{where} has the tier {texts['tier']!r}. A tier is one of: {', '.join(TIERS)}.")
-    if not texts["text"].strip():
+    checked: dict[str, Any] = {name: _text(getattr(skill, name), f"{where}: {name}") for name in _TEXTS}
+    checked |= {name: _texts(getattr(skill, name), f"{where}: {name}") for name in _LISTS}
+    if checked["tier"] not in TIERS:
+        raise SkillBankError(f"{where} has the tier {checked['tier']!r}. A tier is one of: {', '.join(TIERS)}.")
+    if not checked["text"].strip():
         raise SkillBankError(f"{where} has an empty text. Write one.")
     counts = [skill.version, *(getattr(skill.stats, each.name) for each in fields(SkillStats))]
     if counts[-1] is None:  # never used
         counts.pop()
     if not all(isinstance(count, int) and count >= 0 for count in counts):
         raise SkillBankError(f"{where}: version and statistics must be whole numbers of 0 or more, found {counts}.")
-    checked: dict[str, Any] = {**texts, **lists}
     return replace(skill, **checked)
 
 
@@ -129,8 +128,6 @@ def check_id(skill_id: str) -> None:
 
 def flagged(skill: Skill) -> Skill:
     """The skill with what looks hostile in its words noted in `flags`."""
-    from skill_ttrl.sanitize import flags
-
     return replace(skill, flags=flags("\n".join((skill.title, skill.text, skill.when_to_apply))))
 
 

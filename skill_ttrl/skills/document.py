@@ -27,12 +27,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any, Literal
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.skills.changes import TIERS, Snapshot, as_successor, check_id, normalize_skill, quote
+from skill_ttrl.skills.changes import TIERS, Snapshot, as_successor, check_id, free_names, normalize_skill, quote
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Change, Skill, SkillStats, Tier
 
@@ -149,8 +148,7 @@ def _ids(parts: Sequence[Part]) -> list[str]:
         if not name or name in found:
             made = {"preamble": PREAMBLE, "region": f"document.{part.title.lower()}"}
             name = made.get(part.kind) or slug(part.title) or "section"
-            numbered = (f"{name}-{number}" for number in count(2))
-            name = name if name not in taken else next(each for each in numbered if each not in taken)
+            name = next(free_names(name, "-", taken))
         taken.add(name)
         found.append(name)
     return found

@@ -95,8 +95,6 @@ class FileLog:
         self.first = self.current = Snapshot()
         self._lock: int | None = None
         self._stream: int | None = None
-        self._length, self._torn = 0, False
-        self._digest = hashlib.blake2b(digest_size=16)  # of the whole lines
         if read_only or is_bank(path):
             read_settings(path)  # first of all: what cannot be read is not touched
         try:
@@ -182,8 +180,8 @@ class FileLog:
             SkillBankError: a line is damaged.
             OSError: the file cannot be read.
         """
-        self._length, self._torn = 0, False
-        self._digest, number = hashlib.blake2b(digest_size=16), 0
+        self._length, self._torn, number = 0, False, 0
+        self._digest = hashlib.blake2b(digest_size=16)  # of the whole lines
 
         def whole_updates() -> Iterator[BankUpdate]:
             nonlocal number
@@ -389,17 +387,8 @@ Searched = Literal["all", "when_to_apply"]
 Fallback = Literal["none", "most_useful"]
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 REMEMBERED = (
-    "max_skills",
-    "retrieval_mode",
-    "top_k",
-    "min_score",
-    "embedder",
-    "embedder_model",
-    "embedder_revision",
-    "searched",
-    "fallback",
-    "stale_after_steps",
-)
+    "max_skills retrieval_mode top_k min_score embedder embedder_model embedder_revision searched fallback stale_after_steps"
+).split()
 """Settings that a bank's folder keeps from its last write."""
 
 

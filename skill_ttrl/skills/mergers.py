@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.registry import Registry, require_methods
@@ -70,21 +70,21 @@ class Merged:
     asked: LLMCallStats = field(default_factory=LLMCallStats)
 
 
+RetrievedIds = Sequence[Sequence[str]]
+"""For each output the ids of the skills that it was given; may be left out."""
+
+
 class Merger(Protocol):
     """Fuses winners' operations. A language model can do it too."""
 
     def merge(
-        self,
-        outputs: Sequence[ParsedOutput],
-        *,
-        retrieved: Sequence[Sequence[str]] = (),
-        snapshot: Snapshot | None = None,
+        self, outputs: Sequence[ParsedOutput], *, retrieved: RetrievedIds = (), snapshot: Snapshot | None = None
     ) -> Merged:
         """Fuse.
 
         Args:
             outputs: what the winners wrote.
-            retrieved: for each output the ids of the skills it was given; may be left out.
+            retrieved: the skills that they were given.
             snapshot: the bank they saw, where the texts of the bases are needed.
         """
         ...
@@ -161,11 +161,7 @@ class HeuristicMerger:
         self.threshold = threshold
 
     def merge(
-        self,
-        outputs: Sequence[ParsedOutput],
-        *,
-        retrieved: Sequence[Sequence[str]] = (),
-        snapshot: Snapshot | None = None,
+        self, outputs: Sequence[ParsedOutput], *, retrieved: RetrievedIds = (), snapshot: Snapshot | None = None
     ) -> Merged:
         """Fuse texts that say the same, and vote on rewrites. The texts of rewritten skills come from the snapshot, where there is one."""
         written = [
@@ -200,7 +196,7 @@ def _most_frequent(texts: Sequence[str]) -> str:
     return min(counts, key=lambda text: (-counts[text], len(text), text), default="")
 
 
-def useful_ids(retrieved: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def useful_ids(retrieved: RetrievedIds) -> tuple[str, ...]:
     """Ids that stand in more than one list (or in the only list), most frequent first."""
     counts = Counter(skill_id for given in retrieved for skill_id in set(given))
     least = min(2, len(retrieved))
@@ -279,28 +275,25 @@ NEAREST = 3
 """Skills of the bank that are looked up for each proposal."""
 
 
-class NewSkill(BaseModel):
+class NewSkill(BaseModel, extra="forbid"):
     """A skill for the bank."""
 
-    model_config = ConfigDict(extra="forbid")
     title: str
     text: str
     support: list[int]
 
 
-class BetterText(BaseModel):
+class BetterText(BaseModel, extra="forbid"):
     """A text that takes the place of a skill's."""
 
-    model_config = ConfigDict(extra="forbid")
     base: str
     text: str
     support: list[int]
 
 
-class SaidAlready(BaseModel):
+class SaidAlready(BaseModel, extra="forbid"):
     """A skill that says already what proposals say."""
 
-    model_config = ConfigDict(extra="forbid")
     base: str
     support: list[int]
 
@@ -329,11 +322,7 @@ class LLMMerger:
             asking.templates.get(name)
 
     def merge(
-        self,
-        outputs: Sequence[ParsedOutput],
-        *,
-        retrieved: Sequence[Sequence[str]] = (),
-        snapshot: Snapshot | None = None,
+        self, outputs: Sequence[ParsedOutput], *, retrieved: RetrievedIds = (), snapshot: Snapshot | None = None
     ) -> Merged:
         """Fuse by one request to the language model.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError, model_validator
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, annotate_error
@@ -44,10 +44,8 @@ class LLMCallStats:
     """Message of the first of those."""
 
 
-class ListsAnswer(BaseModel):
+class ListsAnswer(BaseModel, extra="forbid"):
     """An answer of lists; those that are empty may be left out, and `null` is empty."""
-
-    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod

@@ -234,10 +234,8 @@ class Retriever:
                 if self.embedder is not None:
                     self._load_vectors(index)
                 keywords = _Keywords(index.texts) if self._keyword_weight else None
-                self._versions[id(snapshot)] = (
-                    index,
-                    keywords,
-                )  # the index keeps the snapshot alive: its id is not used again
+                # The index keeps the snapshot alive: its id is not used again.
+                self._versions[id(snapshot)] = index, keywords
                 if len(self._versions) > CACHED_VERSIONS:
                     self._versions.popitem(last=False)
             self._versions.move_to_end(id(snapshot))
@@ -352,13 +350,24 @@ class BankView:
 
     def find(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
         """The `k` best skills for each query, best first, ties by id; a query's own notes are among them."""
-        found = by_type(self.retriever, self.snapshot, queries, None, k)
+        found = self._search(queries, None, k)
         if any(query.notes for query in queries):
             own = self.retriever.rank([query.text for query in queries], [query.notes for query in queries], k)
             for place, notes in enumerate(own):  # a note that is in the bank by now counts once
                 by_id = {hit.skill.id: hit for hit in (*notes, *found[place])}
                 found[place] = sorted(by_id.values(), key=lambda hit: (-hit.score, hit.skill.id))[:k]
         return [tuple(hit.skill for hit in hits) for hits in found]
+
+    def _search(self, queries: Sequence[Query], tiers: Collection[Tier] | None, k: int) -> list[list[Hit]]:
+        """Hits for each query in order; queries of one task type are searched together."""
+        found: list[list[Hit]] = [[] for _ in queries]
+        for task_type in dict.fromkeys(query.task_type for query in queries):
+            places = [place for place, query in enumerate(queries) if query.task_type == task_type]
+            texts = [queries[place].text for place in places]
+            answers = self.retriever.search(self.snapshot, texts, task_type=task_type, tiers=tiers, k=k)
+            for place, hits in zip(places, answers, strict=True):
+                found[place] = hits
+        return found
 
     def select_for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
         """At most `k` skills for each prompt, taken from the tiers in turn: the best general one, the best for the task,
@@ -370,7 +379,7 @@ class BankView:
         if self.retriever.mode == "template":
             kinds = {query.task_type: by_template(self.snapshot, query.task_type, k) for query in queries}
             return [tuple(round_robin(kinds[query.task_type])) for query in queries]
-        tiers = [by_type(self.retriever, self.snapshot, queries, tier, POOL * k) for tier in TIERS]
+        tiers = [self._search(queries, (tier,), POOL * k) for tier in TIERS]
         uses = sum(skill.stats.uses for skill in self.snapshot)
         successes = sum(skill.stats.successes for skill in self.snapshot)
         success = successes / uses if successes else None
@@ -399,21 +408,6 @@ def lift(skill: Skill, success: float | None) -> float:
     return (stats.successes / success + PRIOR_USES) / (stats.uses + PRIOR_USES)
 
 
-def by_type(
-    retriever: Retriever, snapshot: Snapshot, queries: Sequence[Query], tier: Tier | None, k: int
-) -> list[list[Hit]]:
-    """Hits for each query in order; queries of one task type are searched together."""
-    found: list[list[Hit]] = [[] for _ in queries]
-    for task_type in dict.fromkeys(query.task_type for query in queries):
-        places = [place for place, query in enumerate(queries) if query.task_type == task_type]
-        texts = [queries[place].text for place in places]
-        tiers = None if tier is None else (tier,)
-        answers = retriever.search(snapshot, texts, task_type=task_type or None, tiers=tiers, k=k)
-        for place, hits in zip(places, answers, strict=True):
-            found[place] = hits
-    return found
-
-
 def by_template(snapshot: Snapshot, task_type: str, k: int) -> list[list[Skill]]:
     """SkillRL's own way of choosing skills for a prompt, without a query: `k` general ones, all for the task's type, five mistakes.
 
@@ -425,18 +419,15 @@ def by_template(snapshot: Snapshot, task_type: str, k: int) -> list[list[Skill]]
         task_type: what the task is, in the bank's words; empty for any.
         k: most general skills.
     """
-    fitting = [skill for skill in snapshot if not task_type or skill.task_type in ("", task_type)]
-    general = [skill for skill in snapshot if skill.tier == "general"]
-    task = [skill for skill in fitting if skill.tier == "task"]
-    mistakes = [skill for skill in fitting if skill.tier == "mistake"]
-    return [most_useful(general)[:k], most_useful(task), most_useful(mistakes)[:MISTAKES]]
+    fitting = [skill for skill in snapshot if fits_type(skill, task_type)]
+    general, task, mistakes = (most_useful(skill for skill in fitting if skill.tier == tier) for tier in TIERS)
+    return [general[:k], task, mistakes[:MISTAKES]]
 
 
 def most_useful(skills: Iterable[Skill]) -> list[Skill]:
     """Order skills by success per use, best first, one success and one failure added, so that an unused skill counts as 1/2 (as in eviction)."""
-    return sorted(
-        skills, key=lambda skill: -(skill.stats.successes + 1) / (skill.stats.uses + 2)
-    )  # stable: as in the bank
+    # Stable: equal ones stay in the order of the bank.
+    return sorted(skills, key=lambda skill: -(skill.stats.successes + 1) / (skill.stats.uses + 2))
 
 
 def make_retriever(settings: BankSettings, folder: Path | None = None) -> Retriever:
@@ -452,8 +443,8 @@ def make_retriever(settings: BankSettings, folder: Path | None = None) -> Retrie
         ModelError: the embedder's model cannot be loaded.
         MissingDependencyError: a package of the extra `skills` is not installed.
     """
-    mode, least = settings.retrieval_mode, settings.min_score
-    if mode in ("keyword", "template"):
+    mode, least = settings.retrieval, settings.min_score
+    if not settings.embeds:
         return Retriever(mode, min_score=least, searched=settings.searched, fallback=settings.fallback)
     if settings.index == "chroma" and folder is None:
         raise ConfigError("index 'chroma' needs the bank's folder. Use 'memory' for a bank in memory.")

@@ -31,15 +31,13 @@ VECTORS_KEPT = 20_000
 _TOKEN = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+|[^\w\s]|_")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
 _PUNCTUATION = frozenset(".,;:!?\"'`“”‘’()…*#")
-_FILLER_WORDS = "the a an just simply please then also really very"
-_DECISIVE_WORDS = (
+_FILLERS = frozenset("the a an just simply please then also really very".split())
+_DECISIVE = frozenset(
     "no not never none nor without cannot don dont unless except always only plus minus add subtract multiply divide times "
     "more less greater smaller larger max maximum maximise maximize min minimum minimise minimize increase decrease odd "
     "even positive negative left right up down on off in out open close heat cool hot cold first last before after above "
-    "below same different true false and or all any take put"
+    "below same different true false and or all any take put".split()
 )
-_FILLERS = frozenset(_FILLER_WORDS.split())
-_DECISIVE = frozenset(_DECISIVE_WORDS.split())
 """Words that turn a rule into another."""
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError, EndpointError
@@ -68,7 +68,6 @@ ACTION_CHARS = 300
 class WrittenSkill(BaseModel):
     """A skill in the teacher's words; a title that is missing is made from the text, all else but the text may be missing too."""
 
-    model_config = ConfigDict(extra="ignore")
     title: str = ""
     text: str
     when_to_apply: str = ""
