@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from skill_ttrl.skills.changes import Snapshot, as_successor, flagged, free_names, normalize_skill, quote
 from skill_ttrl.skills.similarity import Similarity, clusters, content_id, match_existing, normalized_tokens, sentences
-from skill_ttrl.skills.types import Draft
+from skill_ttrl.skills.types import Draft, grouped
 from skill_ttrl.types import Change, ChangeKind, Skill, SkillStats
 
 MAX_TEXT_CHARS = 10_000
@@ -230,17 +230,12 @@ def fused(
     """
     notes: list[str] = []
     placed: dict[int, Draft] = {place: draft for place, draft in enumerate(drafts) if draft.base}
-    kinds: dict[bool, list[int]] = defaultdict(list)
-    for place, draft in enumerate(drafts):
-        if not draft.base:
-            kinds[draft.tier == "mistake"].append(place)
-    for places in kinds.values():
+    new = (place for place, draft in enumerate(drafts) if not draft.base)
+    for places in grouped(new, key=lambda place: drafts[place].tier == "mistake").values():
         for cluster in clusters([drafts[place].text for place in places], similarity, threshold):
             members = [places[member] for member in cluster.members]
             for_any = any(not drafts[place].task_type for place in members)
-            scopes: dict[str, list[int]] = defaultdict(list)
-            for place in members:
-                scopes["" if for_any else drafts[place].task_type].append(place)
+            scopes = grouped(members, key=lambda place: "" if for_any else drafts[place].task_type)
             for first, *others in scopes.values():
                 alike = [drafts[place] for place in (first, *others)]
                 best = min(alike, key=lambda draft: (bool(draft.task_type), draft.text.strip() != cluster.text))

@@ -28,6 +28,7 @@ from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import BATCH_TEXTS, Client
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.log import DEFAULT_MODEL
+from skill_ttrl.skills.types import grouped
 
 Vectors = NDArray[np.float32]
 
@@ -207,10 +208,8 @@ class SentenceTransformerEmbedder:
         tokenizer = self._model.tokenizer
         longest = self._model.max_seq_length
         limit = {"truncation": True, "max_length": longest} if longest else {}
-        sizes = [len(ids) for ids in tokenizer([texts[row] for row in full], **limit)["input_ids"]]
-        same: dict[int, list[int]] = {}
-        for row, size in zip(full, sizes, strict=True):
-            same.setdefault(size, []).append(row)
+        ids = tokenizer([texts[row] for row in full], **limit)["input_ids"]
+        same = grouped(full, key=dict(zip(full, map(len, ids), strict=True)).__getitem__)
         starts = [(rows, size, at) for size, rows in same.items() for at in range(0, len(rows), SENTENCES_AT_ONCE)]
         return [(rows[at : at + SENTENCES_AT_ONCE], size) for rows, size, at in starts]
 

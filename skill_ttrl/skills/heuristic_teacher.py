@@ -34,7 +34,7 @@ from statistics import median
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.skills.admit import said_already
-from skill_ttrl.skills.types import NO_TYPE, Case, Draft, TeacherResult
+from skill_ttrl.skills.types import NO_TYPE, Case, Draft, TeacherResult, grouped
 from skill_ttrl.types import Skill, Step
 
 PLACEHOLDERS = ("X", "Y", "Z")
@@ -321,10 +321,7 @@ def _evidence(episodes: Iterable[ParsedEpisode]) -> tuple[str, ...]:
 
 def cases_by_type(cases: Iterable[Case]) -> dict[str, list[Case]]:
     """The episodes of each type, in their order."""
-    found: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        found[case.task_type].append(case)
-    return found
+    return grouped(cases, key=lambda case: case.task_type)
 
 
 # Skills.
@@ -349,7 +346,7 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     ]
     said = {each.key for each in everywhere}
     drafts = [replace(each, tier="general") for each in _best(everywhere, False, config.max_general)]
-    mistakes = [each for each in everywhere if each.is_mistake]
+    findings = [*everywhere]
     for kind, found in by_type.items():
         # A step of a type is said by the chain of that type: alone it only counts in how many types it is so.
         own = [
@@ -358,13 +355,13 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
             if each.key not in said and not (kind and each.key.startswith(STEP))
         ]
         drafts += _best(own, False, config.max_specific)
-        mistakes += [each for each in own if each.is_mistake]
-    drafts += _best(mistakes, True, config.max_mistakes)
+        findings += own
+    drafts += _best(findings, True, config.max_mistakes)
     return TeacherResult(tuple(drafts), tuple(notes))
 
 
 def _found(stats: EpisodeStats) -> list[Finding]:
-    return sorted((finding for look in LOOKS for finding in look(stats)), key=lambda each: (-each.weight, each.key))
+    return [finding for look in LOOKS for finding in look(stats)]
 
 
 def _best(found: Iterable[Finding], mistakes: bool, most: int) -> list[Draft]:
@@ -580,12 +577,10 @@ def goes_in_circles(case: Case) -> bool:
 
 def is_refused(case: Case) -> bool:
     """Three or more different actions got one short answer, and at least a quarter of the steps did."""
-    actions: dict[str, list[str]] = defaultdict(list)
-    for action, seen in case.outcomes():
-        actions[seen].append(action)
+    answers = grouped(case.outcomes(), key=lambda outcome: outcome[1])
     return any(
         0 < len(seen) <= REFUSAL_CHARS and len(set(each)) >= 3 and 4 * len(each) >= len(case.steps)
-        for seen, each in actions.items()
+        for seen, each in answers.items()
     )
 
 
@@ -650,10 +645,10 @@ FAULTS: tuple[tuple[Callable[[Case], bool], str, str, str], ...] = (
 
 def _too_soon(kind: str, cases: Sequence[Case]) -> list[tuple[float, Draft]]:
     """Most failures of a type ended by the same action of their own."""
-    ended: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        if case.steps[-1].terminated:
-            ended[" ".join(re.sub(r"\d+", "", case.steps[-1].action.lower()).split())].append(case)
+    ended = grouped(
+        (case for case in cases if case.steps[-1].terminated),
+        key=lambda case: " ".join(re.sub(r"\d+", "", case.steps[-1].action.lower()).split()),
+    )
     if not ended:
         return []
     action = min(ended, key=lambda each: (-len(ended[each]), each))

@@ -95,6 +95,8 @@ class FileLog:
         self.first = self.current = Snapshot()
         self._lock: int | None = None
         self._stream: int | None = None
+        self._length, self._torn = 0, False
+        self._digest = hashlib.blake2b(digest_size=16)  # of the whole lines
         if read_only or is_bank(path):
             read_settings(path)  # first of all: what cannot be read is not touched
         try:
@@ -181,7 +183,7 @@ class FileLog:
             OSError: the file cannot be read.
         """
         self._length, self._torn, number = 0, False, 0
-        self._digest = hashlib.blake2b(digest_size=16)  # of the whole lines
+        self._digest = hashlib.blake2b(digest_size=16)
 
         def whole_updates() -> Iterator[BankUpdate]:
             nonlocal number

@@ -34,7 +34,7 @@ from skill_ttrl.skills.changes import Snapshot, fits_type
 from skill_ttrl.skills.chroma import ChromaIndex
 from skill_ttrl.skills.embedders import EMBED_CHARS, Embedder, Vectors, make_embedder, words_of
 from skill_ttrl.skills.log import BankSettings, Fallback, Mode, Searched
-from skill_ttrl.skills.types import round_robin
+from skill_ttrl.skills.types import grouped, round_robin
 from skill_ttrl.types import Skill, Tier
 
 Rows = NDArray[np.int64]
@@ -361,8 +361,7 @@ class BankView:
     def _search(self, queries: Sequence[Query], tiers: Collection[Tier] | None, k: int) -> list[list[Hit]]:
         """Hits for each query in order; queries of one task type are searched together."""
         found: list[list[Hit]] = [[] for _ in queries]
-        for task_type in dict.fromkeys(query.task_type for query in queries):
-            places = [place for place, query in enumerate(queries) if query.task_type == task_type]
+        for task_type, places in grouped(range(len(queries)), key=lambda place: queries[place].task_type).items():
             texts = [queries[place].text for place in places]
             answers = self.retriever.search(self.snapshot, texts, task_type=task_type, tiers=tiers, k=k)
             for place, hits in zip(places, answers, strict=True):

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skill_ttrl.skills.types import grouped
+
 Similarity = Callable[[Sequence[str], Sequence[str]], Sequence[Sequence[float]]]
 """`similarity(a, b)[i][j]` says how alike `a[i]` and `b[j]` are; 1 is the same. An array of shape (len(a), len(b)) will do."""
 
@@ -59,9 +61,7 @@ def clusters(texts: Sequence[str], similarity: Similarity | None = None, thresho
         similarity: compares the clusters' texts where their words differ; None: they stay apart.
         threshold: least similarity of texts that are put together.
     """
-    same: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for place, text in enumerate(texts):
-        same[normalized_tokens(text)].append(place)
+    same = grouped(range(len(texts)), key=lambda place: normalized_tokens(texts[place]))
     found = sorted(
         (Cluster(_wording([texts[place] for place in places]), tuple(places)) for places in same.values()), key=_rank
     )

@@ -13,7 +13,6 @@ without a usable answer.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +45,7 @@ from skill_ttrl.skills.querying import (
     fenced,
     shortened,
 )
-from skill_ttrl.skills.types import NO_TYPE, Case, Draft, Teacher, TeacherResult, round_robin
+from skill_ttrl.skills.types import NO_TYPE, Case, Draft, Teacher, TeacherResult, grouped, round_robin
 from skill_ttrl.types import Message, Skill, Tier
 
 GENERAL, TASK, MISTAKE = "distill_general", "distill_task", "distill_mistake"
@@ -252,10 +251,7 @@ def _chosen(cases: Sequence[Case], config: DistillConfig) -> list[Case]:
 
 
 def _varied(cases: Iterable[Case]) -> list[Case]:
-    seen: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        seen[case.task_id].append(case)
-    return round_robin(seen.values())
+    return round_robin(grouped(cases, key=lambda case: case.task_id).values())
 
 
 # --- evolution ---

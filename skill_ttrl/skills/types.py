@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from operator import itemgetter
@@ -100,6 +100,7 @@ def case_of(trajectory: Trajectory, type_names: Mapping[str, str] | None = None)
     )
 
 
+K = TypeVar("K")
 T = TypeVar("T")
 SOURCE = "distill"
 """`source` of distilled skills, reason of their update and phase of the ledger."""
@@ -211,6 +212,14 @@ def lean(case: Case, *, with_listed: bool = True) -> Case:
         for step in case.steps
     )
     return replace(case, steps=steps, final_obs=case.final_obs[:OBSERVATION_CHARS])
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their key, both in the order in which they came."""
+    found: dict[K, list[T]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
+    return found
 
 
 def round_robin(lists: Iterable[Sequence[T]]) -> list[T]:

@@ -193,7 +193,7 @@ def test_save_and_load(bank: SkillBank, tmp_path: Path) -> None:
     small = SkillBank(max_skills=1)
     bank.add(skill("c"))
     bank.save(tmp_path / "kept.json")
-    with pytest.raises(SkillBankError, match="holds 2 skills, the bank at most 1"):
+    with pytest.raises(SkillBankError, match="2 skills do not fit in a bank of at most 1"):
         small.load(tmp_path / "kept.json")
 
 
