@@ -268,15 +268,8 @@ def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[S
 
 def round_metrics(episodes: Sequence[Trajectory], parts: TrainingComponents, *, by_type: bool) -> dict[str, float]:
     """Metrics of episodes that the policy played, and how often it did what the expert would have done."""
-    config, agent = parts.config, agent_of(parts)
-    metrics = episode_metrics(
-        [Group(each.task, (each,)) for each in episodes],
-        config.agent,
-        config.skills,
-        limited=config.rollout.rollout_timeout_s is not None,
-        by_type=by_type,
-        tools=bool(agent.offered),
-    )
+    agent, groups = agent_of(parts), [Group(each.task, (each,)) for each in episodes]
+    metrics = episode_metrics(groups, parts.config, by_type=by_type, tools=bool(agent.offered))
     metrics["failed_rollouts"] = fmean(each.error is not None for each in episodes)
     advised = list[tuple[str, str | None]]()
     for each in episodes:

@@ -1,6 +1,6 @@
 """Measuring a policy: every problem exactly once, in a fixed order, seeded, with intervals.
 
-`evaluate_samples` is a pure function of stored samples; `measure` draws them first.
+`evaluate_samples` is a pure function of stored samples; `draw_samples` draws them.
 """
 
 from __future__ import annotations
@@ -163,41 +163,22 @@ def evaluation_draws(config: EvalConfig, how: RolloutConfig, seed: int) -> list[
     return [at(config.temperature, SAMPLE), *([greedy] if config.greedy else []), *extra]
 
 
-def measure(
-    sample: SampleFn,
-    *,
-    label: str,
-    config: EvalConfig,
-    rollout: RolloutConfig,
-    seed: int,
-    on_samples: Callable[[Sequence[TaskSamples]], None] | None = None,
-    on_groups: Callable[[Sequence[Group]], None] | None = None,
-) -> Evaluation:
-    """Sample every task `config.samples` times, and once greedily, and grade the samples.
-
-    Args:
-        sample: Samples the tasks.
-        label: Written on the evaluation.
-        config: How often, and at which temperatures.
-        rollout: Longest completion, and what ends one.
-        seed: Of the sampling.
-        on_samples: Called with all of them.
-        on_groups: Called with the rollouts at the temperature of the figures, whole.
+def draw_samples(
+    sample: SampleFn, config: EvalConfig, rollout: RolloutConfig, seed: int
+) -> tuple[list[TaskSamples], list[Group]]:
+    """Sample every task as `evaluation_draws` says; also returns the rollouts at the temperature of the main figures, whole.
 
     Raises:
         EndpointError, EnvError: every try failed (`refuse_failure`).
     """
-    rows: list[TaskSamples] = []
+    rows, whole = list[TaskSamples](), list[Group]()
     for draw in evaluation_draws(config, rollout, seed):
         groups = sample(draw.rollouts_per_task, draw.sampling, draw.seed)
         if draw.name == SAMPLE:
             refuse_failure(groups)
-            if on_groups is not None:
-                on_groups(groups)
+            whole = groups
         rows += [drawn(group, draw=draw.name) for group in groups]
-    if on_samples is not None:
-        on_samples(rows)
-    return evaluate_samples(rows, label=label, config=config)
+    return rows, whole
 
 
 def evaluate_samples(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skill_ttrl.answers import canonical
-from skill_ttrl.config import AgentConfig, RLConfig, SkillsConfig
+from skill_ttrl.config import RLConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, naming
 from skill_ttrl.statistics import Interval
@@ -116,13 +116,7 @@ def several_types(tasks: Iterable[Task]) -> bool:
 
 
 def episode_metrics(
-    groups: Sequence[Group],
-    agent: AgentConfig,
-    skills: SkillsConfig | None,
-    *,
-    limited: bool,
-    by_type: bool,
-    tools: bool = False,
+    groups: Sequence[Group], config: SkillTTRLConfig, *, by_type: bool, tools: bool = False
 ) -> dict[str, float]:
     """Metrics of a step's episodes, of all that were played.
 
@@ -131,7 +125,7 @@ def episode_metrics(
     the environment reports it. Either is left out if the environment does not report it. `invalid_actions` and `repaired_actions`: shares of the
     steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
     that did not fail), `tools/calls` and `tools/errors` (mean of a rollout) where the policy has `tools`, `timeout_fraction` (share of rollouts) where
-    their time is `limited`, and as `prompt_truncated/<what>` the share of steps whose prompt had no room for all of it.
+    their time is limited, and as `prompt_truncated/<what>` the share of steps whose prompt had no room for all of it.
     """
     rollouts = trajectories_of(groups)
     metrics: dict[str, float] = {}
@@ -148,16 +142,17 @@ def episode_metrics(
     if read:
         metrics["invalid_actions"] = mean([float(verdict == "invalid") for verdict in read])
         metrics["repaired_actions"] = mean([float(verdict == "repaired") for verdict in read])
-    if agent.max_turns > 1:
+    if config.agent.max_turns > 1:
         metrics["episode_steps"] = mean([float(len(each.steps)) for each in rollouts if each.error is None])
         calls = [call for step in steps for call in step.calls]
         if calls or tools:
             metrics["tools/calls"] = len(calls) / len(rollouts)
             metrics["tools/errors"] = sum(bool(call.error) for call in calls) / len(rollouts)
-        if limited:
+        if config.rollout.rollout_timeout_s is not None:
             metrics["timeout_fraction"] = mean([float(each.stop_reason == "timeout") for each in rollouts])
+        skills = config.skills
         shown = skills is not None and skills.enabled and skills.prompt_top_k > 0
-        for what in [*(LEFT_OUT if agent.windowed else ()), *(["skills"] if shown else [])]:
+        for what in [*(LEFT_OUT if config.agent.windowed else ()), *(["skills"] if shown else [])]:
             metrics[f"prompt_truncated/{what}"] = mean([float(step.truncated_parts.get(what, 0) > 0) for step in steps])
     return metrics
 
@@ -257,47 +252,46 @@ BANK_RISE = 0.1
 
 HOW_TO_ANSWER = r"Answers are read from \boxed{63} or <answer>63</answer>: request this form in the prompt (agent.template), use it in the demonstrations (sft.data), or read the samples in steps[] of trajectories.jsonl."
 Rows = Sequence[Mapping[str, Any]]
-"""Figures of each step, oldest first."""
+"""Figures of each step, oldest first. The signs in them are warnings: the words that each begins with → how it goes on."""
 
 
 def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
-    """Warnings that a few steps are enough for, by the words that they begin with; `answers`: the reward looks at answers."""
+    """Warnings that a few steps are enough for (see `Rows`); `answers`: the reward looks at answers."""
     found, abstained, invalid = dict[str, str](), figures(rows, "abstained"), figures(rows, "invalid_actions")
+    clipped = mean(figures(rows, "completions/clipped_ratio"))
     if invalid and mean(invalid) >= INVALID:
-        start = "Nearly all actions were invalid"
-        found[start] = (
-            f"{start} ({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the required form. See "
+        found["Nearly all actions were invalid"] = (
+            f" ({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the required form. See "
             "steps[].parse_error in trajectories.jsonl; a longer cold start helps, or another agent.action_parser."
         )
     # All other signs follow from a lack of answers, which itself may follow from invalid actions.
     if answers and abstained and mean(abstained) >= NO_ANSWER:
-        start = "Almost no sample contained an answer"
-        cut_off = mean(figures(rows, "completions/clipped_ratio") or [0.0]) >= CUT_OFF
-        why = "Most were truncated: raise rollout.max_new_tokens." if cut_off else HOW_TO_ANSWER
-        return found or {start: f"{start} ({mean(abstained):.0%} abstained over {steps_of(len(abstained))}). {why}"}
+        why = "Most were truncated: raise rollout.max_new_tokens." if clipped >= CUT_OFF else HOW_TO_ANSWER
+        said = f" ({mean(abstained):.0%} abstained over {steps_of(len(abstained))}). {why}"
+        return found or {"Almost no sample contained an answer": said}
     uniform = figures(rows, "frac_reward_zero_std")
     # Samples of equal reward can have advantages without a group's mean (`psr`, `gae`).
     learned = any(row.get(f"advantage/{name}") for row in rows for name in ("max", "min"))
     if uniform and min(uniform) == 1.0 and not learned:
-        clipped, reward = mean(figures(rows, "completions/clipped_ratio") or [0.0]), mean(figures(rows, "reward"))
+        reward = mean(figures(rows, "reward"))
         why = "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or start with easier tasks."
         if reward > 0.5:
             why = "The policy already gets all of this reward; harder tasks would show differences."
         elif clipped >= CUT_OFF:
             why = f"{clipped:.0%} of the completions were truncated: raise rollout.max_new_tokens."
-        start = "No reward differed"
-        found[start] = (
-            f"{start} within any group in {steps_of(len(uniform))} (mean reward {reward:.2f}), so no sample was better than another. {why}"
+        found["No reward differed"] = (
+            f" within any group in {steps_of(len(uniform))} (mean reward {reward:.2f}), so no sample was better than another. {why}"
         )
     elif rows and all(map(_idle, rows)):
-        why = "rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages in trajectories.jsonl."
-        start = "No step changed the weights"
-        found[start] = f"{start} in {steps_of(len(rows))}: {why}"
+        found["No step changed the weights"] = (
+            f" in {steps_of(len(rows))}: rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages "
+            "in trajectories.jsonl."
+        )
     return found
 
 
 SHARE, RISE_OF_SHARE, LENGTH, WINDOW = 0.5, 0.3, 4.0, 3
-"""Thresholds of the trip-wires: share of the rewarded rollouts or winners, its least rise, factor of the length; steps compared at each end."""
+"""Thresholds of the trip-wires: share of the rewarded rollouts or winners, its least rise, factor of the length; latest steps, which the first is compared with."""
 
 TRIPWIRES: Mapping[str, tuple[str, str]] = {
     "tripwire/bare_answers": (
@@ -320,40 +314,38 @@ TRIPWIRES: Mapping[str, tuple[str, str]] = {
 
 
 def tripwire_signs(rows: Rows, *, answers: bool = True, share: float = SHARE, length: float = LENGTH) -> dict[str, str]:
-    """Warnings that the reward is paid for the wrong thing, by the words that they begin with; docs/voting.md has each.
+    """Warnings that the reward is paid for the wrong thing (see `Rows`); docs/voting.md has each.
 
     Args:
         rows: Figures of each step of RL.
         answers: The reward looks at answers.
         share: Least share of the rewarded rollouts, or of the winners, that is a sign.
-        length: Factor by which responses are longer or shorter than in the first steps.
+        length: Factor by which responses are longer or shorter than in the first step.
     """
     found = early_signs(rows[-EARLY:], answers=answers) if len(rows) >= EARLY else {}
     unreadable = figures(rows, "tripwire/unreadable")[-WINDOW:]
     if len(unreadable) == WINDOW and mean(unreadable) >= share:
-        start = "Rewarded rollouts are empty or cannot be read"
-        found[start] = (
-            f"{start}: {mean(unreadable):.0%} of those in the latest {WINDOW} steps have no text, no answer or no valid action. The "
+        found["Rewarded rollouts are empty or cannot be read"] = (
+            f": {mean(unreadable):.0%} of those in the latest {WINDOW} steps have no text, no answer or no valid action. The "
             "reward is paid for nothing: look at them in trajectories.jsonl, and change rl.reward."
         )
     decided = [row for row in rows if row.get("winners", 0) >= LEAST_WINNERS]
     for name, (start, rest) in TRIPWIRES.items():
         before, now = _ends(figures(decided if name == "tripwire/top_winner" else rows, name))
         if now >= max(share, before + RISE_OF_SHARE):
-            found[start] = f"{start}: {now:.0%} (in the first steps {before:.0%}) {rest}"
+            found[start] = f": {now:.0%} (in the first step {before:.0%}) {rest}"
     before, now = _ends(figures(rows, "completions/mean_length"))
     if before and not before / length < now < before * length:
-        start = f"Responses became much {'shorter' if now < before else 'longer'}"
-        found[start] = (
-            f"{start}: {before:.0f} tokens in the first steps, {now:.0f} in the latest. If the task did not ask for it, the reward pays "
+        found[f"Responses became much {'shorter' if now < before else 'longer'}"] = (
+            f": {before:.0f} tokens in the first step, {now:.0f} in the latest ones. If the task did not ask for it, the reward pays "
             "for length: change rl.reward, raise rl.kl_coef, or set rl.overlong_penalty against long ones."
         )
     return found
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """Means of the first and of the latest `WINDOW` values; 0 and 0 where they would overlap."""
-    return (mean(values[:WINDOW]), mean(values[-WINDOW:])) if len(values) >= 2 * WINDOW else (0.0, 0.0)
+    """The first value, which no update has changed yet, and the mean of the latest `WINDOW`; 0 and 0 of fewer than twice as many."""
+    return (values[0], mean(values[-WINDOW:])) if len(values) >= 2 * WINDOW else (0.0, 0.0)
 
 
 def late_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
@@ -364,7 +356,7 @@ def late_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
     found = early_signs(rows, answers=answers)
     if len(agreement) > 1 and right and ended - begun >= RISE and mean(right[-third:]) < NEVER_TRUE:
         found["Agreement rose"] = (
-            f"Agreement rose from {begun:.2f} to {ended:.2f}, but only {mean(right[-third:]):.1%} of the latest votes were correct "
+            f" from {begun:.2f} to {ended:.2f}, but only {mean(right[-third:]):.1%} of the latest votes were correct "
             "(diagnostic only): the policy learns to agree on wrong answers. Use a longer cold start or easier problems; see "
             "docs/voting.md."
         )
@@ -485,7 +477,7 @@ LEAST_WINNERS = 4
 def collapse_signs(
     rows: Rows, *, agreement: float = 0.3, copied: float = 0.6, flips: float = 0.2, distinct: float = 0.5
 ) -> dict[str, str]:
-    """Warnings that the votes collapse, by the words that they begin with; as a rule, any of them ends the run.
+    """Warnings that the votes collapse (see `Rows`); as a rule, any of them ends the run.
 
     `train.rl.give_back` then returns the weights of before RL. docs/voting.md has what each sign finds.
 
@@ -498,7 +490,7 @@ def collapse_signs(
         distinct: Few answers: mean `distinct_winners` of the latest 3 steps below this share of the first 3 steps', of steps with at
             least 4 `winners`.
     """
-    found = {}
+    found = dict[str, str]()
     voted = [row for row in rows if row.get("majority_ratio") is not None][:3]
     silent = mean(figures(voted, "abstained")) >= NO_ANSWER
     shares = [row["majority_ratio"] / max(1e-9, 1.0 - row.get("abstained", 0.0)) for row in voted]
@@ -527,7 +519,7 @@ def collapse_signs(
             f": {before:.2f} different winners a prompt in the first steps, {now:.2f} in the latest. If their true answers differ, the "
             "policy is learning one answer for everything: stop, and lower rl.learning_rate or raise rl.kl_coef; see docs/voting.md."
         )
-    return {start: start + rest for start, rest in found.items()}
+    return found
 
 
 RULES.register(COLLAPSE)(collapse_signs)

@@ -310,18 +310,11 @@ def step_metrics(
     chosen: Sequence[tuple[Group, VoteResult]],
 ) -> dict[str, float]:
     """Metrics of a step's rollouts and votes; the history of votes learns of them."""
-    config = run.config
+    config, parts, bank = run.config, run.components, run.components.bank
     history = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
     metrics = group_metrics(groups) | step_vote_metrics(groups, votes, config.rl, history)
-    metrics |= episode_metrics(
-        groups,
-        config.agent,
-        config.skills,
-        limited=config.rollout.rollout_timeout_s is not None,
-        by_type=several_types(run.components.train_tasks),
-        tools=bool(run.components.worker.agent.offered),
-    )
-    bank = run.components.bank
+    by_type, tools = several_types(parts.train_tasks), bool(parts.worker.agent.offered)
+    metrics |= episode_metrics(groups, config, by_type=by_type, tools=tools)
     skills = {skill.id: skill.text for skill in bank.skills} if bank else {}
     answers = any(row.get("winners") for row in (metrics, *run.log.rows(RL)))
     metrics |= tripwire_metrics(groups, skills, answers=answers)
@@ -403,5 +396,5 @@ def warn_of_votes(run: Run, step: int, groups: Sequence[Group]) -> None:
 
 
 def _warn_of(run: Run, signs: Mapping[str, str], *, tripwire: bool = True) -> None:
-    for prefix, text in signs.items():
-        run.warn(text, once=prefix, tripwire=tripwire)
+    for start, rest in signs.items():
+        run.warn(start + rest, once=start, tripwire=tripwire)

@@ -18,14 +18,14 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.rollout.outcome import TaskSamples, drawn
+from skill_ttrl.rollout.outcome import TaskSamples
 from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
 from skill_ttrl.runs.checkpoint import Checkpoint
 from skill_ttrl.runs.episode_logs import EVAL_TRAJECTORIES
 from skill_ttrl.runs.folder import WARNINGS, MetricsLog, RunFolder, SampleRecord, Warned, eval_line, trajectory_lines
 from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.skills.retrieval import BankView
-from skill_ttrl.train.measure import control_results, correctness, evaluation_draws, measure, play_controls
+from skill_ttrl.train.measure import correctness, draw_samples, evaluate_samples, evaluation_draws, play_controls
 from skill_ttrl.train.metrics import COLLAPSE, TRIPWIRE_RULE, stop_step
 from skill_ttrl.train.results import Evaluation
 from skill_ttrl.train.run_bank import RunBank
@@ -304,29 +304,21 @@ class Meter:
         ]
 
     def evaluate(
-        self,
-        worker: RolloutWorker,
-        label: str,
-        bank: BankView | None,
-        on_rollout_end: OnRolloutEnd,
-        on_samples: Callable[[Sequence[TaskSamples]], None],
-        on_groups: Callable[[Sequence[Group]], None],
-    ) -> Evaluation:
-        """Measure the policy as it is now on the evaluation tasks, with this bank or without; for the listeners see `measure`."""
+        self, worker: RolloutWorker, label: str, bank: BankView | None, on_rollout_end: OnRolloutEnd
+    ) -> tuple[Evaluation, list[TaskSamples], list[Group]]:
+        """Measure the policy as it is now on the evaluation tasks, with this bank or without; for the rest see `draw_samples`."""
         config, worker = worker.config, replace(worker, envs=self.envs).with_bank(bank)
-        found = measure(
-            partial(worker.generate_rollouts, self.eval_tasks, on_rollout_end=on_rollout_end),
+        sample = partial(worker.generate_rollouts, self.eval_tasks, on_rollout_end=on_rollout_end)
+        rows, groups = draw_samples(sample, config.eval, config.rollout, config.seed)
+        found = evaluate_samples(
+            rows,
             label=label,
             config=config.eval,
-            rollout=config.rollout,
-            seed=config.seed,
-            on_samples=on_samples,
-            on_groups=on_groups,
+            source=ConfigTasks(config).names[1],
+            transductive=self.transductive,
+            controls=play_controls(config, self.eval_tasks, self.envs, worker.agent),
         )
-        played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
-        controls = control_results(played, found.results)
-        found = replace(found, source=ConfigTasks(config).names[1], transductive=self.transductive)
-        return replace(found, controls=controls, no_controls=played.why_none)
+        return found, rows, groups
 
     def close(self) -> None:
         """Close its environments."""
@@ -448,23 +440,7 @@ class Run:
         return found
 
     def _measure(self, label: str, use_bank: bool, learned: int) -> Evaluation:
-        shown: list[str] = []
-
-        def show(groups: Sequence[Group]) -> None:
-            for group in groups[:: -(-len(groups) // SHOWN_TASKS)] if self.config.run.save_trajectories else ():
-                few = replace(group, trajectories=tuple(map(_without_prompts, group.trajectories[:SHOWN_SAMPLES])))
-                records = [
-                    SampleRecord(original_score=None if right is None else float(right))
-                    for right in correctness(drawn(few))
-                ]
-                shown.extend(trajectory_lines(label, learned, few, records))
-
-        def keep(rows: Sequence[TaskSamples]) -> None:
-            if self.config.run.save_eval_samples:
-                lines = [eval_line(label, row, correctness(row)) for row in rows]
-                self.folder.append_jsonl("eval_samples.jsonl", lines)
-
-        phase = f"evaluate {label}"
+        phase, saves = f"evaluate {label}", self.config.run
         self.progress.start(phase, self.evaluation_rollouts, "rollout")
         leaving = (
             f"Interrupted during the evaluation {label!r}, which will start over; training is saved in "
@@ -473,8 +449,18 @@ class Run:
         with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
             began = time.perf_counter()
             bank = self.components.bank_view() if use_bank else None
-            found = self.meter.evaluate(self.components.worker, label, bank, self.count_rollouts(phase), keep, show)
-            self.folder.append_jsonl(EVAL_TRAJECTORIES, shown)
+            found, rows, groups = self.meter.evaluate(self.components.worker, label, bank, self.count_rollouts(phase))
+            right = [correctness(row) for row in rows]
+            if saves.save_eval_samples:
+                lines = [eval_line(label, row, scores) for row, scores in zip(rows, right, strict=True)]
+                self.folder.append_jsonl("eval_samples.jsonl", lines)
+            if saves.save_trajectories:
+                shown, lines = slice(0, len(groups), -(-len(groups) // SHOWN_TASKS)), list[str]()
+                for group, scores in zip(groups[shown], right[shown], strict=True):
+                    few = replace(group, trajectories=tuple(map(_without_prompts, group.trajectories[:SHOWN_SAMPLES])))
+                    originals = [None if each is None else float(each) for each in scores[:SHOWN_SAMPLES]]
+                    lines += trajectory_lines(label, learned, few, [SampleRecord(None, each) for each in originals])
+                self.folder.append_jsonl(EVAL_TRAJECTORIES, lines)
         self.log.time("evaluate", len(self.meter.evaluations), {"seconds": time.perf_counter() - began})
         self.progress.finish(phase)
         return found

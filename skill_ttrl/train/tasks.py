@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+import skill_ttrl
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.config import (
     BUILTIN,
@@ -54,7 +55,7 @@ from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, tel
 from skill_ttrl.prompts.templates import document_revision
 from skill_ttrl.rollout.episode import TextEnvironment
 from skill_ttrl.runs.checkpoint import MANIFEST
-from skill_ttrl.runs.folder import RunFolder, describe_environment
+from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.embedders import hub_commit
@@ -693,5 +694,5 @@ class TaskSelection:
             "seed": seed,
             "episodes": len(units),
             "tasks": digest.hexdigest(),
-            "skill_ttrl": describe_environment()["skill_ttrl"],
+            "skill_ttrl": skill_ttrl.__version__,
         }

@@ -29,16 +29,17 @@ def pays_guesses(group: Group) -> list[float]:
     return [-20.0 if each.answer is None else -float(each.text.find("<answer>")) for each in group.trajectories]
 
 
-def pays_ones(group: Group) -> list[float]:
-    return [-3.0 if each is None else -float(abs(len(each) - 1) + len(each.replace("1", ""))) for each in group.answers]
-
-
 def pays_short(group: Group) -> list[float]:
     return [-float(len(each.text)) for each in group.trajectories]
 
 
-def pays_all(group: Group) -> list[float]:
-    return [1.0] * len(group.trajectories)
+def pays_long(group: Group) -> list[float]:
+    return [0.0 if each.answer is None else float(len(each.text)) for each in group.trajectories]
+
+
+def pays_answers(group: Group) -> list[float]:
+    """After some steps every rollout has one, and the reward does not differ any more."""
+    return [float(answer is not None) for answer in group.answers]
 
 
 def pays_askers(group: Group) -> list[float]:
@@ -51,14 +52,15 @@ BARE, UNREADABLE, COPIED = (
     "Rewarded rollouts are empty",
     "Rewarded rollouts repeat",
 )
-ONE_ANSWER, SHORTER, EQUAL, INVALID = (
+ONE_ANSWER, SHORTER, LONGER, EQUAL, INVALID = (
     "One answer wins",
     "Responses became much shorter",
+    "Responses became much longer",
     "No reward differed",
     "Nearly all actions",
 )
-
-
+EIGHT = ["rollout.n_votes_per_prompt=8", "rollout.n_samples_per_prompt=8"]
+LENGTH = "rl.stop_rule={type: tripwires, length: 1.5, share: 1.1}"
 NO_ANSWER = "Almost no sample contained an answer"
 
 
@@ -66,10 +68,11 @@ NO_ANSWER = "Almost no sample contained an answer"
     ("reward", "settings", "sign"),
     [
         ("pays_silence", [], UNREADABLE),
-        ("pays_guesses", [], BARE),
-        ("pays_ones", ["rl.learning_rate=7e-4"], ONE_ANSWER),
-        ("pays_short", ["rl.stop_rule={type: tripwires, length: 1.5, share: 1.1}"], SHORTER),
-        ("pays_all", [], EQUAL),
+        ("pays_guesses", ["rl.prompts_per_step=3"], BARE),
+        ("pays_guesses", [], ONE_ANSWER),  # from the second step on
+        ("pays_short", [LENGTH], SHORTER),
+        ("pays_long", [LENGTH, "rollout.max_new_tokens=30", "data.max_prompt_tokens=34"], LONGER),
+        ("pays_answers", [LENGTH, *EIGHT, "rollout.temperature=0.6"], EQUAL),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
@@ -83,6 +86,7 @@ def test_a_shortcut_that_pays_trips_its_wire_alone_and_ends_the_run(
     assert tripped.text.startswith(sign) and tripped.phase == "rl" and tripped.step == summary.steps["rl"] - 1
     assert summary.stopped == f"The stopping rule tripwires ended RL after {summary.steps['rl']} of 14 steps."
     assert tripped.text in summary.warnings
+    assert read_run(tmp_path / "run").metrics["frac_reward_zero_std"].iloc[0] < 1, "the reward differed at first"
 
 
 def test_a_reward_that_pays_for_answers_trips_none_while_they_stay_as_they_are(
@@ -104,21 +108,15 @@ def test_actions_that_are_invalid(tmp_path: Path) -> None:
 
 def test_skills_that_are_copied_for_the_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "COPIED_WORDS", 2)  # a rule of this bank has two
-    settings = [
+    given = [
+        *SHORT,
+        *EIGHT,
         f"model.path={BASE}",
         "data.train.limit=32",
         "rl.prompts_per_step=8",
         "rl.learning_rate=1e-3",
-        "rl.steps=14",
     ]
-    given = [
-        *SHORT,
-        *settings,
-        "rollout.max_new_tokens=40",
-        "rollout.n_votes_per_prompt=8",
-        "rollout.n_samples_per_prompt=8",
-        f"rl.reward={__name__}:pays_askers",
-    ]
+    given += ["rl.steps=14", "rollout.max_new_tokens=40", f"rl.reward={__name__}:pays_askers"]
     train.run(load_config("quickstart_skills", given), tmp_path / "run")
     (tripped,) = [each for each in warnings_of(read_run(tmp_path / "run")) if each.tripwire]
     assert tripped.text.startswith(COPIED)

@@ -42,11 +42,6 @@ def group(*tries: Trajectory) -> Group:
     return Group(tries[0].task, tries)
 
 
-def episodes_of(groups: list[Group], of: SkillTTRLConfig, *, by_type: bool = False) -> dict[str, float]:
-    limited = of.rollout.rollout_timeout_s is not None
-    return episode_metrics(groups, of.agent, of.skills, limited=limited, by_type=by_type)
-
-
 def test_success_is_told_by_type_with_failed_tries_among_them() -> None:
     won, lost = step(info={"won": True}), step(info={"won": False})
     groups = [
@@ -54,11 +49,11 @@ def test_success_is_told_by_type_with_failed_tries_among_them() -> None:
         group(tried(lost, kind="cool"), tried(won, kind="cool")),
     ]
     assert several_types(each.task for each in groups) and not several_types([groups[0].task] * 2)
-    figures = episodes_of(groups, config(), by_type=True)
+    figures = episode_metrics(groups, config(), by_type=True)
     assert figures["success"] == pytest.approx(3 / 6) and "score" not in figures
     assert figures["success/heat"] == pytest.approx(2 / 4) and figures["success/cool"] == pytest.approx(1 / 2)
     assert figures["episode_steps"] == pytest.approx(6 / 5)
-    assert not any(name.startswith("success/") for name in episodes_of(groups, config()))
+    assert not any(name.startswith("success/") for name in episode_metrics(groups, config(), by_type=False))
 
 
 @pytest.mark.parametrize(
@@ -82,14 +77,14 @@ def test_actions_prompts_and_timeouts_are_shares() -> None:
     groups = [group(tried(*steps), tried(stop="timeout"))]
     agent = {"max_turns": 9, "action_parser": "action", "context_mode": "window"}
     settings = config(agent=agent, skills={}, rollout={"rollout_timeout_s": 60})
-    figures = episodes_of(groups, settings)
+    figures = episode_metrics(groups, settings, by_type=False)
     expected = {"invalid_actions": 0.25, "repaired_actions": 0.25, "timeout_fraction": 0.5, "episode_steps": 2.0}
     expected |= {"prompt_truncated/turns": 0.5, "prompt_truncated/skills": 0.25, "prompt_truncated/actions": 0.0}
     assert expected.items() <= figures.items()
     calls = ToolCall("a", "{}", result="1"), ToolCall("b", "{}", result="Error", error="no_tool")
-    called = episodes_of([group(tried(replace(step(), calls=calls), step()), tried())], config())
+    called = episode_metrics([group(tried(replace(step(), calls=calls), step()), tried())], config(), by_type=False)
     assert (called["tools/calls"], called["tools/errors"]) == (1.0, 0.5) and "tools/calls" not in figures
-    plain = episodes_of(groups, config())
+    plain = episode_metrics(groups, config(), by_type=False)
     assert "timeout_fraction" not in plain and not any(name.startswith("prompt_truncated/") for name in plain), (
         "none can be"
     )
@@ -134,7 +129,7 @@ RISING, WRONG = [0.43, 0.45, 0.5, 0.6, 0.66, 0.7], [0.0] * 6
 def test_signs_of_trouble_are_warned_of_once_and_their_absence_is_not(
     figures: dict[str, list[float]], named: str
 ) -> None:
-    said = list(early_signs(course(**figures)).values())
+    said = [start + rest for start, rest in early_signs(course(**figures)).items()]
     assert len(said) == bool(named) and named in "".join(said)
     assert not named or late_signs(course(**figures)) == early_signs(course(**figures))
 

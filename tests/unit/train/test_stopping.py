@@ -79,6 +79,7 @@ def test_a_healthy_run_is_left_alone(rule: str) -> None:
         ("tripwires", {"completions/mean_length": [10.0] * 3 + [5.0] * 3}, {"length": 2}, 6),
         ("tripwires", {"tripwire/bare_answers": [0.2] * 3 + [0.5] * 3}, {}, 6),
         ("tripwires", {"tripwire/bare_answers": [1.0] * 9}, {}, None),  # no reasoning is needed here
+        ("tripwires", {"tripwire/bare_answers": [0.2] + [1.0] * 5}, {}, 6),  # one update is enough to learn it
         ("tripwires", {"tripwire/copied_skills": [0.3] * 3 + [0.5] * 3}, {}, None),  # a rise of 0.2
         ("tripwires", {"tripwire/top_winner": [0.1] * 3 + [1.0] * 3, "winners": [4.0] * 5 + [3.0]}, {}, None),
         ("tripwires", {"tripwire/unreadable": [0.9, 0.0, 0.5, 1.0]}, {}, 4),
