@@ -304,12 +304,16 @@ class BackgroundEventLoop:
         Raises:
             RuntimeError: after `close`.
         """
-        try:
-            loop = self._started()
-        except RuntimeError:
-            work.close()
-            raise
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise RuntimeError(f"{self._name} is closed.")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
+            running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return await asyncio.wrap_future(running)
 
     def close(self, last: Coroutine[Any, Any, None] | None = None) -> None:
         """Cancel what still runs and wait for it, do `last`, and end the thread. Safe to call twice."""
@@ -324,16 +328,6 @@ class BackgroundEventLoop:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError(f"{self._name} is closed.")
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
-                self._thread.start()
-            return self._loop
 
 
 async def _end(last: Coroutine[Any, Any, None] | None) -> None:

@@ -63,15 +63,7 @@ def encode_chats(
     conversations = [list(map(_spelling_out, each)) for each in conversations] if called else conversations
     rest, own = control_tokens(tokenizer), control_tokens(tokenizer, thoughts=False)
     fields = _thought_fields(str(tokenizer.chat_template))
-    turns = [
-        [
-            _assistant_turn(message.content, rest, own, fields) | _calls_of(message, rest)
-            if message.role == "assistant"
-            else {"role": message.role, "content": mark_control(message.content, rest)} | _calls_of(message, rest)
-            for message in messages
-        ]
-        for messages in conversations
-    ]
+    turns = [[_turn(message, rest, own, fields) for message in messages] for messages in conversations]
     offered: dict[str, Any] = {"tools": [json.loads(each) for each in tools]} if tools else {}
     return encode_rendered(tokenizer, render(tokenizer, turns, add_generation_prompt=True, **offered) if turns else [])
 
@@ -174,17 +166,19 @@ def _thinking_turn(thought: str, said: str, fields: set[str]) -> dict[str, Any]:
     return {"role": "assistant", "content": said, **dict.fromkeys(fields, thought)}
 
 
-def _assistant_turn(text: str, control: re.Pattern[str], own: re.Pattern[str], fields: set[str]) -> dict[str, Any]:
-    """An assistant's message as the template gets it: its thought in the fields that the template reads, else with its marks.
+def _turn(message: Message, control: re.Pattern[str], own: re.Pattern[str], fields: set[str]) -> dict[str, Any]:
+    """A message as the template gets it: an assistant's thought in the fields that the template reads, else with its marks.
 
     Whether a thought is shown is the template's business.
     """
-    thought, said = split_thought(text)
+    text, calls = message.content, _calls_of(message, control)
+    thought, said = split_thought(text) if message.role == "assistant" else ("", text)
     if said == text:
-        return {"role": "assistant", "content": mark_control(text, control)}
+        return {"role": message.role, "content": mark_control(text, control)} | calls
     if not fields:
-        return {"role": "assistant", "content": mark_control(text, own)}
-    return _thinking_turn(mark_control(thought, control), mark_control(said, control), fields if thought else set())
+        return {"role": message.role, "content": mark_control(text, own)} | calls
+    fields = fields if thought else set()
+    return _thinking_turn(mark_control(thought, control), mark_control(said, control), fields) | calls
 
 
 def encode_rendered(tokenizer: Any, texts: Sequence[str]) -> list[tuple[int, ...]]:
@@ -396,19 +390,17 @@ def render(tokenizer: Any, turns: Sequence[Any], **options: Any) -> Any:
     """
     several = bool(turns) and isinstance(turns[0], list)
     talks: list[Any] = list(turns) if several else [turns]
-    found, failed = None, None
-    for each in (talks, list(map(_merge_system, talks))):
+    try:
+        found = tokenizer.apply_chat_template(talks, tokenize=False, **options)
+    except Exception as error:  # a template is a program of others: whatever it raises
         try:
-            found = list(tokenizer.apply_chat_template(each, tokenize=False, **options))
-            break
-        except Exception as error:  # a template is a program of others: whatever it raises
-            failed = failed or error
-    if found is None:
-        raise ModelError(
-            f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in talks[0])}: "
-            f"{' '.join(str(failed).split())[:300]}. Change the messages (agent.system), or chat_template.jinja in the tokenizer's folder."
-        ) from failed
-    return found if several else found[0]
+            found = tokenizer.apply_chat_template(list(map(_merge_system, talks)), tokenize=False, **options)
+        except Exception:
+            raise ModelError(
+                f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in talks[0])}: "
+                f"{' '.join(str(error).split())[:300]}. Change the messages (agent.system), or chat_template.jinja in the tokenizer's folder."
+            ) from error
+    return list(found) if several else found[0]
 
 
 def _merge_system(turns: list[Any]) -> list[Any]:
@@ -438,28 +430,29 @@ def template_warning(backend: Any, messages: Sequence[Message]) -> str:
         ModelError: it drops the user's messages, or cannot write them.
     """
     tokenizer = getattr(backend, "tokenizer", None)
-    if tokenizer is None or getattr(tokenizer, "chat_template", None) == "":  # model.chat_template=none
+    template = getattr(tokenizer, "chat_template", None)
+    if tokenizer is None or template == "":  # model.chat_template=none
         return ""
-    if getattr(tokenizer, "chat_template", None):
-        turns = [{"role": each.role, "content": _SAID if each.role == "system" else _FIRST} for each in messages]
-        shown = render(tokenizer, turns, add_generation_prompt=True)
-        if _FIRST not in shown:
-            raise ModelError(
-                "The model's chat template drops the text of messages; those of models for images may take nothing but lists of parts. Use a model for text, or correct chat_template.jinja in the tokenizer's folder."
-            )
-        if all(each.role != "system" for each in messages):
-            return ""
-        if _SAID not in shown:
-            return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template), or correct chat_template.jinja."
-        try:
-            tokenizer.apply_chat_template(turns, tokenize=False)
-        except Exception:
-            return "The model's chat template refuses a system message: its text goes in front of the first user's message, with a blank line between them."
+    if not template:
+        return (
+            "The model's tokenizer has no chat template: prompts are the contents of the messages, joined by blank lines, without roles. "
+            "A chat model was trained on another format; see docs/models.md."
+        )
+    turns = [{"role": each.role, "content": _SAID if each.role == "system" else _FIRST} for each in messages]
+    shown = render(tokenizer, turns, add_generation_prompt=True)
+    if _FIRST not in shown:
+        raise ModelError(
+            "The model's chat template drops the text of messages; those of models for images may take nothing but lists of parts. Use a model for text, or correct chat_template.jinja in the tokenizer's folder."
+        )
+    if all(each.role != "system" for each in messages):
         return ""
-    return (
-        "The model's tokenizer has no chat template: prompts are the contents of the messages, joined by blank lines, without roles. "
-        "A chat model was trained on another format; see docs/models.md."
-    )
+    if _SAID not in shown:
+        return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template), or correct chat_template.jinja."
+    try:
+        tokenizer.apply_chat_template(turns, tokenize=False)
+    except Exception:
+        return "The model's chat template refuses a system message: its text goes in front of the first user's message, with a blank line between them."
+    return ""
 
 
 def decode_texts(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -469,18 +462,11 @@ def decode_texts(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
     marks = {index: name for name, index in special.items() if name in names}
     if not any(index in marks for row in rows for index in row):
         return list(tokenizer.batch_decode(rows, skip_special_tokens=True))
-    texts = []
-    for row in rows:
-        parts = (list(part) for _, part in groupby(row, key=marks.get))
-        texts.append(
-            "".join(
-                "".join(map(marks.__getitem__, part))
-                if part[0] in marks
-                else tokenizer.decode(part, skip_special_tokens=True)
-                for part in parts
-            )
-        )
-    return texts
+
+    def text(ids: list[int]) -> str:  # all of them the same mark, or none of them one
+        return marks[ids[0]] * len(ids) if ids[0] in marks else tokenizer.decode(ids, skip_special_tokens=True)
+
+    return ["".join(text(list(ids)) for _, ids in groupby(row, key=marks.get)) for row in rows]
 
 
 def open_thoughts(tokenizer: Any, requests: Sequence[Request], found: Sequence[Generation]) -> list[Generation]:
@@ -488,16 +474,14 @@ def open_thoughts(tokenizer: Any, requests: Sequence[Request], found: Sequence[G
     if not found:  # the decoder makes one text of none
         return []
     tails = tokenizer.batch_decode([each.prompt_ids[-OPENED_WITHIN:] for each in found])
-    opened = [
-        tail.rstrip().endswith(THINK) and not request.assistant_prefix and not request.choice
-        for tail, request in zip(tails, requests, strict=True)
-    ]
-    return [
-        replace(each, completions=tuple(replace(one, text=f"{THINK}\n{one.text}") for one in each.completions))
-        if thinks
-        else each
-        for each, thinks in zip(found, opened, strict=True)
-    ]
+    made = []
+    for tail, request, each in zip(tails, requests, found, strict=True):
+        if tail.rstrip().endswith(THINK) and not request.assistant_prefix and not request.choice:
+            each = replace(
+                each, completions=tuple(replace(one, text=f"{THINK}\n{one.text}") for one in each.completions)
+            )
+        made.append(each)
+    return made
 
 
 def answer_form(tokenizer: Any) -> Callable[[str], str]:
@@ -601,8 +585,7 @@ def write_sampling(folder: Path, tokenizer: Any, rollout: RolloutConfig) -> None
 
     how = GenerationConfig.from_pretrained(folder)
     pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))]) if rollout.stop else []
-    texts = rollout.stop
-    stops = {token for token, piece in enumerate(pieces) if any(text in piece for text in texts)}
+    stops = {token for token, piece in enumerate(pieces) if any(text in piece for text in rollout.stop)}
     how.eos_token_id = sorted(end_ids(SimpleNamespace(generation_config=how), tokenizer) | stops)
     how.do_sample, how.temperature, how.top_p, how.top_k = True, rollout.temperature, rollout.top_p, rollout.top_k
     how._from_model_config = False  # else transformers may make it anew

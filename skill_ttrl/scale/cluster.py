@@ -204,12 +204,10 @@ class Worker:
 
     def start(self, setup: Setup) -> tuple[Any, Exception | None]:
         """Make what this worker works with; the facts of the setup, or what it raised."""
-
-        def make() -> Any:
-            self._work, facts = setup()
-            return facts
-
-        return attempt(make)
+        made, error = attempt(setup)
+        if error is None:
+            self._work, made = made
+        return made, error
 
     def work(self, item: Any) -> tuple[Any, Exception | None]:
         """Work on one item; see `attempt`."""

@@ -255,8 +255,7 @@ class HFBackend(TokenizerMixin):
         )
         ids, logprobs = [draft.ids for draft in drafts], [draft.logprobs for draft in drafts]
         found = self._collect(ids, logprobs, [draft.stopped for draft in drafts])
-        written = [(*choices[index], done.token_ids) for index, done in zip(rows, found, strict=True)]
-        texts = [self._choices.text(texts, ids, words) for texts, words, ids in written]
+        texts = [self._choices.text(*choices[index], done.token_ids) for index, done in zip(rows, found, strict=True)]
         return [
             replace(done, allowed=tuple(draft.allowed), text=done.text if text is None else text)
             for done, draft, text in zip(found, drafts, texts, strict=True)

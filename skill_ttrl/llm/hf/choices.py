@@ -129,7 +129,7 @@ class ChoiceTokens:
             )
         return Walk(tuple(fixed), tuple(slot.begin for slot in slots))
 
-    def text(self, choices: tuple[str, ...], ids: Ids, slot_words: tuple[str, ...] = ()) -> str | None:
+    def text(self, choices: tuple[str, ...], slot_words: tuple[str, ...], ids: Ids) -> str | None:
         """The choice that was written; None where it is none. Where several have the same tokens, the first.
 
         A tokenizer may not give it back: one with few words has the same token for all others.

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -38,8 +39,41 @@ class _Extent:
     most_tokens: int
 
 
-class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers has no types here
-    """Keys and values of one layer, in memory with room for more rows and tokens: adding to it copies nothing that is there."""
+class _RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers has no types here
+    """Keys and values of one layer, in memory with room for more rows and columns: adding to it copies nothing that is there."""
+
+    keys: Tensor
+    values: Tensor
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Begin without any room."""
+        super().lazy_initialization(key_states, value_states)
+        self.keys, self.values = (
+            part.new_zeros(0, part.shape[1], 0, part.shape[3]) for part in (key_states, value_states)
+        )
+
+    def move(self, sources: Int[Tensor, " C"], targets: Int[Tensor, " C"], width: int) -> None:
+        """Copy rows to others all at once: a target may be a source too."""
+        for part in (self.keys, self.values):
+            part[targets, :, :width] = part[sources, :, :width]
+
+    def resize(self, rows: int, width: int) -> None:
+        """Have memory for exactly so many rows and columns.
+
+        New memory is zero: what is masked counts for nothing only where it is a number.
+        """
+        self.keys, self.values = (_resized(part, rows, width) for part in (self.keys, self.values))
+
+
+def _resized(part: Tensor, rows: int, width: int) -> Tensor:
+    resized = part.new_zeros(rows, part.shape[1], width, part.shape[3])
+    rows_both, width_both = min(rows, part.shape[0]), min(width, part.shape[2])
+    resized[:rows_both, :, :width_both] = part[:rows_both, :, :width_both]
+    return resized
+
+
+class SlotLayer(_RoomyLayer):
+    """A layer whose rows all have the same number of columns."""
 
     def __init__(self, extent: _Extent) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,12 +88,8 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers 
         """Add tokens; gives the keys and values of all so far (views)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self.keys, self.values = (
-                part.new_empty(0, part.shape[1], 0, part.shape[3]) for part in (key_states, value_states)
-            )
         rows, end = len(key_states), self._length + key_states.shape[2]
         self._reserve(rows, end)
-        assert self.keys is not None and self.values is not None
         self.keys[:rows, :, self._length : end] = key_states
         self.values[:rows, :, self._length : end] = value_states
         self._length = end
@@ -68,13 +98,10 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers 
     def copy(self, sources: Int[Tensor, " C"], targets: Int[Tensor, " C"]) -> None:
         """Copy rows to other rows, none of which is a source."""
         self._reserve(self._extent.rows, self._length)
-        for part in (self.keys, self.values):
-            assert part is not None
-            part[targets, :, : self._length] = part[sources, :, : self._length]
+        self.move(sources, targets, self._length)
 
     def _reserve(self, rows: int, tokens: int) -> None:
         """Make room for so many rows and tokens, and for more where more may come; the rest of the rows is given back then."""
-        assert self.keys is not None and self.values is not None
         had_rows, _, had_tokens, _ = self.keys.shape
         if tokens > had_tokens:
             tokens = max(tokens, min(tokens + max(LEAST_GROWTH, tokens // 2), self._extent.most_tokens))
@@ -82,12 +109,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers 
             rows, tokens = max(rows, min(2 * had_rows, self._extent.most_rows)), had_tokens
         else:
             return
-        self.keys, self.values = self._resized(self.keys, rows, tokens), self._resized(self.values, rows, tokens)
-
-    def _resized(self, part: Tensor, rows: int, tokens: int) -> Tensor:
-        resized = part.new_empty(rows, part.shape[1], tokens, part.shape[3])
-        resized[: len(part), :, : self._length] = part[:rows, :, : self._length]
-        return resized
+        self.resize(rows, tokens)
 
 
 class Decoding:
@@ -224,8 +246,8 @@ class _Plan:
     """Rows that there may soon be."""
 
 
-class KeptLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers has no types here
-    """Keys and values of one layer."""
+class KeptLayer(_RoomyLayer):
+    """A layer whose rows have as many columns as each has tokens."""
 
     def __init__(self, plan: _Plan) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -240,45 +262,21 @@ class KeptLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers 
         plan = self._plan
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self.keys, self.values = (
-                part.new_zeros(0, part.shape[1], 0, part.shape[3]) for part in (key_states, value_states)
-            )
         self.reserve(plan.rows, plan.width)
         for part, states in ((self.keys, key_states), (self.values, value_states)):
-            assert part is not None
             new_S_Q = states.transpose(1, 2)
             new_K = new_S_Q[:, 0] if plan.real_S_Q is None else new_S_Q[plan.real_S_Q]
             part[plan.rows_K, :, plan.columns_K] = new_K
-        assert self.keys is not None and self.values is not None
         return self.keys[: plan.rows, :, : plan.width], self.values[: plan.rows, :, : plan.width]
 
-    def move(self, sources: Int[Tensor, " C"], targets: Int[Tensor, " C"], width: int) -> None:
-        """Copy rows to others all at once: a target may be a source too."""
-        for part in (self.keys, self.values):
-            assert part is not None
-            part[targets, :, :width] = part[sources, :, :width]
-
     def reserve(self, rows: int, width: int) -> None:
-        """Make room for so many rows and columns, and for some more where there was too little.
-
-        New memory is zero: what is masked counts for nothing only where it is a number.
-        """
-        assert self.keys is not None and self.values is not None
+        """Make room for so many rows and columns, and for some more where there was too little."""
         had_rows, _, had_width, _ = self.keys.shape
         if rows <= had_rows and width <= had_width:
             return
         rows = had_rows if rows <= had_rows else max(self._plan.expected, rows if not had_rows else rows + rows // 8)
         width = had_width if width <= had_width else width + GROWTH
         self.resize(rows, width)
-
-    def resize(self, rows: int, width: int) -> None:
-        """Have memory for exactly so many rows and columns."""
-        for name in ("keys", "values"):
-            part = getattr(self, name)
-            resized = part.new_zeros(rows, part.shape[1], width, part.shape[3])
-            rows_both, width_both = min(rows, part.shape[0]), min(width, part.shape[2])
-            resized[:rows_both, :, :width_both] = part[:rows_both, :, :width_both]
-            setattr(self, name, resized)
 
 
 class KeptRows:
@@ -303,15 +301,11 @@ class KeptRows:
         ordered = sorted((text, row) for row, text in enumerate(self.texts) if text)
         keys = [text for text, _ in ordered]
         found = [_longest_beginning(keys, list(prompt)) for prompt in prompts]
-        parents = [None if place is None else ordered[place][1] for place, _ in found]
-        ours = {
-            parent
-            for parent, (_, shared) in zip(parents, found, strict=True)
-            if parent is not None and shared == len(self.texts[parent])
-        }
+        parents = [ordered[place][1] if shared else None for shared, place in found]
+        ours = {ordered[place][1] for shared, place in found if shared and shared == len(keys[place])}
         places = self.arrange(parents, ours)
         new: list[Sequence[int]] = [()] * len(prompts)
-        for row, prompt, (_, shared) in zip(places, prompts, found, strict=True):
+        for row, prompt, (shared, _) in zip(places, prompts, found, strict=True):
             shared = min(shared, len(prompt) - 1)  # the last token is read even so, for its logits
             self.texts[row], self._used[row], new[row] = list(prompt[:shared]), self._clock, prompt[shared:]
         return places, new
@@ -442,18 +436,14 @@ class KeptDecoding:
         return [places[number] for number in way]
 
 
-def _longest_beginning(ordered: Sequence[list[int]], tokens: list[int]) -> tuple[int | None, int]:
-    """The place in a sorted list of the one that shares the longest beginning with `tokens`, and how long that is.
+def _longest_beginning(ordered: Sequence[list[int]], tokens: list[int]) -> tuple[int, int]:
+    """How long a beginning the texts of a sorted list share with `tokens` at most, and the place of the one that does.
 
     It stands next to where `tokens` would.
     """
-    at, best = bisect_left(ordered, tokens), (None, 0)
-    for place in (at - 1, at):
-        if 0 <= place < len(ordered):
-            shared = _shared(ordered[place], tokens)
-            if shared > best[1]:
-                best = place, shared  # type: ignore[assignment]
-    return best
+    at = bisect_left(ordered, tokens)
+    near = range(max(0, at - 1), min(at + 1, len(ordered)))
+    return max(((_shared(ordered[place], tokens), place) for place in near), key=itemgetter(0), default=(0, 0))
 
 
 def _shared(one: list[int], other: list[int]) -> int:

@@ -70,15 +70,22 @@ def build_entity_tokenizer(corpus: Iterable[str] = ()) -> PreTrainedTokenizerBas
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PATTERN), "removed", invert=True)
     tokenizer.add_special_tokens([*CONTROL])
+    return _finished(tokenizer, END, PAD, UNKNOWN, ACTIONS, auto_map=AS_SAVED)
+
+
+def _finished(
+    tokenizer: Tokenizer, eos: str, pad: str, unknown: str, template: str, **options: Any
+) -> PreTrainedTokenizerBase:
+    """A tokenizer as transformers has it."""
     make: Any = PreTrainedTokenizerFast  # its constructor has no types
     finished: PreTrainedTokenizerBase = make(
         tokenizer_object=tokenizer,
-        eos_token=END,
-        pad_token=PAD,
-        unk_token=UNKNOWN,
-        chat_template=ACTIONS,
-        auto_map=AS_SAVED,
+        eos_token=eos,
+        pad_token=pad,
+        unk_token=unknown,
+        chat_template=template,
         clean_up_tokenization_spaces=False,
+        **options,
     )
     return finished
 
@@ -181,16 +188,8 @@ def build_tokenizer(corpus: Iterable[str] = (), shape: BuiltinConfig | None = No
     tokenizer.train_from_iterator([*words, *corpus], trainer)
     tokenizer.add_tokens([f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/")])
     tokenizer.add_tokens([f"[{number}]" for number in range(1, shape.numbers + 1)])
-    make: Any = PreTrainedTokenizerFast  # its constructor has no types
-    finished: PreTrainedTokenizerBase = make(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        unk_token="<|endoftext|>",  # as Qwen2's; every byte has a token, so it is never used
-        chat_template=MESSAGES,
-        clean_up_tokenization_spaces=False,
-    )
-    return finished
+    # Unknown as Qwen2's; every byte has a token, so it is never used.
+    return _finished(tokenizer, "<|im_end|>", "<|endoftext|>", "<|endoftext|>", MESSAGES)
 
 
 def build_model(shape: BuiltinConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:

@@ -85,8 +85,9 @@ def _packaged() -> Path:
 def _dequantize(file: Path, folder: Path) -> None:
     """Write the model and the tokenizer of a GGUF file into a folder in Hugging Face format."""
     import torch
-    from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from skill_ttrl.llm.models.load import save_model
 
     with file.open("rb") as stream:
         if (start := stream.read(4)) != b"GGUF":
@@ -107,14 +108,7 @@ def _dequantize(file: Path, folder: Path) -> None:
         ) from error
     config = quantized.config
     del config.quantization_config  # transformers would refuse to save it, and to load what is saved
-    config.architectures = [type(quantized).__name__]
-    config.save_pretrained(folder)
-    GenerationConfig.from_model_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     weights = quantized.state_dict()
     if config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
-    save_file(
-        {name: each.contiguous() for name, each in weights.items()}, folder / "model.safetensors", {"format": "pt"}
-    )
-    (folder / "model.safetensors").chmod(0o644)  # safetensors writes it for the owner alone
+    save_model(quantized, tokenizer, folder, weights=weights)

@@ -214,10 +214,9 @@ def save_model(model: Any, tokenizer: Any, folder: Path, *, weights: dict[str, t
 
 def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
     """Wrap `model` in trainable low-rank adapters; its own weights are frozen."""
-    from peft import LoraConfig as PeftLoraConfig
-    from peft import get_peft_model
+    import peft
 
-    adapter = PeftLoraConfig(
+    adapter = peft.LoraConfig(
         r=config.r,
         lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft takes any number and says int
         target_modules="all-linear",
@@ -225,7 +224,7 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return get_peft_model(model, adapter)
+        return peft.get_peft_model(model, adapter)
 
 
 def _load_pretrained(config: ModelConfig, dtype: torch.dtype, *, empty: bool = False) -> tuple[Any, Any]:

@@ -210,16 +210,11 @@ async def all_of(asked: Iterable[Coroutine[Any, Any, T | BudgetError]]) -> list[
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in asked]
     except BaseExceptionGroup as errors:
-        raise _first(errors) from None
+        # The error that a user can do something about.
+        raise min(errors.exceptions, key=lambda error: not isinstance(error, SkillTTRLError)) from None
     found = list[T]()
     for task in tasks:
         if isinstance(each := task.result(), BudgetError):
             raise each
         found.append(each)
     return found
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that a user can do something about."""
-    flat = [_first(error) if isinstance(error, BaseExceptionGroup) else error for error in errors.exceptions]
-    return min(flat, key=lambda error: not isinstance(error, SkillTTRLError))

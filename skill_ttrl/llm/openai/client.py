@@ -149,7 +149,7 @@ class Client:
 
         async def whole() -> Reply:
             first = await request(n, 0)
-            rest = await _all(partial(request, 1, number) for number in range(1, n - len(first.choices) + 1))
+            rest = await _all(request(1, number) for number in range(1, n - len(first.choices) + 1))
             choices = tuple(choice for reply in (first, *rest) for choice in reply.choices)[:n]
             return Reply(choices, sum((reply.usage for reply in rest), first.usage))
 
@@ -205,7 +205,7 @@ class Client:
             )
 
         batches = [list(texts[start : start + BATCH_TEXTS]) for start in range(0, len(texts), BATCH_TEXTS)]
-        found = await _all(partial(self._loop.run, vectors(batch)) for batch in batches)
+        found = await _all(self._loop.run(vectors(batch)) for batch in batches)
         return [vector for batch in found for vector in batch]
 
     def shut(self) -> None:
@@ -440,9 +440,9 @@ def _called(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-async def _all(asking: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+async def _all(asked: Iterable[Awaitable[T]]) -> list[T]:
     """All results. What is on its way is waited for even where one fails: it is paid for."""
-    done = await asyncio.gather(*(ask() for ask in asking), return_exceptions=True)
+    done = await asyncio.gather(*asked, return_exceptions=True)
     for each in done:
         if isinstance(each, BaseException):
             raise each

@@ -25,6 +25,7 @@ from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.models.weights import full_weights, is_sharded, trained_weights
 from skill_ttrl.llm.vllm.checks import (
+    LORA_RANKS,
     MAX_LOGPROB_DIFF,
     LogprobDiff,
     Probe,
@@ -32,7 +33,6 @@ from skill_ttrl.llm.vllm.checks import (
     check_prompt,
     check_sync,
     completions,
-    engine_arguments,
     engine_length,
     hands_adapters,
     is_adapter,
@@ -43,11 +43,10 @@ from skill_ttrl.llm.vllm.checks import (
     sampling_fields,
 )
 from skill_ttrl.llm.vllm.engine import Engine, Work, adapted_layers, reason, reload_weights, score, set_environment
+from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS, CPU_CACHE_GB
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.backend import BackendContext
-
-DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 class VLLMBackend(TokenizerMixin):
@@ -64,26 +63,26 @@ class VLLMBackend(TokenizerMixin):
     """
 
     is_learner, trainable, blocking, supports_structured_outputs = False, True, False, False
+    max_model_len: int | None
 
     def __init__(self, context: BackendContext) -> None:
         self._context, self._config = context, context.settings.vllm
-        runs_on_cpu()  # says that vLLM is missing before a model is loaded
+        check_fits(context)  # says what is missing before a model is loaded
         set_environment()
         self.tokenizer, model_config, self.eos_ids = read_policy(context)
-        check_fits(context)
         text = getattr(model_config, "text_config", model_config)
         positions = getattr(text, "max_position_embeddings", None)
-        self._length = length = engine_length(
-            context.settings.vllm.max_model_len, context.settings.longest_sequence, positions
+        self.max_model_len = self._length = engine_length(
+            self._config.max_model_len, context.settings.longest_sequence, positions
         )
-        self.max_model_len: int | None = length
         self.policy_version = 0
-        self.dtype = DTYPES[context.autocast]
+        self.dtype = str(context.autocast or torch.float32).removeprefix("torch.")
         self.last_logprob_diff: LogprobDiff | None = None
         """Between engine and learner, after the last update."""
         self.cached_tokens = 0
         """Tokens of all prompts so far that the prefix cache had."""
-        self._probe = Probe(min(len(self.tokenizer), getattr(text, "vocab_size", len(self.tokenizer))), length - 1)
+        known = len(self.tokenizer)
+        self._probe = Probe(min(known, getattr(text, "vocab_size", known)), self._length - 1)
         self._engine: Engine | None = None
         self._starting = threading.Lock()
         self._resting = False
@@ -183,10 +182,43 @@ class VLLMBackend(TokenizerMixin):
             save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
         elif weights is not None and not is_adapter(weights):
             files, revision = str(weights), None
-        layers = adapted_layers(self._context.loaded.model) if hands_adapters(self._context) else []
-        arguments = engine_arguments(self._config, model, files, revision, self.dtype, self._length, layers)
         self._context.notice("Starting vLLM ...")
-        return Engine(arguments)
+        return Engine({"model": files, "revision": revision, **self._arguments()})
+
+    def _arguments(self) -> dict[str, Any]:
+        """Arguments of `vllm.LLM` whatever the weights are.
+
+        On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM turns the request's
+        generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies.
+        """
+        on_cpu, lora = runs_on_cpu(), self._context.settings.model.lora
+        arguments: dict[str, Any] = {
+            "dtype": self.dtype,
+            "max_model_len": self._length,
+            "max_num_seqs": self._config.max_num_seqs,
+            "enforce_eager": on_cpu,
+            "enable_prefix_caching": True,
+            "gpu_memory_utilization": self._config.gpu_memory_utilization,
+            "generation_config": "vllm",  # the model's own would change how is sampled
+            "logprobs_mode": "processed_logprobs",  # at the sampling temperature
+            "use_tqdm_on_load": False,
+        }
+        if on_cpu:
+            arguments |= {
+                "kv_cache_memory_bytes": CPU_CACHE_GB * 2**30,
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(BATCHED_TOKENS, self._length),
+            }
+        else:
+            arguments["enable_sleep_mode"] = self._config.enable_sleep_mode
+        if lora is not None and hands_adapters(self._context):
+            arguments |= {
+                "enable_lora": True,
+                "max_loras": 1,
+                "max_lora_rank": min(rank for rank in LORA_RANKS if rank >= lora.r),
+                "lora_target_modules": adapted_layers(self._context.loaded.model),
+            }
+        return arguments
 
     def _params(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> Any:
         from vllm import SamplingParams

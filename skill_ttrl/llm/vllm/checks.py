@@ -1,4 +1,4 @@
-"""Checks of a config for a vLLM engine in this process, made before anything starts."""
+"""What both kinds of `vllm` backend have in common: checks of a config before anything starts, requests and answers, the comparison with the learner."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skill_ttrl.config import BUILTIN, ModelConfig, VLLMConfig
+from skill_ttrl.config import BUILTIN
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import decode_texts, end_ids
 from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.load import load_model_config, load_tokenizer
-from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS, CPU_CACHE_GB
 from skill_ttrl.types import Completion, FinishReason, derive_seed
 
 if TYPE_CHECKING:
@@ -97,56 +98,6 @@ def engine_length(asked: int | None, longest: int, positions: int | None) -> int
             raise ConfigError(f"vllm.max_model_len is {asked}, but the model has {positions} positions. Lower it.")
         return asked
     return longest if positions is None else min(longest, positions)
-
-
-def engine_arguments(
-    vllm: VLLMConfig,
-    model: ModelConfig,
-    files: str,
-    revision: str | None,
-    dtype: str,
-    length: int,
-    adapted: Sequence[str],
-) -> dict[str, Any]:
-    """Arguments of `vllm.LLM`.
-
-    On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM turns the request's
-    generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies.
-
-    `files` is the folder or hub name of the weights to start with, `revision` the commit of a hub model, `length` that of the
-    longest prompt and completion together, in tokens. `adapted` names the layers that will have adapters; empty: none are
-    handed over.
-    """
-    on_cpu = runs_on_cpu()
-    arguments: dict[str, Any] = {
-        "model": files,
-        "revision": revision,
-        "dtype": dtype,
-        "max_model_len": length,
-        "max_num_seqs": vllm.max_num_seqs,
-        "enforce_eager": on_cpu,
-        "enable_prefix_caching": True,
-        "gpu_memory_utilization": vllm.gpu_memory_utilization,
-        "generation_config": "vllm",  # the model's own would change how is sampled
-        "logprobs_mode": "processed_logprobs",  # at the sampling temperature
-        "use_tqdm_on_load": False,
-    }
-    if on_cpu:
-        arguments |= {
-            "kv_cache_memory_bytes": CPU_CACHE_GB * 2**30,
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(BATCHED_TOKENS, length),
-        }
-    else:
-        arguments["enable_sleep_mode"] = vllm.enable_sleep_mode
-    if adapted and model.lora is not None:
-        arguments |= {
-            "enable_lora": True,
-            "max_loras": 1,
-            "max_lora_rank": min(rank for rank in LORA_RANKS if rank >= model.lora.r),
-            "lora_target_modules": list(adapted),
-        }
-    return arguments
 
 
 def is_adapter(folder: Path | None) -> bool:
@@ -311,12 +262,9 @@ def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) 
     Raises:
         ValueError: they are not of the same shape, or empty.
     """
-    pairs = [pair for mine, other in zip(ours, theirs, strict=True) for pair in zip(mine, other, strict=True)]
-    if not pairs:
-        raise ValueError("A probe without tokens compares nothing.")
+    pairs = chain.from_iterable(zip(mine, other, strict=True) for mine, other in zip(ours, theirs, strict=True))
     differences = [abs(mine - other) for mine, other in pairs]
-    worst = max(float("inf") if difference != difference else difference for difference in differences)  # NaN
-    return LogprobDiff(worst if worst == float("inf") else sum(differences) / len(differences), worst, len(pairs))
+    return LogprobDiff(fmean(differences), max(differences), len(differences))
 
 
 def check_sync(
@@ -328,7 +276,7 @@ def check_sync(
         WeightSyncError: it is more than rounding: its mean is larger than `most`.
     """
     gap = compare(ours, theirs)
-    if gap.mean <= most:
+    if gap.mean <= most:  # not so where one is no number
         return gap
     raise WeightSyncError(
         f"After the update of its weights ({update}) the engine's log-probs differ from the learner's by {gap.mean:.3g} nats a "

@@ -109,9 +109,8 @@ class Server:
             self.model = str(base["id"])
             return str(base.get("root") or base["id"]), int(base["max_model_len"])
         except (KeyError, TypeError, ValueError):
-            raise EndpointError(
-                f"{self.address}/v1/models does not say which model it serves and how long a sequence may be: this is not a vLLM server. Start one: skillttrl serve MODEL.",
-                kind="malformed",
+            raise _malformed(
+                f"{self.address}/v1/models", "does not say which model it serves and how long a sequence may be"
             ) from None
 
     def _ask(
@@ -159,6 +158,10 @@ def refuse_error(response: httpx.Response, address: str, path: str) -> None:
     raise EndpointError(f"{address}{path} refuses ({response.status_code}): {said}", kind="refused")
 
 
+def _malformed(who: str, what: str) -> EndpointError:
+    return EndpointError(f"{who} {what}: it cannot be used. Start servers with `skillttrl serve MODEL`.", "malformed")
+
+
 async def ask(client: httpx.AsyncClient, server: Server, body: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a request for completions, by the process that has the present weights.
 
@@ -186,7 +189,7 @@ async def ask(client: httpx.AsyncClient, server: Server, body: Mapping[str, Any]
     except ValueError as error:
         raise ServerLost(f"{server.address} aborted its answer") from error
     if not isinstance(found, dict):
-        raise EndpointError(f"{server.address}{path} returned something that is not a JSON object.", kind="malformed")
+        raise _malformed(server.address + path, "returned something that is not a JSON object")
     return found
 
 
@@ -200,10 +203,8 @@ def prompt_logprobs(server: Server, sequences: Sequence[Sequence[int]]) -> list[
             places = answer["choices"][0]["prompt_logprobs"]
             found.append([float(places[at][str(ids[at])]["logprob"]) for at in range(1, len(ids))])
         except (KeyError, IndexError, TypeError, ValueError):
-            raise EndpointError(
-                f"{server.address} does not give the log-probs of a prompt, so its weights cannot be checked. Start it with "
-                "skillttrl serve.",
-                kind="malformed",
+            raise _malformed(
+                server.address, "does not give the log-probs of a prompt, so its weights cannot be checked"
             ) from None
     return found
 
@@ -308,18 +309,6 @@ def send_file(server: Server, version: str, path: Path) -> None:
         ) from error
 
 
-@contextlib.contextmanager
-def awake(server: Server, *, sleeps: bool) -> Iterator[None]:
-    """A server with room for its weights; at the end of the context also for its cache, and sampling again."""
-    asleep = sleeps and bool(server.get("/is_sleeping").get("is_sleeping"))
-    if asleep:
-        server.post("/wake_up?tags=weights")
-    yield
-    if asleep:
-        server.post("/wake_up?tags=kv_cache")
-        server.post("/resume")
-
-
 ORIGINAL = "default"
 """How vLLM calls the weights that it started with."""
 START_TIMEOUT = 600.0
@@ -331,40 +320,140 @@ MOST_ATTEMPTS = 3
 """Times that a request is sent; one that ends every server that takes it must not go round for ever."""
 
 
-class ServerPool:
-    """All servers of a backend; they and the learner are compared on `probe`."""
+MOST_CONNECTIONS = 256
+"""Requests to one server at the same time; it puts further ones into its own queue."""
 
-    def __init__(self, context: BackendContext, servers: Sequence[Server], probe: Probe) -> None:
+
+class VLLMServerBackend(TokenizerMixin):
+    """Samples from running vLLM servers. Log-probs with `top_p` below 1 or `top_k` are as those of `VLLMBackend`.
+
+    Raises:
+        ConfigError: the config names no server, or asks for what they cannot do.
+        EndpointError: a server does not answer within `START_TIMEOUT`, or is no vLLM server.
+    """
+
+    is_learner, trainable, blocking, supports_structured_outputs = False, True, False, False
+    max_model_len: int | None
+
+    def __init__(self, context: BackendContext) -> None:
         self._context, self._config = context, context.settings.vllm
-        self.servers, self.notice = list(servers), context.notice
+        if not self._config.servers:
+            raise ConfigError(
+                "vllm.mode=server, but vllm.servers names none. Start one (skillttrl serve MODEL) and set "
+                "vllm.servers=[http://127.0.0.1:8000]."
+            )
+        check_learnable(context)
+        self.policy_version = 0
         self.last_logprob_diff: LogprobDiff | None = None
         """Between servers and learner after the last update, the largest of all servers."""
-        self.present: str | None = None
+        self._present: str | None = None
         """Version of the weights that the servers are to have; None: the learner's, not handed over yet."""
-        self._probe = probe
         self._nonce = secrets.token_hex(4)
         self._names = (f"{os.getpid()}-{self._nonce}-{number}" for number in itertools.count())
         self._folder: Path | None = None
         """Where files pass; None before the first hand-over."""
+        # Servers are asked directly, whatever proxy the environment names.
+        self._client = httpx.Client(verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
+        self._servers = [Server(address, self._client) for address in self._config.servers]
+        self._first = threading.Lock()
+        self._asking = BackgroundEventLoop("The sampler of the vLLM servers")
+        try:
+            self._handshake()
+        except BaseException:
+            self._client.close()
+            raise
 
-    def broadcast_weights(self, policy_version: int) -> None:
-        """Give every server the learner's weights.
+    def _handshake(self) -> None:
+        """Find out what the servers serve."""
+        found = [self._wait_for(server, server.served) for server in self._servers]
+        self.max_model_len = self._length = min(length for _, length in found)
+        asked = self._config.max_model_len
+        if asked is not None and asked > self._length:
+            raise ConfigError(
+                f"vllm.max_model_len is {asked}, but a server takes {self._length} tokens. Start it with --set "
+                f"vllm.max_model_len={asked}, or lower the setting."
+            )
+        self.tokenizer, _, self.eos_ids = read_policy(self._context)
+        self._probe = Probe(len(self.tokenizer), self._length - 1)
+        policy = self._context.weights or self._context.settings.model.path
+        same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for root, _ in found)
+        if not self._context.trains and all(same):  # the policy's are those that they started with
+            with contextlib.suppress(ServerLost, EndpointError):  # one that does not say takes no weights either
+                if all(server.weight_version()[0] == ORIGINAL for server in self._servers):
+                    self._present = ORIGINAL
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        """Sample every request; see `Backend.generate`.
+
+        Where a server dies, its requests wait for it to come back, up to `START_TIMEOUT`.
+
+        Raises:
+            ModelError: a prompt is empty or too long.
+            EndpointError: a server did not come back, or refuses a request; the message names it.
+            WeightSyncError: a server that came back does not take the weights.
+        """
+        if self._present is None or self._first.locked():
+            await asyncio.to_thread(self.start)
+        prompts = self.prompts(requests)
+        bodies = [
+            self._body(prompt, request, sampling, request_seed(seed, number))
+            for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
+        ]
+        version = self.policy_version
+        answers = await self._asking.run(self._answers(bodies))
+        found = [
+            Generation(tuple(prompt), self._completions(answer, request.n, int(body["n"]), version))
+            for prompt, request, body, answer in zip(prompts, requests, bodies, answers, strict=True)
+        ]
+        self._probe.take(found)
+        return open_thoughts(self.tokenizer, requests, found)
+
+    def update_weights(self, policy_version: int) -> None:
+        """Hand the learner's weights to every server and compare; see `Backend.update_weights`.
+
+        Nothing is done where nothing trains and the servers have the policy's weights.
 
         Raises:
             WeightSyncError: a server does not take them, or differs from the learner afterwards.
             EndpointError: a server does not answer within `START_TIMEOUT`.
         """
-        if self._folder is None:
-            self._folder = weight_transfer_dir(self._config.weight_transfer_dir)
-            remove_leftovers(self._folder)
-        self.present = f"{self._nonce}:{policy_version}"
-        for server in self.servers:
-            server.holds = False
-        with self._hand_over() as update, ThreadPoolExecutor(len(self.servers)) as threads:
-            gaps = list(threads.map(lambda server: self.wait_for(server, partial(update, server)), self.servers))
-        self.last_logprob_diff = max(gaps, key=lambda gap: gap.mean)
+        if self._context.trains or self._present is None:
+            if self._folder is None:
+                self._folder = weight_transfer_dir(self._config.weight_transfer_dir)
+                remove_leftovers(self._folder)
+            self._present = f"{self._nonce}:{policy_version}"
+            for server in self._servers:
+                server.holds = False
+            with self._hand_over() as update, ThreadPoolExecutor(len(self._servers)) as threads:
+                gaps = list(threads.map(lambda server: self._wait_for(server, partial(update, server)), self._servers))
+            self.last_logprob_diff = max(gaps, key=lambda gap: gap.mean)
+        self.policy_version = policy_version
 
-    def wait_for(self, server: Server, work: Callable[[], T]) -> T:
+    def start(self) -> None:
+        """Give the servers the policy's weights where they have others and were given none yet; whoever comes meanwhile waits.
+
+        Raises as `update_weights`.
+        """
+        with self._first:
+            if self._present is None:
+                self.update_weights(self.policy_version)
+
+    def sleep(self) -> None:
+        """Let the servers sleep where `vllm.enable_sleep_mode` says so and weights were handed over: the next update hands them over again.
+
+        On a CPU vLLM gives nothing back.
+        """
+        if self._config.enable_sleep_mode and self._folder is not None:
+            for server in self._servers:
+                with contextlib.suppress(ServerLost):  # its memory is free
+                    server.post("/sleep?level=2&mode=wait")  # which drops the weights: they will be sent again
+
+    def close(self) -> None:
+        """End the connections; the servers keep running."""
+        self._asking.close()
+        self._client.close()
+
+    def _wait_for(self, server: Server, work: Callable[[], T]) -> T:
         """Do `work` with a server as soon as it answers.
 
         Raises:
@@ -384,226 +473,105 @@ class ServerPool:
                         kind="unreachable",
                     ) from None
                 if not noticed:
-                    self.notice(f"{lost}. Waiting up to {START_TIMEOUT:.0f} s.")
+                    self._context.notice(f"{lost}. Waiting up to {START_TIMEOUT:.0f} s.")
                     noticed = True
                 time.sleep(POLL)
 
-    def ensure_current(self, server: Server) -> None:
+    def _ensure_current(self, server: Server) -> None:
         """Give a server the present weights where it has others: one that was started again has those of its start.
 
         Raises:
-            WeightSyncError: as for `broadcast_weights`.
+            WeightSyncError: as for `update_weights`.
             ServerLost: it does not answer.
             EndpointError: somebody else has given it weights.
         """
         version, process = server.weight_version()
-        if version == self.present and (version == ORIGINAL or (server.holds and process == server.process)):
+        if version == self._present and (version == ORIGINAL or (server.holds and process == server.process)):
             server.process = process
             return
-        if self.present == ORIGINAL or self._folder is None:
+        if self._present == ORIGINAL or self._folder is None:
             raise EndpointError(
                 f"{server.address} received weights of version {version} from another run. Give each run its own servers.",
                 kind="refused",
             )
-        self.notice(f"{server.address} receives the weights of version {self.present} again.")
+        self._context.notice(f"{server.address} receives the weights of version {self._present} again.")
         with self._hand_over() as update:
             update(server)
-
-    def sleep(self) -> None:
-        """Let the servers sleep, where the config says so and weights were handed over: then they will be again."""
-        if self._config.enable_sleep_mode and self._folder is not None:
-            for server in self.servers:
-                with contextlib.suppress(ServerLost):  # its memory is free
-                    server.post("/sleep?level=2&mode=wait")  # which drops the weights: they will be sent again
 
     @contextlib.contextmanager
     def _hand_over(self) -> Iterator[Callable[[Server], LogprobDiff]]:
         """A function that brings a server the present weights, and compares; while the block runs they are there as a file."""
-        assert self._folder is not None
-        sequences = self._probe.sequences
+        assert self._folder is not None and self._present is not None
+        version, sequences = self._present, self._probe.sequences
         ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
-        with weights_file(self._folder, next(self._names), self._context.on_learner(full_weights)) as path:
-            yield lambda server: self._update(server, path, sequences, ours)
-
-    def _update(
-        self, server: Server, path: Path, sequences: Sequence[Sequence[int]], ours: list[list[float]]
-    ) -> LogprobDiff:
-        assert self.present is not None
-        with awake(server, sleeps=self._config.enable_sleep_mode):
-            send_file(server, self.present, path)
         dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")
-        theirs, most = prompt_logprobs(server, sequences), MAX_LOGPROB_DIFF[dtype]
-        gap = check_sync(ours, theirs, most, f"at {server.address}")
-        version, server.process = server.weight_version()
-        if version != self.present:
-            raise ServerLost(f"{server.address} has weights of version {version} right after their update")
-        server.holds = True
-        return gap
 
+        def update(server: Server) -> LogprobDiff:
+            asleep = self._config.enable_sleep_mode and bool(server.get("/is_sleeping").get("is_sleeping"))
+            if asleep:
+                server.post("/wake_up?tags=weights")
+            send_file(server, version, path)
+            if asleep:
+                server.post("/wake_up?tags=kv_cache")
+                server.post("/resume")
+            theirs = prompt_logprobs(server, sequences)
+            gap = check_sync(ours, theirs, MAX_LOGPROB_DIFF[dtype], f"at {server.address}")
+            now, server.process = server.weight_version()
+            if now != version:
+                raise ServerLost(f"{server.address} has weights of version {now} right after their update")
+            server.holds = True
+            return gap
 
-async def answer_all(pool: ServerPool, bodies: Sequence[Mapping[str, Any]], connections: int) -> list[dict[str, Any]]:
-    """The answers, in the order of the requests. What was lost with a server is sent again once all have the weights.
+        with weights_file(self._folder, next(self._names), self._context.on_learner(full_weights)) as path:
+            yield update
 
-    Args:
-        pool: the servers.
-        bodies: the requests; the name of the model is filled in for each server.
-        connections: most requests that run at the same time.
-
-    Raises:
-        EndpointError: a request is refused, a server did not come back in time, or requests were lost too often.
-        WeightSyncError: a server came back and cannot take the weights.
-    """
-    answers: dict[int, dict[str, Any]] = {}
-    lost = ""
-    # A client of its own for each batch: a long-lived one looks through all of its open connections at every request.
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=None)
-    timeout = httpx.Timeout(None, connect=LOOK_TIMEOUT)  # how long an answer may take is decided by `ask`
-    async with httpx.AsyncClient(verify=_trust(), trust_env=False, timeout=timeout, limits=limits) as client:
-
-        async def answer(place: int) -> str:
-            server, size = min(pool.servers, key=lambda each: (each.load, each.asked)), int(bodies[place]["n"])
-            server.load, server.asked = server.load + size, server.asked + 1
-            try:
-                answers[place] = await ask(client, server, {**bodies[place], "model": server.model})
-                return ""
-            except ServerLost as error:
-                return str(error)
-            finally:
-                server.load -= size
-
-        for _ in range(MOST_ATTEMPTS):
-            await asyncio.gather(
-                *(asyncio.to_thread(pool.wait_for, each, partial(pool.ensure_current, each)) for each in pool.servers)
-            )
-            waiting = [place for place in range(len(bodies)) if place not in answers]
-            lost = next(filter(None, await asyncio.gather(*map(answer, waiting))), lost)
-            if len(answers) == len(bodies):
-                return [answers[place] for place in range(len(bodies))]
-            pool.notice(f"{lost}; its requests are sent again.")
-    raise EndpointError(
-        f"Requests were lost {MOST_ATTEMPTS} times, the last time because {lost}. See the server's log.", "lost"
-    )
-
-
-MOST_CONNECTIONS = 256
-"""Requests to one server at the same time; it puts further ones into its own queue."""
-
-
-class VLLMServerBackend(TokenizerMixin):
-    """Samples from running vLLM servers. Log-probs with `top_p` below 1 or `top_k` are as those of `VLLMBackend`.
-
-    Raises:
-        ConfigError: the config names no server, or asks for what they cannot do.
-        EndpointError: a server does not answer within `START_TIMEOUT`, or is no vLLM server.
-    """
-
-    is_learner, trainable, blocking, supports_structured_outputs = False, True, False, False
-
-    def __init__(self, context: BackendContext) -> None:
-        self._context, self._config = context, context.settings.vllm
-        if not self._config.servers:
-            raise ConfigError(
-                "vllm.mode=server, but vllm.servers names none. Start one (skillttrl serve MODEL) and set "
-                "vllm.servers=[http://127.0.0.1:8000]."
-            )
-        check_learnable(context)
-        self.policy_version = 0
-        # Servers are asked directly, whatever proxy the environment names.
-        self._client = httpx.Client(verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
-        self._first = threading.Lock()
-        self._asking = BackgroundEventLoop("The sampler of the vLLM servers")
-        try:
-            self._handshake([Server(address, self._client) for address in self._config.servers])
-        except BaseException:
-            self._client.close()
-            raise
-
-    def _handshake(self, servers: list[Server]) -> None:
-        """Find out what the servers serve."""
-        waiting = ServerPool(self._context, servers, Probe(2))  # for how many tokens it must be is not known yet
-        found = [waiting.wait_for(server, server.served) for server in servers]
-        self.max_model_len: int | None = min(length for _, length in found)
-        asked = self._config.max_model_len
-        if asked is not None and asked > self.max_model_len:
-            raise ConfigError(
-                f"vllm.max_model_len is {asked}, but a server takes {self.max_model_len} tokens. Start it with --set "
-                f"vllm.max_model_len={asked}, or lower the setting."
-            )
-        self.tokenizer, _, self.eos_ids = read_policy(self._context)
-        self._probe = Probe(len(self.tokenizer), self.max_model_len - 1)
-        self._pool = ServerPool(self._context, servers, self._probe)
-        policy = self._context.weights or self._context.settings.model.path
-        same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for root, _ in found)
-        if not self._context.trains and all(same):  # the policy's are those that they started with
-            with contextlib.suppress(ServerLost, EndpointError):  # one that does not say takes no weights either
-                if all(server.weight_version()[0] == ORIGINAL for server in servers):
-                    self._pool.present = ORIGINAL
-
-    @property
-    def last_logprob_diff(self) -> LogprobDiff | None:
-        """Between servers and learner after the last update, the largest of all servers."""
-        return self._pool.last_logprob_diff
-
-    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
-        """Sample every request; see `Backend.generate`.
-
-        Where a server dies, its requests wait for it to come back, up to `START_TIMEOUT`.
+    async def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The answers, in the order of the requests. What was lost with a server is sent again once all have the weights.
 
         Raises:
-            ModelError: a prompt is empty or too long.
-            EndpointError: a server did not come back, or refuses a request; the message names it.
-            WeightSyncError: a server that came back does not take the weights.
+            EndpointError: a request is refused, a server did not come back in time, or requests were lost too often.
+            WeightSyncError: a server came back and cannot take the weights.
         """
-        if self._pool.present is None or self._first.locked():
-            await asyncio.to_thread(self.start)
-        prompts = self.prompts(requests)
-        bodies = [
-            self._body(prompt, request, sampling, request_seed(seed, number))
-            for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
-        ]
-        version, connections = self.policy_version, MOST_CONNECTIONS * len(self._pool.servers)
-        answers = await self._asking.run(answer_all(self._pool, bodies, connections))
-        found = [
-            Generation(tuple(prompt), self._completions(answer, request.n, int(body["n"]), version))
-            for prompt, request, body, answer in zip(prompts, requests, bodies, answers, strict=True)
-        ]
-        self._probe.take(found)
-        return open_thoughts(self.tokenizer, requests, found)
+        answers: dict[int, dict[str, Any]] = {}
+        lost = ""
+        # A client of its own for each batch: a long-lived one looks through all of its open connections at every request.
+        limits = httpx.Limits(max_connections=MOST_CONNECTIONS * len(self._servers), max_keepalive_connections=None)
+        timeout = httpx.Timeout(None, connect=LOOK_TIMEOUT)  # how long an answer may take is decided by `ask`
+        async with httpx.AsyncClient(verify=_trust(), trust_env=False, timeout=timeout, limits=limits) as client:
 
-    def update_weights(self, policy_version: int) -> None:
-        """Hand the learner's weights to every server and compare; see `Backend.update_weights`.
+            async def answer(place: int) -> str:
+                server, size = min(self._servers, key=lambda each: (each.load, each.asked)), int(bodies[place]["n"])
+                server.load, server.asked = server.load + size, server.asked + 1
+                try:
+                    answers[place] = await ask(client, server, {**bodies[place], "model": server.model})
+                    return ""
+                except ServerLost as error:
+                    return str(error)
+                finally:
+                    server.load -= size
 
-        Nothing is done where nothing trains and the servers have the policy's weights.
-        """
-        if self._context.trains or self._pool.present is None:
-            self._pool.broadcast_weights(policy_version)
-        self.policy_version = policy_version
-
-    def start(self) -> None:
-        """Give the servers the policy's weights where they have others and were given none yet; whoever comes meanwhile waits.
-
-        Raises as `update_weights`.
-        """
-        with self._first:
-            if self._pool.present is None:
-                self.update_weights(self.policy_version)
-
-    def sleep(self) -> None:
-        """Let the servers sleep where `vllm.enable_sleep_mode` says so; the next update of weights wakes them. On a CPU vLLM gives nothing back."""
-        self._pool.sleep()
-
-    def close(self) -> None:
-        """End the connections; the servers keep running."""
-        self._asking.close()
-        self._client.close()
+            for _ in range(MOST_ATTEMPTS):
+                await asyncio.gather(
+                    *(
+                        asyncio.to_thread(self._wait_for, each, partial(self._ensure_current, each))
+                        for each in self._servers
+                    )
+                )
+                waiting = [place for place in range(len(bodies)) if place not in answers]
+                lost = next(filter(None, await asyncio.gather(*map(answer, waiting))), lost)
+                if len(answers) == len(bodies):
+                    return [answers[place] for place in range(len(bodies))]
+                self._context.notice(f"{lost}; its requests are sent again.")
+        raise EndpointError(
+            f"Requests were lost {MOST_ATTEMPTS} times, the last time because {lost}. See the server's log.", "lost"
+        )
 
     def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
-        assert self.max_model_len is not None
-        check_prompt(prompt, self.max_model_len, "the server's {} (vllm.max_model_len)")
+        check_prompt(prompt, self._length, "the server's {} (vllm.max_model_len)")
         return {
             "prompt": list(prompt),
             "return_token_ids": True,
-            **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=self.max_model_len - len(prompt)),
+            **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=self._length - len(prompt)),
         }
 
     def _completions(self, answer: dict[str, Any], n: int, asked: int, version: int) -> tuple[Completion, ...]:
@@ -613,13 +581,8 @@ class VLLMServerBackend(TokenizerMixin):
             logprobs = [tuple(float(value) for value in choice["logprobs"]["token_logprobs"]) for choice in choices]
             samples = list(zip(ids, logprobs, [choice["finish_reason"] for choice in choices], strict=True))
         except (KeyError, TypeError, ValueError) as error:
-            raise _malformed(f"it has no token ids or log-probs ({error!r})") from None
+            raise _malformed("A server's answer", f"has no token ids or log-probs ({error!r})") from None
         if len(choices) != asked or any(len(a) != len(b) for a, b in zip(ids, logprobs, strict=True)):
-            raise _malformed(f"it holds {len(choices)} samples of {asked}, or not one log-prob for each token")
+            what = f"holds {len(choices)} samples of {asked}, or not one log-prob for each token"
+            raise _malformed("A server's answer", what)
         return completions(self.tokenizer, samples, n, version)
-
-
-def _malformed(what: str) -> EndpointError:
-    return EndpointError(
-        f"A vLLM server's answer cannot be used: {what}. Start servers with `skillttrl serve`.", kind="malformed"
-    )

@@ -139,7 +139,7 @@ def test_what_may_follow_is_what_the_definition_says(
         if token == end:
             break
         walk.take(token)
-    said = tokens.text(SLOTTED, written, words)
+    said = tokens.text(SLOTTED, words, written)
     assert written in whole and said is not None and (*(backend.encode_text(said) or ()), end) == written
 
 
@@ -173,7 +173,7 @@ def test_a_tokenizer_of_entities_writes_words_as_it_reads_them() -> None:
         for token in ids[:-1]:
             assert token in walk.allowed(9)
             walk.take(token)
-        assert tokens.end_id in walk.allowed(9) and tokens.text(("buy", slot.written), ids, words) == said
+        assert tokens.end_id in walk.allowed(9) and tokens.text(("buy", slot.written), words, ids) == said
 
 
 def test_words_without_tokens_cannot_be_written() -> None:
