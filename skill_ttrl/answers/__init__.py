@@ -12,42 +12,26 @@ reference accepts more.
     grade.py        an answer against a reference, with what is accepted there and is no equivalence; or against conditions, without one
 """
 
-from skill_ttrl.answers.equivalence import (
-    EquivalenceResult,
-    bare_key,
-    canonical,
-    canonicals,
-    counters,
-    equivalent,
-    persist_cache,
-    verdict,
-    without_units,
-)
-from skill_ttrl.answers.extract import Answer, Extraction, answer_text, extract, find_answer, stands_in, true_answer
-from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, conditions, correct, grade_answer, satisfied
-
-__all__ = [
-    "Answer",
-    "EquivalenceResult",
-    "Extraction",
-    "Grade",
-    "GradedText",
-    "answer_text",
-    "bare_key",
-    "canonical",
-    "canonicals",
-    "compute_reward",
-    "conditions",
-    "correct",
-    "counters",
-    "equivalent",
-    "extract",
-    "find_answer",
-    "grade_answer",
-    "persist_cache",
-    "satisfied",
-    "stands_in",
-    "true_answer",
-    "verdict",
-    "without_units",
-]
+from skill_ttrl.answers.equivalence import EquivalenceResult as EquivalenceResult
+from skill_ttrl.answers.equivalence import bare_key as bare_key
+from skill_ttrl.answers.equivalence import canonical as canonical
+from skill_ttrl.answers.equivalence import canonicals as canonicals
+from skill_ttrl.answers.equivalence import counters as counters
+from skill_ttrl.answers.equivalence import equivalent as equivalent
+from skill_ttrl.answers.equivalence import persist_cache as persist_cache
+from skill_ttrl.answers.equivalence import verdict as verdict
+from skill_ttrl.answers.equivalence import without_units as without_units
+from skill_ttrl.answers.extract import Answer as Answer
+from skill_ttrl.answers.extract import Extraction as Extraction
+from skill_ttrl.answers.extract import answer_text as answer_text
+from skill_ttrl.answers.extract import extract as extract
+from skill_ttrl.answers.extract import find_answer as find_answer
+from skill_ttrl.answers.extract import stands_in as stands_in
+from skill_ttrl.answers.extract import true_answer as true_answer
+from skill_ttrl.answers.grade import Grade as Grade
+from skill_ttrl.answers.grade import GradedText as GradedText
+from skill_ttrl.answers.grade import compute_reward as compute_reward
+from skill_ttrl.answers.grade import conditions as conditions
+from skill_ttrl.answers.grade import correct as correct
+from skill_ttrl.answers.grade import grade_answer as grade_answer
+from skill_ttrl.answers.grade import satisfied as satisfied

@@ -330,11 +330,6 @@ class EquivalenceCache:
         self._persisted: dict[str, EquivalenceResult] = {} if path is None else _read_cache(path)
         self._known.update(self._persisted)
 
-    def keys(self, answers: Sequence[str | None]) -> list[str | None]:
-        """The class of each answer; None for one that is missing or empty."""
-        found = self.of(answers)
-        return [None if answer is None else found[answer].key or None for answer in answers]
-
     def of(self, answers: Iterable[str | None]) -> dict[str, EquivalenceResult]:
         """The result for each distinct answer; what needs the worker goes there in one batch. An empty answer has an empty key."""
         known = self._known
@@ -345,12 +340,6 @@ class EquivalenceCache:
                 # In an order of their own: the file is the same whatever came first.
                 found |= self._decide(sorted(answer for answer in distinct if answer not in found))
         return found
-
-    def judged(self, answers: Iterable[str | None]) -> dict[str, EquivalenceResult]:
-        """The results of those answers that the worker has to judge."""
-        found = self.of(answers)
-        asked = (answer for answer in sorted(found) if found[answer].rule == "symbolic" or found[answer].gave_up)
-        return {answer: found[answer] for answer in asked if not isinstance(decide(answer), EquivalenceResult)}
 
     def take_over(self, judged: Mapping[str, EquivalenceResult]) -> None:
         """Take what another process's worker has judged as this one's; what is known here stays as it is."""
@@ -402,7 +391,8 @@ def canonical(answer: str | None) -> str | None:
 
 def canonicals(answers: Sequence[str | None]) -> list[str | None]:
     """`canonical` of each; what needs the worker goes there once for each distinct answer, all together."""
-    return _current.keys(answers)
+    found = _current.of(answers)
+    return [None if answer is None else found[answer].key or None for answer in answers]
 
 
 def equivalent(a: str | None, b: str | None) -> bool:
@@ -421,7 +411,9 @@ def verdict(answer: str | None) -> EquivalenceResult | None:
 
 def judged(answers: Iterable[str | None]) -> dict[str, EquivalenceResult]:
     """Decide answers here, and return the results that took a judgement by SymPy, for another process to take over."""
-    return _current.judged(answers)
+    found = _current.of(answers)
+    asked = (answer for answer in sorted(found) if found[answer].rule == "symbolic" or found[answer].gave_up)
+    return {answer: found[answer] for answer in asked if not isinstance(decide(answer), EquivalenceResult)}
 
 
 def take_over(verdicts: Mapping[str, EquivalenceResult]) -> None:

@@ -1,100 +1,48 @@
 """The configuration of a run: one pydantic model a section, sparse YAML, defaults from the papers."""
 
-from skill_ttrl.config.backends import (
-    ROLES,
-    EndpointConfig,
-    EndpointsConfig,
-    ProgramConfig,
-    Role,
-    VLLMConfig,
-    split_command,
-)
-from skill_ttrl.config.data import (
-    BUILTIN,
-    BuiltinConfig,
-    DataConfig,
-    EnvConfig,
-    LoraConfig,
-    ModelConfig,
-    RuntimeConfig,
-    ScaleConfig,
-    Source,
-    SourceConfig,
-)
-from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
-from skill_ttrl.config.rl import RLConfig
-from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
-from skill_ttrl.config.schema import (
-    ROLLING,
-    Phase,
-    RunConfig,
-    SkillTTRLConfig,
-    settings_digest,
-    verified_note,
-)
-from skill_ttrl.config.section import Section
-from skill_ttrl.config.skills import (
-    GateConfig,
-    OptimizeConfig,
-    OptimizeGateConfig,
-    OptimizeSelectionConfig,
-    SkillsConfig,
-)
-from skill_ttrl.config.training import (
-    CollectConfig,
-    DaggerConfig,
-    DemonstrationsConfig,
-    DistillConfig,
-    EvolveConfig,
-    SFTConfig,
-    VoteSFTConfig,
-)
-
-__all__ = [
-    "BUILTIN",
-    "ROLES",
-    "ROLLING",
-    "AgentConfig",
-    "CollectConfig",
-    "DaggerConfig",
-    "DataConfig",
-    "DemonstrationsConfig",
-    "DistillConfig",
-    "BuiltinConfig",
-    "EndpointConfig",
-    "EndpointsConfig",
-    "EnvConfig",
-    "EvalConfig",
-    "EvolveConfig",
-    "GateConfig",
-    "InvalidConfigError",
-    "LoraConfig",
-    "ModelConfig",
-    "OptimizeConfig",
-    "OptimizeGateConfig",
-    "OptimizeSelectionConfig",
-    "Phase",
-    "ProgramConfig",
-    "RLConfig",
-    "Role",
-    "RolloutConfig",
-    "RunConfig",
-    "RuntimeConfig",
-    "SFTConfig",
-    "ScaleConfig",
-    "Section",
-    "SkillTTRLConfig",
-    "SkillsConfig",
-    "Source",
-    "SourceConfig",
-    "VLLMConfig",
-    "VoteConfig",
-    "VoteSFTConfig",
-    "load_config",
-    "parse_override",
-    "read_config_text",
-    "recipe_names",
-    "settings_digest",
-    "split_command",
-    "verified_note",
-]
+from skill_ttrl.config.backends import ROLES as ROLES
+from skill_ttrl.config.backends import EndpointConfig as EndpointConfig
+from skill_ttrl.config.backends import EndpointsConfig as EndpointsConfig
+from skill_ttrl.config.backends import ProgramConfig as ProgramConfig
+from skill_ttrl.config.backends import Role as Role
+from skill_ttrl.config.backends import VLLMConfig as VLLMConfig
+from skill_ttrl.config.backends import split_command as split_command
+from skill_ttrl.config.data import BUILTIN as BUILTIN
+from skill_ttrl.config.data import BuiltinConfig as BuiltinConfig
+from skill_ttrl.config.data import DataConfig as DataConfig
+from skill_ttrl.config.data import EnvConfig as EnvConfig
+from skill_ttrl.config.data import LoraConfig as LoraConfig
+from skill_ttrl.config.data import ModelConfig as ModelConfig
+from skill_ttrl.config.data import RuntimeConfig as RuntimeConfig
+from skill_ttrl.config.data import ScaleConfig as ScaleConfig
+from skill_ttrl.config.data import Source as Source
+from skill_ttrl.config.data import SourceConfig as SourceConfig
+from skill_ttrl.config.load import InvalidConfigError as InvalidConfigError
+from skill_ttrl.config.load import load_config as load_config
+from skill_ttrl.config.load import parse_override as parse_override
+from skill_ttrl.config.load import read_config_text as read_config_text
+from skill_ttrl.config.load import recipe_names as recipe_names
+from skill_ttrl.config.rl import RLConfig as RLConfig
+from skill_ttrl.config.sampling import AgentConfig as AgentConfig
+from skill_ttrl.config.sampling import EvalConfig as EvalConfig
+from skill_ttrl.config.sampling import RolloutConfig as RolloutConfig
+from skill_ttrl.config.sampling import VoteConfig as VoteConfig
+from skill_ttrl.config.schema import ROLLING as ROLLING
+from skill_ttrl.config.schema import Phase as Phase
+from skill_ttrl.config.schema import RunConfig as RunConfig
+from skill_ttrl.config.schema import SkillTTRLConfig as SkillTTRLConfig
+from skill_ttrl.config.schema import settings_digest as settings_digest
+from skill_ttrl.config.schema import verified_note as verified_note
+from skill_ttrl.config.section import Section as Section
+from skill_ttrl.config.skills import GateConfig as GateConfig
+from skill_ttrl.config.skills import OptimizeConfig as OptimizeConfig
+from skill_ttrl.config.skills import OptimizeGateConfig as OptimizeGateConfig
+from skill_ttrl.config.skills import OptimizeSelectionConfig as OptimizeSelectionConfig
+from skill_ttrl.config.skills import SkillsConfig as SkillsConfig
+from skill_ttrl.config.training import CollectConfig as CollectConfig
+from skill_ttrl.config.training import DaggerConfig as DaggerConfig
+from skill_ttrl.config.training import DemonstrationsConfig as DemonstrationsConfig
+from skill_ttrl.config.training import DistillConfig as DistillConfig
+from skill_ttrl.config.training import EvolveConfig as EvolveConfig
+from skill_ttrl.config.training import SFTConfig as SFTConfig
+from skill_ttrl.config.training import VoteSFTConfig as VoteSFTConfig

@@ -284,12 +284,12 @@ class LocalLearner:
         the model's own files hold the trained weights; with adapters only after a refresh.
         """
         critic = {} if self._critic is None else {"critic": self._critic.state_dict()}
-        return {"optimizer": self._optimizer.state_dict(), "reference": self.policy.reference_state(), **critic}
+        return {"optimizer": self._optimizer.state_dict(), "reference": self.policy.reference, **critic}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave; the model's weights are loaded apart."""
         self._optimizer.load_state_dict(state["optimizer"])
-        self.policy.load_reference_state(state["reference"])
+        self.policy.load_reference(state["reference"])
         if self._critic is not None:
             self._critic.load_state_dict(state["critic"])
 

@@ -368,11 +368,6 @@ class MicroBatch:
     """The trained tokens by the part of the vocabulary that they were drawn from; empty: all from the whole."""
 
     @property
-    def positions_K(self) -> Int[Tensor, " K"]:
-        """Where each trained token is predicted."""
-        return self.positions_Q[self.rows_K]
-
-    @property
     def trained_tokens(self) -> int:
         """Number of trained tokens (K)."""
         return len(self.targets_K)

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.micro_batch import LimitedTokens, Limits, MicroBatch, ModelWork, install_trees, lay_out, run_tree
-from skill_ttrl.rl.parallel.ranks import like
+from skill_ttrl.rl.parallel.ranks import like, local
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.shard import Sharding
@@ -79,7 +79,8 @@ class Policy:
         self._head = Head(base, logit_budget)
         self._gathers = False
         """Gradients of embedding and head go straight to `.grad`."""
-        self._reference: dict[str, Tensor] | None = None
+        self.reference: dict[str, Tensor] | None = None
+        """The reference's weights, for a checkpoint; None where there is none or the bare base model serves."""
         self._verify_logits()
         self.packing_refused: str | None = None
         """Why items are padded although packing was asked for; None: they are not, or it was not."""
@@ -247,13 +248,13 @@ class Policy:
 
     def keep_reference(self) -> None:
         """Begin to keep a reference where there is none: a copy of the weights; for adapters, the bare base model."""
-        if self._reference is None and not self.has_adapters:
+        if self.reference is None and not self.has_adapters:
             self.refresh_reference()
 
     @torch.no_grad()
     def refresh_reference(self) -> None:
         """Make the present weights the reference; costs one copy of the trainable weights in memory."""
-        self._reference = {name: parameter.detach().clone() for name, parameter in self.trainable_parameters().items()}
+        self.reference = {name: parameter.detach().clone() for name, parameter in self.trainable_parameters().items()}
 
     @contextmanager
     def as_reference(self) -> Iterator[None]:
@@ -262,17 +263,17 @@ class Policy:
         Raises:
             RuntimeError: no reference is kept.
         """
-        if self._reference is None and not self.has_adapters:
+        if self.reference is None and not self.has_adapters:
             raise RuntimeError("There is no reference model: call keep_reference() first.")
         was_training = self.model.training
         self.model.eval()
-        if self._reference is not None:
+        if self.reference is not None:
             self._swap_reference()
         try:
-            with nullcontext() if self._reference is not None else self.model.disable_adapter():
+            with nullcontext() if self.reference is not None else self.model.disable_adapter():
                 yield
         finally:
-            if self._reference is not None:
+            if self.reference is not None:
                 self._swap_reference()
             self.model.train(was_training)
 
@@ -282,29 +283,28 @@ class Policy:
 
         Sharded weights are read from memory of their own, so there the values are exchanged, one shard at a time.
         """
-        assert self._reference is not None
-        if self.sharding is not None:
-            self.sharding.exchange(self.trainable_parameters(), self._reference)
-            return
+        assert self.reference is not None
         for name, parameter in self.trainable_parameters().items():
-            parameter.data, self._reference[name] = self._reference[name], parameter.data
+            if self.sharding is None:
+                parameter.data, self.reference[name] = self.reference[name], parameter.data
+            else:
+                ours, theirs = local(parameter), local(self.reference[name])
+                held = ours.clone()
+                ours.copy_(theirs)
+                theirs.copy_(held)
 
     @torch.no_grad()
     def return_to_reference(self) -> None:
         """Give the policy the reference's weights for good; the reference stays as it is."""
-        assert self._reference is not None
-        reference = {name: weights.clone() for name, weights in self._reference.items()}
+        assert self.reference is not None
+        reference = {name: weights.clone() for name, weights in self.reference.items()}
         self._swap_reference()
-        self._reference = reference
+        self.reference = reference
 
-    def reference_state(self) -> dict[str, Tensor] | None:
-        """The reference's weights, for a checkpoint; None where there is none or the bare base model serves."""
-        return self._reference
-
-    def load_reference_state(self, state: dict[str, Tensor] | None) -> None:
-        """Put back what `reference_state` gave."""
+    def load_reference(self, state: dict[str, Tensor] | None) -> None:
+        """Put back what `reference` was."""
         ours = self.trainable_parameters()
-        self._reference = state and {
+        self.reference = state and {
             name: like(value.to(self.device), ours[name]).clone() for name, value in state.items()
         }
 

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import tempfile
@@ -110,17 +111,10 @@ def fsync(path: Path) -> None:
 
 def length_of_whole_lines(path: Path) -> int:
     """Bytes of `path` up to and with its last line break: shorter than the file where its last line is torn."""
-    block = 1 << 16
-    with path.open("rb") as stream:
-        end = stream.seek(0, os.SEEK_END)
-        while end > 0:
-            start = max(0, end - block)
-            stream.seek(start)
-            at = stream.read(end - start).rfind(b"\n")
-            if at >= 0:
-                return start + at + 1
-            end = start
-    return 0
+    if not path.stat().st_size:  # nothing to map
+        return 0
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.rfind(b"\n") + 1
 
 
 def acquire_lock(path: Path, lock: Path | None = None) -> int:

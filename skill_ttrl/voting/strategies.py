@@ -45,12 +45,6 @@ class Tally:
         """Votes of the largest class over all samples (TTRL: majority_ratio); 0 where nobody answered."""
         return next(iter(self.votes.values())) / len(self.keys) if self.votes else 0.0
 
-    @property
-    def class_ids(self) -> tuple[int, ...]:
-        """Place of each sample's class among the classes; -1 for a sample without an answer."""
-        places = {key: place for place, key in enumerate(self.votes)}
-        return tuple(-1 if key is None else places[key] for key in self.keys)
-
     def result(self, scores: Mapping[str, Score] | None = None) -> VoteResult:
         """The vote that the class with the highest score wins; without scores the one with most votes.
 

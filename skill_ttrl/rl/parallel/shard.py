@@ -107,15 +107,6 @@ class Sharding:
                 part.set_reshard_after_forward(True, recurse=False)
         self._gathered = False
 
-    @torch.no_grad()
-    def exchange(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
-        """Exchange the values of sharded parameters with those of other tensors that are sharded alike."""
-        for name, parameter in parameters.items():
-            ours, theirs = local(parameter), local(others[name])
-            held = ours.clone()
-            ours.copy_(theirs)
-            theirs.copy_(held)
-
     def _parts(self) -> Iterator[FSDPModule]:
         return (module for module in self._model.modules() if isinstance(module, FSDPModule))
 

@@ -29,7 +29,7 @@ def test_micro_batches_hold_every_token_and_log_prob_in_its_place(make_groups: C
     for rows in cut_micro_batches(batch, torch.arange(12), sequences=5, packed=False):
         micro_batch = lay_out(batch, rows, 39)
         flat, slots = micro_batch.tokens_N_T.flatten(), micro_batch.slots_K
-        assert torch.equal(flat[micro_batch.positions_K + 1], micro_batch.targets_K)
+        assert torch.equal(flat[micro_batch.positions_Q[micro_batch.rows_K] + 1], micro_batch.targets_K)
         assert torch.equal(micro_batch.response_mask_N_R.flatten().nonzero().squeeze(1), slots)
         for row, index in enumerate(int(a) for a in micro_batch.advantages_N_R[:, 0]):
             seen.append(index)

@@ -24,7 +24,8 @@ def plain_scores(model: Any, micro_batch: MicroBatch, temperature: float) -> tup
     width = micro_batch.response_mask_N_R.shape[1]
     length = micro_batch.tokens_N_T.shape[1]
     for row in range(len(micro_batch.tokens_N_T)):
-        positions = micro_batch.positions_K[micro_batch.positions_K // length == row] % length
+        positions_K = micro_batch.positions_Q[micro_batch.rows_K]
+        positions = positions_K[positions_K // length == row] % length
         end = int(positions.max()) + 2
         logits = model(input_ids=micro_batch.tokens_N_T[row : row + 1, :end]).logits[0]
         log_p = torch.log_softmax(logits[positions] / temperature, dim=-1)
@@ -125,7 +126,7 @@ def test_with_adapters_the_reference_is_the_base_model_until_refreshed(
 ) -> None:
     policy, micro_batch = make_lora_policy(), whole(make_batch())
     policy.keep_reference()
-    assert policy.reference_state() is None
+    assert policy.reference is None
     with torch.no_grad():
         base = make_policy().token_logprobs(micro_batch)[0]
         adapted = policy.token_logprobs(micro_batch)[0]
