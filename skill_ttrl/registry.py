@@ -99,13 +99,12 @@ def import_attribute(path: str, kind: str) -> Any:
         ConfigError: the module cannot be imported or has no such attribute.
     """
     module, attribute = import_user_module(path, kind)
-    module_name = module.__name__
     try:
         return getattr(module, attribute)
     except AttributeError:
         known = [name for name in vars(module) if not name.startswith("_")]
         raise ConfigError(
-            f"Module {module_name!r} has no {kind} {attribute!r}.{did_you_mean(attribute, known)}"
+            f"Module {module.__name__!r} has no {kind} {attribute!r}.{did_you_mean(attribute, known)}"
         ) from None
 
 

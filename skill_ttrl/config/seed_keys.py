@@ -63,10 +63,7 @@ def _hub_id(name: Any) -> Any:
     return name if not isinstance(name, str) or "/" in name else f"sentence-transformers/{name}"
 
 
-def _key_note(variable: str) -> str:
-    return f"No key is written to a file: put it into the environment variable {variable}"
-
-
+KEY_NOTE = "No key is written to a file: put it into the environment variable OPENAI_API_KEY"
 DEMONSTRATIONS = 7500
 """Default of `demonstrations.examples`, SkillRL's number for ALFWorld."""
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -151,7 +148,7 @@ FIRST_SKILL_TTRL: Mapping[str, Key] = {
         _unless_empty,
         more=lambda value: {} if value is None else {"skills.merger": "openai", "skills.on_failure": "heuristic"},
     ),
-    "merger.api_key": Key(None, note=_key_note("OPENAI_API_KEY")),
+    "merger.api_key": Key(None, note=KEY_NOTE),
     "merger.api_base": Key(None, ("endpoints.roles.merger.base_url",), _unless_empty),
     "merger.max_tokens": Key(2048, ("endpoints.roles.merger.max_tokens",)),
     "merger.temperature": Key(0.3, ("endpoints.roles.merger.temperature",)),
@@ -205,13 +202,13 @@ SKILLRL_RUST: Mapping[str, Key] = {
         note="The phases sft and rl load the weights of model.path; `--policy openai` uses this server",
     ),
     "model.policy_model_id": Key("Qwen/Qwen2.5-7B-Instruct", ("model.path", "endpoints.roles.policy.model")),
-    "model.policy_api_key": Key("", note=_key_note("OPENAI_API_KEY")),
+    "model.policy_api_key": Key("", note=KEY_NOTE),
     "model.teacher_api_base": Key(None, ("endpoints.roles.teacher.base_url",), _unless_empty),
     "model.teacher_model_id": Key("o3", ("endpoints.roles.teacher.model",)),
-    "model.teacher_api_key": Key("", note=_key_note("OPENAI_API_KEY")),
+    "model.teacher_api_key": Key("", note=KEY_NOTE),
     "model.embedding_api_base": Key(None, ("endpoints.roles.embeddings.base_url",), _unless_empty),
     "model.embedding_model_id": Key("text-embedding-3-small", ("endpoints.roles.embeddings.model",)),
-    "model.embedding_api_key": Key("", note=_key_note("OPENAI_API_KEY")),
+    "model.embedding_api_key": Key("", note=KEY_NOTE),
 }
 """Of the published README of SkillRL in Rust."""
 

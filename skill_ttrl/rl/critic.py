@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -123,7 +123,9 @@ class Critic:
         # Values of before the update, for the clip, as if the intercept had been this one then.
         shifted = replace(batch, values_F=(batch.values_F + difference) * batch.trained_F)
         found = []
-        with self._mode(seed):
+        if not self._learns:
+            self._decoder.model.eval()
+        with self._decoder.training(seed) if self._learns else nullcontext():
             for indices, denominators in mini_batches:
                 if len(indices := indices[batch.trained_tokens_N[indices] > 0]):
                     found.append(self._step(shifted, indices, denominators))
@@ -171,12 +173,6 @@ class Critic:
         if not applied and not (self._scales and math.isfinite(loss)):
             self.skipped.append(why_skipped(batch, indices, loss, norm))
         return loss, share, norm, applied
-
-    def _mode(self, seed: int) -> AbstractContextManager[Any]:
-        if self._learns:
-            return self._decoder.training(seed)
-        self._decoder.model.eval()
-        return nullcontext()
 
     def _build_optimizer(self) -> PolicyOptimizer:
         """AdamW for the head, and one for the decoder where it learns: its weights may be sharded, those of the head never are."""

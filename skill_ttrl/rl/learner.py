@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -257,24 +257,17 @@ class LocalLearner:
                 raise ValueError("its loss has no gradient: compute it from `log_probs`, without detach()")
         if micro_batch.weights_N_R is not None:
             token_loss = token_loss * micro_batch.weights_N_R
-        loss = aggregate(token_loss, mask, config.loss_aggregation, denominators)
+        whole = config.loss_aggregation, denominators
+        loss = aggregate(token_loss, mask, *whole)
         log_ratio = bounded_log_ratio(log_probs.detach(), micro_batch.old_log_probs_N_R)
         means = info | ratio_metrics(log_ratio, mask) | {"policy_loss": loss.detach()}
         if config.kl_coef > 0:
             assert micro_batch.ref_log_probs_N_R is not None
-            kl_loss, means["kl"] = compute_kl_penalty(
-                log_probs,
-                micro_batch.ref_log_probs_N_R,
-                mask,
-                config.kl_coef,
-                config.loss_aggregation,
-                denominators,
-            )
+            references = micro_batch.ref_log_probs_N_R
+            kl_loss, means["kl"] = compute_kl_penalty(log_probs, references, mask, config.kl_coef, *whole)
             loss = loss + kl_loss
         if entropy is not None:
-            loss = loss + compute_entropy_bonus(
-                entropy, mask, config.entropy_coef, config.loss_aggregation, denominators
-            )
+            loss = loss + compute_entropy_bonus(entropy, mask, config.entropy_coef, *whole)
         return loss, means
 
     def state_dict(self) -> dict[str, Any]:
@@ -308,58 +301,58 @@ def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
     return found | {"entropy": entropy, "post_entropy": entropy}
 
 
+@dataclass
 class UpdateMetrics:
     """Gathers the metrics of one update; nothing waits for the device until the end."""
 
-    def __init__(self) -> None:
-        self.rate: float | None = None
-        self._means: dict[str, list[Tensor]] = defaultdict(list)
-        self._weights: list[int] = []
-        self._norms: list[float] = []
-        self._parts: dict[str, list[float]] = defaultdict(list)
-        self._skipped = 0
-        self._computed = 0
-        self._operations = 0.0
+    rate: float | None = None
+    means: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    weights: list[int] = field(default_factory=list)
+    """Trained tokens of each micro-batch."""
+    norms: list[float] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    skipped: int = 0
+    computed: int = 0
+    operations: float = 0.0
 
     def add(self, means: dict[str, Tensor], tokens: int) -> None:
         """Add the means over the trained tokens of one micro-batch."""
         for name, value in means.items():
-            self._means[name].append(value.detach())
-        self._weights.append(tokens)
+            self.means[name].append(value.detach())
+        self.weights.append(tokens)
 
     def work(self, operations: float, tokens: int = 0) -> None:
         """Count floating-point operations, and tokens that the update computed."""
-        self._operations += operations
-        self._computed += tokens
+        self.operations += operations
+        self.computed += tokens
 
     def count(self, norm: float, applied: bool, parts: Mapping[str, float]) -> None:
         """Count one optimizer step: the norm of the gradient, whether weights changed, and the norm of each part of the model."""
-        self._norms.append(norm)
+        self.norms.append(norm)
         for name, value in parts.items():
-            self._parts[name].append(value)
-        self._skipped += not applied
+            self.parts[name].append(value)
+        self.skipped += not applied
 
     def gathered(self, ranks: Ranks) -> UpdateMetrics:
         """Those of all ranks together, on the driver; the other ranks' own elsewhere."""
         if not ranks.several:
             return self
-        whole = UpdateMetrics()
-        whole.rate, whole._norms, whole._parts, whole._skipped = self.rate, self._norms, self._parts, self._skipped
-        columns = {name: torch.stack(values).cpu() for name, values in self._means.items()}
-        own = (columns, self._weights, self._operations, self._computed)
+        whole = replace(self, means=defaultdict(list), weights=[], computed=0, operations=0.0)
+        columns = {name: torch.stack(values).cpu() for name, values in self.means.items()}
+        own = (columns, self.weights, self.operations, self.computed)
         for their_columns, weights, operations, computed in ranks.gather(own):
             whole.work(operations, computed)
             for name, column in their_columns.items():
-                whole._means[name] += column
-            whole._weights += weights
+                whole.means[name] += column
+            whole.weights += weights
         return whole
 
     def summary(self) -> dict[str, float]:
         """All metrics: means over tokens, gradient norms as means over the optimizer steps whose norm is finite."""
-        updates = len(self._norms)
+        updates = len(self.norms)
         result = dict.fromkeys(("policy_loss", "clip_fraction", "approx_kl", "ratio_mean", "ratio_max"), 0.0)
-        weights = torch.tensor(self._weights, dtype=torch.float64)
-        for name, values in self._means.items():
+        weights = torch.tensor(self.weights, dtype=torch.float64)
+        for name, values in self.means.items():
             column = torch.stack(values).double().cpu()
             if name == "policy_loss":  # parts of the optimizer steps' losses: they add up
                 result[name] = float(column.sum()) / updates
@@ -368,13 +361,13 @@ class UpdateMetrics:
             else:
                 result[name] = float((column * weights).sum() / weights.sum())
         return result | {
-            "grad_norm": finite_mean(self._norms),
-            **{f"grad_norm/{name}": finite_mean(norms) for name, norms in self._parts.items()},
+            "grad_norm": finite_mean(self.norms),
+            **{f"grad_norm/{name}": finite_mean(norms) for name, norms in self.parts.items()},
             **({} if self.rate is None else {"learning_rate": self.rate}),
-            "updates": float(updates - self._skipped),
-            "skipped_updates": float(self._skipped),
-            "computed_tokens": float(self._computed),
-            "operations": self._operations,
+            "updates": float(updates - self.skipped),
+            "skipped_updates": float(self.skipped),
+            "computed_tokens": float(self.computed),
+            "operations": self.operations,
         }
 
 

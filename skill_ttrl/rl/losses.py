@@ -52,7 +52,7 @@ class PolicyLoss(Protocol):
 class BuiltIn:
     """Base of our losses: holds the options. Items whose advantage is 0 need not be computed unless a subclass says so."""
 
-    options_type: ClassVar[type[BaseModel]]
+    options_type: ClassVar[type[BaseModel]] = Section
     zero_without_advantage = True
 
     def __init__(self, options: Any) -> None:
@@ -359,15 +359,9 @@ class CISPO(BuiltIn):
         return loss, clip_metrics(ratio != weight, ratio, inputs.advantages, inputs.response_mask)
 
 
-class NoOptions(Section):
-    """A loss without options."""
-
-
 @LOSSES.register("reinforce")
 class REINFORCE(BuiltIn):
     """-A log pi (Williams 1992; verl: `gpg`). Nothing bounds how far several updates on one batch go."""
-
-    options_type = NoOptions
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
         """The loss of each token."""

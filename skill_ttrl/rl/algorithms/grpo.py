@@ -147,14 +147,10 @@ class Algorithm(Protocol):
         """Estimate the advantages of one step's rollouts."""
 
 
-class NoOptions(Section):
-    """An algorithm without options."""
-
-
 class BuiltIn:
     """Base of our algorithms: holds the options; a subclass states what differs."""
 
-    options_type: ClassVar[type[Section]] = NoOptions
+    options_type: ClassVar[type[Section]] = Section
     option_defaults: ClassVar[Mapping[str, Any]] = {}
     """Options whose default is another than that of `options_type`."""
     defaults: ClassVar[Mapping[str, Any]] = {}
