@@ -12,6 +12,7 @@ from rich.console import Console
 from skill_ttrl.cli.display import RunView, show
 from skill_ttrl.cli.options import AsJson
 from skill_ttrl.errors import ConfigError, EnvError
+from skill_ttrl.progress import SILENT
 
 if TYPE_CHECKING:
     from skill_ttrl.commands.replay import Replays
@@ -48,7 +49,7 @@ def replay(
     if (episode is not None) + (step is not None) + every != 1:
         raise ConfigError("Name what to replay: --episode ID, --step N or --all, one of them.")
     with RunView(Console(stderr=True), str(run), transient=True) as view:
-        found = play(run, episode=episode, step=step, tokens=tokens, progress=None if episode else view)
+        found = play(run, episode=episode, step=step, tokens=tokens, progress=SILENT if episode else view)
     show(found, as_json, lines=_lines)
     if found.different:
         raise typer.Exit(EnvError.exit_code)

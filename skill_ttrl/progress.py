@@ -54,6 +54,9 @@ class SilentProgress(Progress):
     """Listens and says nothing."""
 
 
+SILENT = SilentProgress()
+
+
 class NoticeCollector(Progress):
     """Collects notices, each with whether it is a warning."""
 

@@ -34,7 +34,7 @@ from skill_ttrl.envs.lookup import refuse_split
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, current_ledger, track_usage, usage_lines
-from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.progress import SILENT, Progress
 from skill_ttrl.rollout.episode import MOVES, Exploration
 from skill_ttrl.rollout.outcome import (
     EpisodeResult,
@@ -201,7 +201,7 @@ def run(
     jobs: int | None = None,
     scale: ScaleConfig | None = None,
     output: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
     timeout_s: float | None = None,
 ) -> Collected:
     """Run a scripted agent on tasks, in order, and store every episode.
@@ -239,8 +239,7 @@ def run(
         )
     env = EnvConfig(id=selection.env, kwargs=dict(selection.kwargs))
     Rules(SkillTTRLConfig(env=env, collect=CollectConfig(agent=agent), scale=scale), "collect").check()
-    made, progress = selection.made(selection.kwargs), progress or SilentProgress()
-    collection = Collection(made, agent, seed, output, progress, Exploration.of(explore))
+    collection = Collection(selection.made(selection.kwargs), agent, seed, output, progress, Exploration.of(explore))
     return _collect_scripted(collection, prompts, jobs, scale, timeout_s)
 
 
@@ -292,7 +291,7 @@ def run_policy(
     chunk: int | None = None,
     seed: int | None = None,
     output: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> Collected:
     """Run a policy on tasks, sampled as its rollouts are, and store every episode.
 
@@ -316,7 +315,6 @@ def run_policy(
             or the budget is spent (`BudgetError`).
         Interrupted: a signal came; every finished chunk is stored where there is an `output`.
     """
-    progress = progress or SilentProgress()
     env_id = resolve_env(selection.env)
     refuse_split({**env_kwargs(overrides, env_id), **selection.kwargs})
     found = resolve_target(source, overrides, config=config, use_bank=use_bank)

@@ -17,7 +17,7 @@ from skill_ttrl.config import DistillConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, paths_of, read_episodes
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.llm.openai.ledger import track_usage
-from skill_ttrl.progress import NoticeCollector, Progress, SilentProgress
+from skill_ttrl.progress import SILENT, NoticeCollector, Progress
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import quote
@@ -67,7 +67,7 @@ def distill_into(
     bank: SkillBank,
     trajectories: Iterable[Trajectory],
     config: SkillTTRLConfig,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
     *,
     gate: TestChange | None = None,
 ) -> Distilled:
@@ -86,7 +86,6 @@ def distill_into(
         EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`; the bank is as it was.
         BudgetError: the budget is spent; the bank is as it was.
     """
-    progress = progress or SilentProgress()
     name = config.distill.teacher
     teacher = make_teacher(name, models=models_of(config))
     skills = config.skills or SkillsConfig()
@@ -152,7 +151,7 @@ def run(
     teacher: str | None = None,
     merge: bool = False,
     config: SkillTTRLConfig | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
     gate: TestChange | None = None,
 ) -> Distilled:
     """Learn skills from a file of episodes and write a bank, whole or not at all.
@@ -173,7 +172,7 @@ def run(
         SkillBankError: the bank is there and `merge` is not asked for, or it cannot be read or written.
         ConfigError, EndpointError, BudgetError: see `distill_into`; nothing is written.
     """
-    config, progress = config or SkillTTRLConfig(), progress or SilentProgress()
+    config = config or SkillTTRLConfig()
     if teacher is not None:
         config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
     Rules(config, "distill").check()

@@ -22,7 +22,7 @@ from skill_ttrl.errors import ConfigError, EndpointError, ModelError, SkillTTRLE
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import count_parameters, load_model_config
-from skill_ttrl.progress import NoticeCollector, SilentProgress
+from skill_ttrl.progress import SILENT, NoticeCollector
 from skill_ttrl.rl.memory import Memory, estimate_memory
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.train.build import PolicyLoader, make_agent, make_envs
@@ -255,7 +255,7 @@ def _look_at_tasks(config: SkillTTRLConfig, found: DryRun, counter: Any) -> None
                 lengths = [each for each in lengths_N if each is not None]
                 found.data.append(facts := _facts(use, source, tasks_N, lengths, data.max_prompt_tokens))
                 if facts.too_long == facts.problems:
-                    found.attempt(fit_prompts, tasks_N, data, counter, agent, SilentProgress())
+                    found.attempt(fit_prompts, tasks_N, data, counter, agent, SILENT)
     if found.data and not found.data[-1].answers:
         found.notes.append("no problem to evaluate on has an answer: agreement is measured, and no accuracy")
     if evaluated is None:

@@ -26,7 +26,7 @@ from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import NO_MODEL
-from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
+from skill_ttrl.progress import OPENING, SILENT, Counting, Progress, telling_warnings
 from skill_ttrl.rollout.outcome import TaskSamples
 from skill_ttrl.train.measure import evaluate_samples, evaluation_draws
 from skill_ttrl.train.results import EVALUATION, Evaluation
@@ -35,7 +35,7 @@ from skill_ttrl.types import Task, to_json
 
 
 def run(
-    path: str | Path, overrides: Sequence[str] = (), *, use_bank: bool = True, progress: Progress | None = None
+    path: str | Path, overrides: Sequence[str] = (), *, use_bank: bool = True, progress: Progress = SILENT
 ) -> Evaluation:
     """Evaluate the policy of a run or checkpoint on one set of problems.
 
@@ -68,7 +68,7 @@ def run_all(
     output: str | Path | None = None,
     chunk: int | None = None,
     use_bank: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> tuple[Evaluation, ...]:
     """Evaluate a run, a checkpoint or a model on each of `data`.
 
@@ -104,12 +104,11 @@ def measure_subject(
     output: str | Path | None = None,
     chunk: int | None = None,
     use_bank: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> tuple[Evaluation, ...]:
     """Evaluate what was found on these problems; the rest is as for `run_all`."""
     settings = subject.config
     draws = evaluation_draws(settings.eval, settings.rollout, settings.seed)
-    progress = progress or SilentProgress()
     asked: dict[str, Any] = {"output": output, "chunk": chunk, "use_bank": use_bank, "progress": progress}
     with draw_samples(subject, problems, draws, phase="evaluate", controls=True, **asked) as samples:
         found = tuple(each for part in problems for each in _evaluations(subject, part.name, samples))
@@ -131,7 +130,7 @@ def measure_policy(
     output: str | Path | None = None,
     chunk: int | None = None,
     use_bank: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> tuple[Evaluation, ...]:
     """Evaluate a policy on every task of a split of `env`, whatever it was trained in.
 
@@ -162,7 +161,6 @@ def measure_policy(
     arguments = {**env_kwargs(overrides, env_id, found.config.env), **split_argument(env, split)}
     found = in_env(found, env, arguments, overrides)
     found.check(use_bank=use_bank)  # before its tasks are looked for
-    progress = progress or SilentProgress()
     with telling_warnings(progress):
         (first,) = env_tasks(env, arguments, split, 1, Counting(progress, OPENING, "item"))
         said = _source(env, arguments, first)

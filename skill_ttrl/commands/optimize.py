@@ -32,7 +32,7 @@ from skill_ttrl.optimize.engines import PROMPTS, asks_endpoint, check_optimizer,
 from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.types import content_hash, graded
-from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.progress import SILENT, Progress
 from skill_ttrl.prompts.templates import read_document
 from skill_ttrl.registry import import_attribute
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
@@ -144,7 +144,7 @@ def prepare(
     policy: str | Path | None = None,
     document: str | Path | None = None,
     overrides: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> Prepared:
     """Find who acts, the tasks by role, and the first document. Nothing is loaded, sent or written.
 
@@ -171,7 +171,7 @@ def prepare(
     target.check(use_bank=asked.place == "bank")
     first = "" if config.agent.document is None else read_document(config.agent.document)
     config.agent.document = None
-    tasks = find_tasks(config, progress or SilentProgress())
+    tasks = find_tasks(config, progress)
     for role, task in ((role, task) for role, part in tasks.items() for task in part):
         if task.env_id in (MATH_ENV_ID, QA_ENV_ID) and true_answer(task) is None:
             raise DataError(
@@ -192,7 +192,7 @@ def optimize_run(
     overrides: Sequence[str] = (),
     resume: Resume = "auto",
     chat: ChatFn | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> OptimizeSummary:
     """Train a skill document on the tasks of a config, for a policy whose weights stay as they are.
 
@@ -213,7 +213,6 @@ def optimize_run(
         Interrupted: a signal came; the same call continues.
         SkillTTRLError: as for `prepare`, or the policy cannot be loaded.
     """
-    progress = progress or SilentProgress()
     if not isinstance(source, Prepared):
         source = prepare(source, policy=policy, document=document, overrides=overrides, progress=progress)
     run, path = source, source.place(output)
@@ -246,7 +245,7 @@ def check_start(
     if chat is None and asks_endpoint(options, config.endpoints):
         EndpointChat(config.endpoints).close()  # its key, address and package are there
     if backend_facts(config).remote:  # else its weights have to be loaded
-        with _rollouts(run, SilentProgress()):
+        with _rollouts(run, SILENT):
             pass
     steps, step_items = sizes_of(options, len(run.tasks[TRAIN]))
     return {

@@ -23,7 +23,7 @@ from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import template_warning, write_sampling
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
 from skill_ttrl.optimize.paired import GateOutcome
-from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
+from skill_ttrl.progress import OPENING, SILENT, Counting, Progress, telling_warnings
 from skill_ttrl.rollout.episode import EnvPool, Stopped, TextEnvironment, text_of
 from skill_ttrl.rollout.rollout import RolloutSettings, refuse_failure, rollout, run_scripted_episode
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, model_card
@@ -280,7 +280,7 @@ def open_env(
     env_id: str,
     kwargs: Mapping[str, Any],
     split: str | None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
     *,
     name: str | None = None,
 ) -> TextEnvironment:
@@ -304,7 +304,6 @@ def open_env(
     if split is not None:
         refuse_split(kwargs)
     arguments = {**kwargs, **({} if split is None else split_argument(env_id, split))}
-    progress = progress or SilentProgress()
     with telling_warnings(progress):
         prepare_env(env_id, arguments, Counting(progress, OPENING, "item"))
         return make_env(env_id, **arguments)
@@ -341,7 +340,7 @@ def open_gate(policy: str, overrides: Sequence[str] = ()) -> Iterator[TestChange
     target.check()
     with ExitStack() as stack:
         chosen = _tasks(target, gate)
-        worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, SilentProgress(), weights=target.weights)
+        worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, SILENT, weights=target.weights)
         stack.callback(worker.close)
         check_graded(tasks_of["gate"][0], worker.envs, "The gate")
         bank = stack.enter_context(SkillBank(None, BankSettings.from_config(skills)))

@@ -32,7 +32,7 @@ from skill_ttrl.errors import (
 )
 from skill_ttrl.llm.backend import Backend, Generation, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.progress import SILENT, Progress
 from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rollout.episode import ActiveRollout, EnvPool
 from skill_ttrl.rollout.rollout import RolloutContext, RolloutSettings
@@ -100,7 +100,7 @@ def replay(
     episode: str | None = None,
     step: int | None = None,
     tokens: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> Replays:
     """Play rollouts of a run again: the one with this id, all of a step, or without either all there are.
 
@@ -118,8 +118,7 @@ def replay(
         TrustError: the run is another user's, and its config has power over this machine.
         CheckpointError: no weights that sampled these rollouts are there.
     """
-    path, progress = Path(run), progress or SilentProgress()
-    found, replayed, turns = list[Difference](), 0, 0
+    path, found, replayed, turns = Path(run), list[Difference](), 0, 0
     with Replayer(path, tokens) as replayer:
         place, sought = (None, None) if episode is None else read_episode(path, episode)
         if not (file := path / TRAJECTORIES).is_file():

@@ -29,7 +29,7 @@ from skill_ttrl.errors import (
 )
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import AGAIN, GO_ON, SAME, USAGE, Ledger, annotate_budget_error, track_usage
-from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.progress import SILENT, Progress
 from skill_ttrl.rl.device import out_of_memory
 from skill_ttrl.rl.parallel.driver import current_driver
 from skill_ttrl.rl.parallel.launch import launched
@@ -86,7 +86,7 @@ def run(
     output: str | Path,
     *,
     resume: Resume | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
     source: str | None = None,
 ) -> Summary:
     """Run the phases of `config` into the folder `output`.
@@ -107,7 +107,6 @@ def run(
             step saved.
         Interrupted: after a signal.
     """
-    progress = progress or SilentProgress()
     if (config.runtime.nproc or 1) > 1 and not launched():  # in Python nothing starts the others
         raise ConfigError(
             f"runtime.nproc is {config.runtime.nproc}, but this process runs alone. Start the run with skillttrl train or torchrun, or "
@@ -407,6 +406,6 @@ def run_seeds(
         # Other settings lengthen the run or are refused, as they are without `--seeds`.
         if ended and not config_differences(read_run(folder).config, with_defaults(mine)):
             continue
-        run(mine, folder, resume=resume, progress=progress(folder) if progress else None, source=source)
-    finish_report(output, SilentProgress())
+        run(mine, folder, resume=resume, progress=progress(folder) if progress else SILENT, source=source)
+    finish_report(output, SILENT)
     return read_seeds(output)

@@ -22,7 +22,7 @@ from skill_ttrl.data.records import read_records, text_lists
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.progress import SILENT, Progress
 from skill_ttrl.rollout.outcome import SAMPLE, Sample, SamplingPass, TaskSamples, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, Place, SampleFolder, read_facts, read_rollouts
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
@@ -273,7 +273,7 @@ def run(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     output: str | Path | None = None,
     overrides: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
     **drawing: Any,
 ) -> VoteLab:
     """Vote on samples with one strategy or several.
@@ -293,7 +293,7 @@ def run(
         SkillTTRLError: samples cannot be read or drawn, or the output not be written.
         Interrupted: a signal came while samples were drawn.
     """
-    asked, progress = _asked(strategies, options or {}), progress or SilentProgress()
+    asked = _asked(strategies, options or {})
     path = None if output is None else Path(output)
     with ExitStack() as stack:
         if is_stored(source):

@@ -17,7 +17,7 @@ from skill_ttrl.config import ModelConfig, SkillsConfig, SkillTTRLConfig, Source
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.llm.backend import BackendContext, Request, Sampling, refuse_error, wait_for
 from skill_ttrl.llm.backends import REMOTE, make_backend
-from skill_ttrl.progress import Progress
+from skill_ttrl.progress import SILENT, Progress
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.merge import merge_groups
@@ -43,7 +43,7 @@ class SkillTTRLTrainer:
     """
 
     def __init__(
-        self, config: SkillTTRLConfig, output: str | Path = "runs/trainer", *, progress: Progress | None = None
+        self, config: SkillTTRLConfig, output: str | Path = "runs/trainer", *, progress: Progress = SILENT
     ) -> None:
         self.config = config
         self.output = Path(output)

@@ -26,6 +26,7 @@ from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.train.encode import demonstrate, demonstrate_episodes, encode_shown
 from skill_ttrl.types import Step, Task, Trajectory
 from tests.doors import DOORS, TASKS, Doors
+from tests.integration.test_cli_commands import Listener
 from tests.kiosk import FORM, KIOSK, Kiosk
 from tests.preloaded import run_code
 
@@ -280,7 +281,9 @@ def test_other_memories_learn_step_by_step(reference: Path, tmp_path: Path) -> N
         "demonstrations": {"trajectories": str(reference / "collected.jsonl"), "label": "expert", "examples": None},
         "dagger": {"rounds": 1, "episodes": 4, "steps": 2},
     }
-    train.run(config(**changes), tmp_path / "run")
+    train.run(config(**changes), tmp_path / "run", progress=(heard := Listener()))
+    assert [*heard.planned] == ["DAgger round 1: play", "DAgger round 1: learn", "evaluate after"]
+    assert heard.planned.items() <= heard.started.items()
     episodes = list(read_episodes(tmp_path / "run" / "dagger.jsonl"))
     assert all(
         len(each.steps) <= 2 and step.action in step.admissible_actions for each in episodes for step in each.steps

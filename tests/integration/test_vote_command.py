@@ -32,7 +32,7 @@ from skill_ttrl.train.results import read_evaluations
 from skill_ttrl.train.rules import Rules
 from skill_ttrl.types import Completion, Group, Labels, Step, Task, Trajectory, from_json
 from skill_ttrl.voting import STRATEGIES
-from tests.integration.test_cli_commands import refused, skillttrl
+from tests.integration.test_cli_commands import Listener, refused, skillttrl
 
 ALL = ("--strategies", "all")
 
@@ -441,7 +441,9 @@ def test_a_control_imitates_what_a_coin_chooses(
     answering: Path, pair: tuple[Path, Path], tiny_yaml: Path, tmp_path: Path
 ) -> None:
     settings = ["phases=[vote_sft]", f"model.path={answering}", *DRAWN, "rl.reward=random"]
-    summary = train.run(load_config(tiny_yaml, settings), tmp_path / "mine-vote_sft")
+    heard = Listener()
+    summary = train.run(load_config(tiny_yaml, settings), tmp_path / "mine-vote_sft", progress=heard)
+    assert [*heard.planned] == ["vote SFT: learn", "evaluate after"] and heard.planned.items() <= heard.started.items()
     tried = all_lines(tmp_path / "mine-vote_sft", "trajectories.jsonl", "vote_sft")
     heads = [line["reward"] for line in tried]
     voted = [line["reward"] for line in all_lines(pair[1], "trajectories.jsonl", "vote_sft")]
