@@ -105,18 +105,12 @@ class Family:
 
     def problems(self, split: str, env_id: str) -> list[Task]:
         """The tasks of one split, in a fixed order, each with its true answer as reference."""
-        return [
-            Task(
-                f"{self.name}-{a}-{b}",
-                env_id,
-                {"question": self.question.format(a=a, b=b)}
-                | ({"check": self.check.format(a=a, b=b)} if self.check else {}),
-                split=split,
-                task_type=self.task_type,
-                ground_truth=str(self.solve(a, b, _no_slip)[1]),
-            )
-            for a, b in in_split(self.name, self.pairs, split)
-        ]
+        found, texts = list[Task](), {"question": self.question} | ({"check": self.check} if self.check else {})
+        for a, b in in_split(self.name, self.pairs, split):
+            options = {name: text.format(a=a, b=b) for name, text in texts.items()}
+            answer = self.solve(a, b, _no_slip)[1]
+            found.append(math_task(f"{self.name}-{a}-{b}", env_id, options, split, self.task_type, answer))
+        return found
 
     def demonstrations(
         self, seed: int = 0, noise: float = DEFAULT_NOISE, split: str = "demos", limit: int | None = None
@@ -137,6 +131,11 @@ class Family:
         return Demonstration(
             self.question.format(a=a, b=b), ";".join([*map(str, values), f"<answer>{answer}</answer>"])
         )
+
+
+def math_task(name: str, env_id: str, options: dict[str, Any], split: str, task_type: str, answer: int) -> Task:
+    """A problem with its true answer as reference."""
+    return Task(name, env_id, options, split=split, task_type=task_type, ground_truth=str(answer))
 
 
 def in_split(family: str, splits: Mapping[str, T], split: str) -> T:
@@ -285,14 +284,7 @@ class Calculations:
     def problems(self, split: str, env_id: str) -> list[Task]:
         """The tasks of one split: first the products, then the words."""
         return [
-            Task(
-                each.id,
-                env_id,
-                {"question": each.question},
-                split=split,
-                task_type=each.task_type,
-                ground_truth=str(each.answer),
-            )
+            math_task(each.id, env_id, {"question": each.question}, split, each.task_type, each.answer)
             for each in in_split(self.name, self.calculations, split)
         ]
 
@@ -464,7 +456,7 @@ class Operators:
             first = (x + 1 + derive_seed(0, "series", name, x) % (MODULUS - 1)) % MODULUS
             options = {"question": f"{rule.of(name)}. {question(name, first)}", "then": [question(name, x)]}
             identifier = f"series-{identifier}"
-        return Task(identifier, env_id, options, split=split, task_type=TASK_TYPE, ground_truth=str(rule.apply(x)))
+        return math_task(identifier, env_id, options, split, TASK_TYPE, rule.apply(x))
 
     def skills(self, *, shuffled: bool = False) -> list[Skill]:
         """One skill for each name of `train` and `test`; `shuffled` gives each the rule of another, as a control.
@@ -693,24 +685,14 @@ def _date(name: str, rng: Numbers) -> Drawn:
 
 def _time(name: str, rng: Numbers) -> Drawn:
     hour, minute = int(rng.integers(1, 12)), int(rng.integers(60))
-    plain = f"{hour}:{minute:02d} p.m."
-    return Drawn(
-        f"At what time does the {name} express leave?",
-        f"The {name} express leaves at {plain}",
-        plain,
-        f"{hour + 12}:{minute:02d}",
-    )
+    asked, plain = f"At what time does the {name} express leave?", f"{hour}:{minute:02d} p.m."
+    return Drawn(asked, f"The {name} express leaves at {plain}", plain, f"{hour + 12}:{minute:02d}")
 
 
 def _duration(name: str, rng: Numbers) -> Drawn:
     hours, minutes = int(rng.integers(2, 10)), int(rng.integers(2, 60))
-    plain = f"{hours} hours and {minutes} minutes"
-    return Drawn(
-        f"How long does the ferry to {name} take?",
-        f"The ferry to {name} takes {plain}.",
-        plain,
-        f"{60 * hours + minutes} min",
-    )
+    asked, plain = f"How long does the ferry to {name} take?", f"{hours} hours and {minutes} minutes"
+    return Drawn(asked, f"The ferry to {name} takes {plain}.", plain, f"{60 * hours + minutes} min")
 
 
 def _amount(name: str, rng: Numbers) -> Drawn:
@@ -722,32 +704,19 @@ def _amount(name: str, rng: Numbers) -> Drawn:
 def _code(name: str, rng: Numbers) -> Drawn:
     letters = "".join("abcdefghjkmnpqrstuvwxyz"[int(place)] for place in rng.integers(23, size=2))
     number = int(rng.integers(10, 1000))
-    plain = f"{letters} {number}"
-    return Drawn(
-        f"Which code does the {name} valve have?",
-        f"The {name} valve has the code {plain}.",
-        plain,
-        f"{letters.upper()}-{number:04d}",
-    )
+    asked, plain = f"Which code does the {name} valve have?", f"{letters} {number}"
+    return Drawn(asked, f"The {name} valve has the code {plain}.", plain, f"{letters.upper()}-{number:04d}")
 
 
 def _list(name: str, rng: Numbers) -> Drawn:
     places = [TOWNS[int(place)] for place in rng.choice(len(TOWNS), 3, replace=False)]
-    plain = f"{places[0]}, {places[1]} and {places[2]}"
-    return Drawn(
-        f"Which towns does the {name} line serve?", f"The {name} line serves {plain}.", plain, "; ".join(sorted(places))
-    )
+    asked, plain = f"Which towns does the {name} line serve?", f"{places[0]}, {places[1]} and {places[2]}"
+    return Drawn(asked, f"The {name} line serves {plain}.", plain, "; ".join(sorted(places)))
 
 
 def _yes_no(name: str, rng: Numbers) -> Drawn:
-    is_open = bool(rng.integers(2))
-    state = "open" if is_open else "closed"
-    return Drawn(
-        f"Is the {name} gate open?",
-        f"The {name} gate is {state}.",
-        "Yes" if is_open else "No",
-        "CONFIRMED" if is_open else "DENIED",
-    )
+    state, plain, formatted = ("open", "Yes", "CONFIRMED") if rng.integers(2) else ("closed", "No", "DENIED")
+    return Drawn(f"Is the {name} gate open?", f"The {name} gate is {state}.", plain, formatted)
 
 
 def _missing(name: str, rng: Numbers) -> Drawn:

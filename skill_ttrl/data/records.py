@@ -110,12 +110,9 @@ def read_source(source: Source, *, limit: int | None = None) -> Records:
         return first
     parts = [first, *(read_records(path, split=source.split, limit=limit) for path in source.more)]
     digest = hashlib.sha256(" ".join(str(part.revision) for part in parts).encode()).hexdigest()
-    return Records(
-        source.name,
-        tuple(row for part in parts for row in part.rows)[:limit],
-        tuple(place for part in parts for place in part.places)[:limit],
-        f"{FILE_HASH}{digest}",
-    )
+    rows = tuple(row for part in parts for row in part.rows)[:limit]
+    places = tuple(place for part in parts for place in part.places)[:limit]
+    return Records(source.name, rows, places, f"{FILE_HASH}{digest}")
 
 
 def text_lists(records: Records, name: str) -> list[list[str]]:

@@ -119,12 +119,10 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
             quiet = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False}
             inner = tracking.TrackioTracker("skill-ttrl", name=name, resume="allow", **quiet)
         inner.start()
+        settings = {name: value for name, value in flatten(config, lists=False).items() if value != {}}
+        plain = (str, int, float, bool)  # anything else is given as JSON text
         inner.store_init_configuration(
-            {  # what is no plain value is given as JSON text
-                key: value if isinstance(value, str | int | float | bool) else json.dumps(value)
-                for key, value in flatten(config, lists=False).items()
-                if value != {}
-            }
+            {name: value if isinstance(value, plain) else json.dumps(value) for name, value in settings.items()}
         )
     return RunTracker(kind, inner)
 

@@ -132,16 +132,8 @@ def _history_row(update: BankUpdate) -> tuple[Any, ...]:
     kinds = Counter[str](change.kind for change in update.changes)
     ids = dict.fromkeys(skill.id for change in update.changes if (skill := change.after or change.before))
     what = ", ".join(f"{kind} {count}" for kind, count in kinds.items()) or "nothing"
-    evidence = _cell(", ".join(update.evidence)) or None
-    return (
-        update.version,
-        update.step,
-        _cell(update.reason),
-        what,
-        _cell(", ".join(ids)),
-        evidence,
-        _cell(update.writer) or None,
-    )
+    evidence, writer = _cell(", ".join(update.evidence)) or None, _cell(update.writer) or None
+    return (update.version, update.step, _cell(update.reason), what, _cell(", ".join(ids)), evidence, writer)
 
 
 def _retrieval(bank: SkillBank) -> str:

@@ -253,11 +253,10 @@ class Seeds:
 
     def in_words(self) -> list[str]:
         """Say of each headline figure whether its change by training may be chance."""
-        known = [(label, each) for label, each in self.change.items() if is_headline(label)]
         return [
             difference_in_words(label, "after training", each.mean, each.interval, len(each.values), "seeds")
-            for label, each in known
-            if each.interval is not None
+            for label, each in self.change.items()
+            if is_headline(label) and each.interval is not None
         ]
 
 
@@ -282,20 +281,16 @@ def read_seeds(path: str | Path) -> Seeds:
     folders = {seed: path / f"seed-{seed}" for seed in seeds}
     found = {seed: read_summary(each) for seed, each in folders.items() if (each / "summary.json").is_file()}
     ended = list(found.values())
-    rows = [summary_rows(each) for each in ended]
-    return Seeds(
-        str(path),
-        name,
-        tuple(seeds),
-        tuple(found),
-        _together([{label: before for label, before, _ in each} for each in rows]),
-        _together([{label: after for label, _, after in each} for each in rows]),
-        _together([{label: None if None in (one, two) else two - one for label, one, two in each} for each in rows]),  # type: ignore[operator]
-        sum(seconds for each in ended for phase, seconds in each.seconds.items() if "." not in phase),
-    )
+    rows = [
+        [(label, one, two, None if one is None or two is None else two - one) for label, one, two in summary_rows(each)]
+        for each in ended
+    ]
+    before, after, change = (_together([{row[0]: row[at] for row in each} for each in rows]) for at in (1, 2, 3))
+    spent = sum(seconds for each in ended for phase, seconds in each.seconds.items() if "." not in phase)
+    return Seeds(str(path), name, tuple(seeds), tuple(found), before, after, change, spent)
 
 
-def _together(rows: Sequence[dict[str, float | None]]) -> dict[str, OverSeeds]:
+def _together(rows: Sequence[dict[str, Any]]) -> dict[str, OverSeeds]:
     """Figures that every seed has."""
     found = {}
     for label in rows[0] if rows else ():

@@ -32,14 +32,9 @@ def render(page: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_printable
     )
-    return environment.from_string(_file("report.html.j2")).render(
-        page=page,
-        policy=Markup(" ".join(f"'sha256-{each}'" for each in hashes)),
-        scripts=scripts,
-        styles=styles,
-        notice=_file("uPlot.LICENSE"),
-        data=Markup(_json(page).translate(ESCAPES)),
-    )
+    policy, data = Markup(" ".join(f"'sha256-{each}'" for each in hashes)), Markup(_json(page).translate(ESCAPES))
+    template, notice = environment.from_string(_file("report.html.j2")), _file("uPlot.LICENSE")
+    return template.render(page=page, policy=policy, scripts=scripts, styles=styles, notice=notice, data=data)
 
 
 def _file(name: str) -> Markup:

@@ -55,13 +55,11 @@ MAIN = 6
 
 def chosen(names: str, there: Collection[str]) -> list[str]:
     """Those of the metrics of a plan that are there."""
-    found = [
-        sorted(each for each in there if each.startswith(name))
-        if name.endswith("/")
-        else [each for each in name.split("|") if each in there][:1]
-        for name in names.split()
-    ]
-    return [*chain.from_iterable(found)]
+    found = list[str]()
+    for name in names.split():
+        family = sorted(each for each in there if each.startswith(name)) if name.endswith("/") else []
+        found += family or [each for each in name.split("|") if each in there][:1]
+    return found
 
 
 LABELS = {"accuracy": "eval accuracy"}
@@ -156,14 +154,10 @@ class _Drawing:
         for phase in TRAINING:
             if left := self._logged(phase, plan.left):
                 chart = self.chart(plan.id, plan.title, left, self._logged(phase, plan.right), aliases=False)
-                if plan.id == "reward":
-                    chart["lines"] += [
-                        line for place in range(len(self.shown)) for line in self._evaluated(place, phase)
-                    ]
-                if plan.id == "votes" and len(left) == 2:
-                    chart["shaded"] = [
-                        part for member in chain.from_iterable(self.series) for part in _apart(member, left)
-                    ]
+                for place in range(len(self.shown)) if plan.id == "reward" else ():
+                    chart["lines"] += self._evaluated(place, phase)
+                for member in chain.from_iterable(self.series) if plan.id == "votes" and len(left) == 2 else ():
+                    chart["shaded"] += _apart(member, left)
                 return chart
         return None
 
@@ -176,18 +170,14 @@ class _Drawing:
         """A chart of these metrics, with a second axis for those on the right."""
         places, keys = range(len(self.shown)), [*left, *right]
         names = dict.fromkeys(metric.name for _, name in keys if (metric := find(name)) is not None)
+        drawn = (self._lines(place, key, right=key in right, aliases=aliases) for place in places for key in keys)
         return {
             "id": id,
             "title": title,
             "note": " ".join(f"{name}: {_meaning(name)}" for name in names),
             **_axis(left),
             "right": _axis(right) if right else None,
-            "lines": [
-                line
-                for place in places
-                for key in keys
-                for line in self._lines(place, key, right=key in right, aliases=aliases)
-            ],
+            "lines": [*chain.from_iterable(drawn)],
             "shaded": [],
             "search": ", ".join(f"{phase}/{name}" for phase, first in keys for name in self.names[phase, first]),
         }

@@ -63,7 +63,6 @@ LEARNED = {
 """Words for `rl.reward`."""
 WENT = {"better": "rose", "worse": "fell", "unclear": "went"}
 CLEAR = {"better": "clear", "worse": "clear", "unclear": "unclear: it may be noise"}
-AGAINST = {"better": "clearly better", "worse": "clearly worse"}
 AGENTS = {"random": "acting at random, without a model", "first": "always the first listed action, without a model"}
 """Words for the scripted agents that play as controls (`eval.controls`)."""
 RANDOM, IMITATION = "random reward", "imitation of the same votes"
@@ -196,9 +195,8 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
         table = Table((), [], 0) if part.kind == "bank" else table  # its skills stand further down
         sentence, found["lines"] = _sentence_of(part, view), [*view.notes]
         facts = _facts(run, run.summary if part.kind == "seeds" else None) if run else []
-        hidden = (
-            ("model",) if part.kind == "optimization" else ("seed", "duration", "started")
-        )  # the view names its own
+        # The view names its own.
+        hidden = ("model",) if part.kind == "optimization" else ("seed", "duration", "started")
         facts = [fact for fact in facts if fact[0] not in (*hidden, *view.facts)]
         found["facts"] = [[name, str(value)] for name, value in view.facts.items()] + facts
     else:
@@ -226,11 +224,7 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
     return found | {
         "sentence": f"A{sentence[1:]}" if sentence.startswith("a ") else sentence,  # a model's name stays as it is
         "more": more,
-        "table": {
-            "columns": [*table.columns],
-            "rows": [[_in_words(str(name)), *cells] for name, *cells in table.rows],
-            "main": table.main,
-        },
+        "table": table._asdict() | {"rows": [[_in_words(str(name)), *cells] for name, *cells in table.rows]},
         "warnings": [asdict(each) for each in warnings],
         "config": run.config.model_copy(update={"verified": None}).to_yaml(sparse=True) if run else "",
     }
@@ -245,10 +239,8 @@ def _sentence(summary: Summary, run: Run) -> str:
         did = f"learned {where} {LEARNED.get(summary.reward, f'from the reward {summary.reward}')}"
         did += f" (strategy {summary.vote})" if summary.reward == "majority" != summary.vote else ""
     elif "vote_sft" in steps:
-        what = (
-            "samples that a control chose" if summary.reward in CONTROLS else "its own majority answers, without labels"
-        )
-        did = f"was fine-tuned on {what}, to {where}"
+        own = "its own majority answers, without labels"
+        did = f"was fine-tuned on {'samples that a control chose' if summary.reward in CONTROLS else own}, to {where}"
     if summary.bank_skills is not None:
         given = run.config.skills and run.config.skills.bank
         did += f", with {f'the given bank {given}' if given else 'a bank of its own'} of {summary.bank_skills} skills"
@@ -380,7 +372,7 @@ def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
     summary, config = run.summary, run.config
     known = {each.label: each for each in part.evaluations[0]}
     for name, each in getattr(known.get("after") or known.get("before"), "controls", {}).items():
-        words = f"The policy is {AGAINST.get(each.policy or '', 'not clearly better or worse')}."
+        words = f"The policy is {'not clearly better or worse' if each.policy in (None, 'unclear') else f'clearly {each.policy}'}."
         found.append((_in_words(CONTROL.format(name)), with_interval(each.accuracy, each.interval), words, None))
     if summary and summary.accuracy_no_skills is not None and (gain := summary.intervals.get("skill_gain")):
         added = with_interval((summary.accuracy_after or 0.0) - summary.accuracy_no_skills, gain, "+")

@@ -262,14 +262,9 @@ def read_skills(path: Path) -> dict[str, Any]:
     versions = []
     for each in updates:
         changes = [
-            {
-                "kind": change.kind,
-                "id": change.skill.id,
-                "before": _text_of(change.before),
-                "after": _text_of(change.after),
-            }
-            for change in each.changes
-            if change.kind != "use"
+            {"kind": one.kind, "id": one.skill.id, "before": _text_of(one.before), "after": _text_of(one.after)}
+            for one in each.changes
+            if one.kind != "use"
         ]
         about = {name: getattr(each, name) for name in ("version", "step", "reason", "writer", "evidence")}
         versions += [about | {"changes": changes}] if changes else []

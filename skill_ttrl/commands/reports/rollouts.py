@@ -178,15 +178,8 @@ def rollout_row(facts: Mapping[str, Any], played: Trajectory) -> list[Any]:
     text = " ⏎ ".join(split_thought(step.model_text)[1] or step.action for step in played.steps)
     if played.stop_reason != "terminated":
         text = f"[{': '.join(filter(None, (played.stop_reason, played.error)))}] {text}"
-    cells = (
-        facts["id"] or facts["task"],
-        played.answer,
-        played.reward,
-        _right(facts),
-        _advantage(facts),
-        one_line(text, 80),
-    )
-    return [*map(short, cells)]
+    scores = played.answer, played.reward, _right(facts), _advantage(facts)
+    return [*map(short, (facts["id"] or facts["task"], *scores, one_line(text, 80)))]
 
 
 def _right(facts: Mapping[str, Any]) -> str | None:

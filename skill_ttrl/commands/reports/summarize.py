@@ -33,10 +33,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     made = read_run_json(path)
     intervals = _intervals(before, after, bank_off)
     control = bank_votes(after, bank_off) if votes else {}
-    signs = (
-        control_warning(evaluations),
-        bank_warning(control, intervals.get("majority_gain")),
-    )
+    signs = (control_warning(evaluations), bank_warning(control, intervals.get("majority_gain")))
     return Summary(
         name=config.name,
         seed=config.seed,
@@ -99,12 +96,8 @@ def _intervals(
     pairs |= {"skill_gain": ("accuracy", bank_off, after), "majority_gain": ("majority", bank_off, after)}
     for name, (figure, one, other) in pairs.items():
         if one and other and getattr(one, figure) is not None and getattr(other, figure) is not None:
-            of = HEADLINES[figure]
-            _, low, high = paired_difference(
-                [of(result) or 0.0 for result in one.results],
-                [of(result) or 0.0 for result in other.results],
-            )
-            found[name] = (low, high)
+            shares = [[HEADLINES[figure](result) or 0.0 for result in each.results] for each in (one, other)]
+            found[name] = paired_difference(*shares)[1:]
     return found
 
 
