@@ -15,10 +15,29 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from skill_ttrl.data.families import CONVENTIONS, Formats, Item
+from skill_ttrl.data.families import CONVENTIONS, Convention, Formats, Item
 
+MARKERS = {"date": "YYYY-MM-DD", "time": "24-hour", "duration": "whole minutes", "amount": "two decimals", "code": "four digits",
+           "list": "semicolon", "yes_no": "CONFIRMED", "missing": "NOT-RECORDED"}  # fmt: skip
+"""Part of each rule without which no wording of it can be followed."""
 _BEHIND = re.compile(r"^## (?:Edit budget|Proposed|Patches|Rollouts|Failure|Merged|Rejected)", re.MULTILINE)
 _TYPE = re.compile(r"^Task type: (\w+)", re.MULTILINE)
+
+
+def stated(convention: Convention, document: str) -> bool:
+    """Tell whether a document states the convention, in the words of `rule` or others."""
+    return MARKERS[convention.name].lower() in document.lower()
+
+
+def reply(item: Item, document: str) -> str:
+    """The answer of a reader who follows the rules of a document and no others."""
+    return item.drawn.formatted if stated(item.convention, document) else item.drawn.plain
+
+
+def rules_of(*names: str) -> str:
+    """A document that states the conventions of these names."""
+    rules = [f"- {each.rule}" for each in CONVENTIONS if each.name in names]
+    return "\n".join(["# Output conventions", "", "Answer with the value alone.", "", *rules, ""])
 
 
 @cache
@@ -35,7 +54,7 @@ def answer(body: Mapping[str, Any], draw: random.Random) -> str:
     found = next((item for question, item in questions().items() if question in user), None)
     if "## Document" in user:
         return optimizer(user)
-    return f"<answer>{found.answer(system)}</answer>" if found else "?"
+    return f"<answer>{reply(found, system)}</answer>" if found else "?"
 
 
 def clean(body: Mapping[str, Any], draw: random.Random) -> str:
@@ -57,5 +76,5 @@ def patch(user: str) -> str:
     known = _BEHIND.split(user)[0]
     shown = {*_TYPE.findall(user)}
     wanted = [each for each in CONVENTIONS if each.name in shown or each.rule in user]
-    edits = [{"op": "append", "content": f"- {each.rule}"} for each in wanted if not each.stated(known)]
+    edits = [{"op": "append", "content": f"- {each.rule}"} for each in wanted if not stated(each, known)]
     return json.dumps({"reasoning": "rules that the failures miss", "edits": edits})

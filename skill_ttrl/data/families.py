@@ -648,14 +648,8 @@ class Convention:
     """Also the task's type."""
     rule: str
     """The sentence that a document states it with."""
-    marker: str
-    """Part of the rule without which no wording of it can be followed."""
     draw: Callable[[str, Numbers], Drawn]
     """(name of the subject, generator) -> a question."""
-
-    def stated(self, document: str) -> bool:
-        """True if a document states the convention, in the words of `rule` or others."""
-        return self.marker.lower() in document.lower()
 
 
 @dataclass(frozen=True)
@@ -670,10 +664,6 @@ class Item:
     def question(self) -> str:
         """As it is shown: the context with the question behind it."""
         return shown_question(self.drawn.question, self.drawn.context)
-
-    def answer(self, document: str) -> str:
-        """The answer of a reader who follows the rules of a document and no others."""
-        return self.drawn.formatted if self.convention.stated(document) else self.drawn.plain
 
 
 def _date(name: str, rng: Numbers) -> Drawn:
@@ -725,19 +715,16 @@ def _missing(name: str, rng: Numbers) -> Drawn:
 
 
 CONVENTIONS = (
-    Convention("date", "Write dates as YYYY-MM-DD.", "YYYY-MM-DD", _date),
-    Convention("time", "Write times of day as HH:MM on the 24-hour clock.", "24-hour", _time),
-    Convention("duration", "Write durations in whole minutes, as 125 min.", "whole minutes", _duration),
-    Convention("amount", "Write amounts of money as EUR with two decimals, as EUR 12.05.", "two decimals", _amount),
+    Convention("date", "Write dates as YYYY-MM-DD.", _date),
+    Convention("time", "Write times of day as HH:MM on the 24-hour clock.", _time),
+    Convention("duration", "Write durations in whole minutes, as 125 min.", _duration),
+    Convention("amount", "Write amounts of money as EUR with two decimals, as EUR 12.05.", _amount),
     Convention(
-        "code",
-        "Write codes in upper case with a hyphen and four digits, padded with zeros, as KT-0047.",
-        "four digits",
-        _code,
+        "code", "Write codes in upper case with a hyphen and four digits, padded with zeros, as KT-0047.", _code
     ),
-    Convention("list", "Write lists in alphabetical order, separated by semicolons.", "semicolon", _list),
-    Convention("yes_no", "Answer yes-or-no questions with CONFIRMED or DENIED.", "CONFIRMED", _yes_no),
-    Convention("missing", "Where the context does not give the answer, write NOT-RECORDED.", "NOT-RECORDED", _missing),
+    Convention("list", "Write lists in alphabetical order, separated by semicolons.", _list),
+    Convention("yes_no", "Answer yes-or-no questions with CONFIRMED or DENIED.", _yes_no),
+    Convention("missing", "Where the context does not give the answer, write NOT-RECORDED.", _missing),
 )
 SIZES = {"train": 20, "val": 8, "test": 16, "demos": 40}
 """Questions of each convention in a split."""
@@ -793,13 +780,6 @@ class Formats:
     ) -> list[Demonstration]:
         """Questions with answers by the conventions, in a fixed order; seed and noise have no meaning here."""
         return [Demonstration(item.question, item.drawn.formatted) for item in self.items(split)[:limit]]
-
-    def document(self, names: Sequence[str] | None = None) -> str:
-        """A document that states the conventions of these names, or all of them."""
-        rules = [each.rule for each in CONVENTIONS if names is None or each.name in names]
-        return "\n".join(
-            ["# Output conventions", "", "Answer with the value alone.", "", *(f"- {rule}" for rule in rules), ""]
-        )
 
 
 FAMILIES.register("operators")(Operators())

@@ -202,8 +202,12 @@ def newest(folder: RunFolder) -> Checkpoint | None:
     if checkpoint is not None:
         try:
             verify(checkpoint.path)
-            if folder.locked and (damage := folder.shortened(load_state(checkpoint.path)["offsets"])):
-                raise CheckpointError(f"Cannot continue from the checkpoint {checkpoint.path}: {damage}.")
+            for name, size in load_state(checkpoint.path)["offsets"].items() if folder.locked else ():
+                if (held := folder.sizes().get(name, 0)) < size:
+                    raise CheckpointError(
+                        f"Cannot continue from the checkpoint {checkpoint.path}: {folder.path / name} holds {held} bytes, but it held {size} "
+                        "when the checkpoint was saved."
+                    )
         except CheckpointError as error:
             raise CheckpointError(f"{error} To continue from the one before it, remove {checkpoint.path}.") from None
     return checkpoint

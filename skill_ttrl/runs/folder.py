@@ -21,11 +21,11 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from itertools import filterfalse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skill_ttrl.config import ROLES, SkillTTRLConfig, load_config
 from skill_ttrl.cores import cores
@@ -200,14 +200,6 @@ class RunFolder(Locked):
         """Length in bytes of every append file, 0 where there is none: what a checkpoint keeps for `truncate_to`."""
         paths = {name: self.path / name for name in APPEND_FILES}
         return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
-
-    def shortened(self, sizes: Mapping[str, int]) -> str | None:
-        """Name an append file that is shorter than it was once; None where none is."""
-        found = self.sizes()
-        for name, size in sizes.items():
-            if found.get(name, 0) < size:
-                return f"{self.path / name} holds {found.get(name, 0)} bytes, but it held {size} when the checkpoint was saved"
-        return None
 
     def sync(self) -> None:
         """Force the append files to the disk, so that the lengths a checkpoint notes survive a power cut."""
@@ -436,8 +428,7 @@ def figures_line(phase: str, step: int, figures: Mapping[str, float]) -> str:
     return json.dumps({**plain, "phase": phase, "step": step}, sort_keys=True, allow_nan=False)
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRecord:
+class SampleRecord(NamedTuple):
     """Scores and advantages of one rollout, side by side: recorded, never fed back."""
 
     pseudo_score: float | None = None
@@ -460,17 +451,12 @@ class Warned:
     """True if it is a sign that the step's own metrics gave (docs/voting.md)."""
 
 
-_RECORD = tuple(field.name for field in fields(SampleRecord))
-
-
 def trajectory_lines(phase: str, step: int, group: Group, records: Sequence[SampleRecord] = ()) -> list[str]:
     """Lines of `trajectories.jsonl`: each rollout of a group with `phase`, `step`, `sample` (its place in the group) and its record."""
     known = records or [SampleRecord(trajectory.reward) for trajectory in group.trajectories]
-    # `asdict` would copy every number of every sample first.
-    values = [{name: getattr(record, name) for name in _RECORD} for record in known]
     return [
-        _with({"phase": phase, "step": step, "sample": sample, **record}, to_json(trajectory))
-        for sample, (trajectory, record) in enumerate(zip(group.trajectories, values, strict=True))
+        _with({"phase": phase, "step": step, "sample": sample, **record._asdict()}, to_json(trajectory))
+        for sample, (trajectory, record) in enumerate(zip(group.trajectories, known, strict=True))
     ]
 
 

@@ -25,7 +25,7 @@ from skill_ttrl.commands.optimize_results import OptimizeSummary
 from skill_ttrl.commands.reports.inspect import inspect
 from skill_ttrl.commands.resolve import resolve_target
 from skill_ttrl.config import OptimizeConfig, load_config
-from skill_ttrl.data.families import CONVENTIONS, Formats, OperatorGrammar, Operators, read_rules
+from skill_ttrl.data.families import CONVENTIONS, OperatorGrammar, Operators, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.optimize.calls import Calls
@@ -94,7 +94,7 @@ def test_the_loop_finds_rules_and_counts_what_it_cannot_read(tmp_path: Path) -> 
     assert found.fallbacks and found.actions["accept_new_best"] > 0
     assert found.usage["requests"] == requests_of(found)
     document = (tmp_path / "run/best_skill.md").read_text()
-    assert sum(each.stated(document) for each in CONVENTIONS) >= 2
+    assert sum(format_models.stated(each, document) for each in CONVENTIONS) >= 2
     (tmp_path / "first.md").unlink()
     seen = inspect(tmp_path / "run")  # every other command knows what the run left
     assert seen.kind == "optimization" and len(seen.rows) == found.steps and seen.facts["ended"] == "yes"
@@ -103,7 +103,7 @@ def test_the_loop_finds_rules_and_counts_what_it_cannot_read(tmp_path: Path) -> 
 
 
 def test_a_document_is_evaluated_as_it_was_tested(tmp_path: Path) -> None:
-    (tmp_path / "rules.md").write_text(Formats().document(["date", "time"]))
+    (tmp_path / "rules.md").write_text(format_models.rules_of("date", "time"))
     with server(format_models.clean) as there:
         shown = [f"agent.document={json.dumps(str(tmp_path / 'rules.md'))}", "eval.samples=1"]
         (tmp_path / "forms.json").write_text(json.dumps(settings(there.url)))

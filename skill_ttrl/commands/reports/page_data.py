@@ -399,10 +399,8 @@ def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
 def _is_control(other: Run, run: Run, name: str) -> bool:
     """True if `other` is this control of `run`: the same model, on the same tasks."""
     one, two = ((each.config.env, each.config.data.train, each.config.model) for each in (other, run))
-    made = (other.config.reinforces, other.config.rl.reward)
-    return one == two and made == (
-        (run.config.reinforces, "random") if name == RANDOM else (False, run.config.rl.reward)
-    )
+    asked = (run.config.reinforces, "random") if name == RANDOM else (False, run.config.rl.reward)
+    return one == two and (other.config.reinforces, other.config.rl.reward) == asked
 
 
 OF_CONTROLS = ("rl.reward", "phases", "vote_sft", "seed")

@@ -81,17 +81,12 @@ def summary_rows(summary: Summary) -> list[Row]:
 def summary_table(summary: Summary, *, full: bool = False) -> Table:
     """Before and after, the paired change with its interval and verdict; `full`: every metric, with intervals."""
     headlines, changes, rows = _headlines(summary), _changes(summary), summary_rows(summary)
-    keys = {row[0]: f"control_{row[0].removeprefix(CONTROL.format(''))}" for row in rows} | headlines
     largest = max(map(int, {**summary.pass_at_k_before, **summary.pass_at_k_after}), default=1)
-
-    def is_main(label: str) -> bool:
-        return (
-            label in (*headlines, f"pass@{largest}") or label.endswith(NO_BANK) or label.startswith(CONTROL.format(""))
-        )
-
-    main, rest = [row for row in rows if is_main(row[0])], [row for row in rows if not is_main(row[0])]
+    named, control = (*headlines, f"pass@{largest}"), CONTROL.format("")
+    keys = {row[0]: f"control_{row[0].removeprefix(control)}" for row in rows} | headlines
+    main = [row for row in rows if row[0] in named or row[0].endswith(NO_BANK) or row[0].startswith(control)]
     table: list[tuple[str | None, ...]] = []
-    for label, *values in [*main, *rest] if full else main:
+    for label, *values in [*main, *(row for row in rows if row not in main)] if full else main:
         cells: list[str | None] = [label]
         for when, value in zip(("before", "after"), values, strict=True):
             bounds = summary.intervals.get(f"{keys.get(label)}_{when}")

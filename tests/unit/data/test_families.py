@@ -24,6 +24,7 @@ from skill_ttrl.data.families import (
 from skill_ttrl.data.tasks import load_demonstrations, load_tasks
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError, DataError
+from tests.format_models import reply, rules_of, stated
 
 OF_NUMBERS = sorted(name for name in FAMILIES if isinstance(FAMILIES.get(name), Family))
 
@@ -198,17 +199,17 @@ def accuracy(document: str, split: str = "test") -> float:
     rewards = []
     for item, task in zip(items, FORMATS.problems(split, "SkillTTRL/QA-v0"), strict=True):
         assert env.reset(options=dict(task.options))[0] == item.question
-        rewards.append(float(env.step(item.answer(document))[1]))
+        rewards.append(float(env.step(reply(item, document))[1]))
     return sum(rewards) / len(rewards)
 
 
 def test_each_rule_of_a_document_makes_its_own_questions_right() -> None:
     names = [each.name for each in CONVENTIONS]
-    assert accuracy("") == accuracy(FORMATS.document([])) == 0.0
-    assert accuracy(FORMATS.document()) == accuracy(FORMATS.document(), "val") == 1.0
+    assert accuracy("") == accuracy(rules_of()) == 0.0
+    assert accuracy(rules_of(*names)) == accuracy(rules_of(*names), "val") == 1.0
     for name in names:
-        assert accuracy(FORMATS.document([name])) == pytest.approx(1 / len(names))
-    assert [each.name for each in CONVENTIONS if each.stated(FORMATS.document(["date", "list"]))] == ["date", "list"]
+        assert accuracy(rules_of(name)) == pytest.approx(1 / len(names))
+    assert [each.name for each in CONVENTIONS if stated(each, rules_of("date", "list"))] == ["date", "list"]
 
 
 def test_splits_share_nothing_and_the_first_tasks_are_of_all_types() -> None:
