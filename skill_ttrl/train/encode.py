@@ -89,19 +89,16 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
         return (Message("system", asking.templates.render("thought")), Message("user", request))
 
     progress.start(PHASE, len(shown), "thought")
-    found: list[StepShown] = []
-    failed = 0
+    found, failed = list[StepShown](), 0
     for begin in range(0, len(shown), BATCH):
         batch = shown[begin : begin + BATCH]
         ways = "skills.on_failure=skip omits the thought of such a demonstration"
         with annotate_error(EndpointError, f"Nothing was trained; {ways}. {KEPT}"):
             answers = asking.ask([question(each) for each in batch], ThoughtAnswer)
         for each, answer in zip(batch, answers, strict=True):
-            if isinstance(answer, EndpointError):
-                failed += 1
-                found.append(each)
-            else:
-                found.append(replace(each, thought=TAGS.sub("", answer.thought).strip()[:MOST_CHARS]))
+            thought = "" if isinstance(answer, EndpointError) else TAGS.sub("", answer.thought).strip()[:MOST_CHARS]
+            found.append(replace(each, thought=thought))
+        failed += sum(isinstance(answer, EndpointError) for answer in answers)
         progress.advance(PHASE, len(found), {"failed": float(failed)})
     progress.finish(PHASE)
     if failed:

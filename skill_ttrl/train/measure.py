@@ -21,7 +21,7 @@ from skill_ttrl.agents.scripted import (
     make_scripted_agent,
 )
 from skill_ttrl.answers import canonicals, correct
-from skill_ttrl.config import AgentConfig, EvalConfig, RolloutConfig, SkillTTRLConfig
+from skill_ttrl.config import EvalConfig, RolloutConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling, wait_for
@@ -108,8 +108,7 @@ def play_controls(
     rows = []
     for name in asked:
         for task in tasks:
-            make = partial(_scripted_agent, name, config.env.id, config.agent, agent, task)
-            group = _play(envs, task, make, settings)
+            group = _play(envs, task, partial(_scripted_agent, name, config, agent, task), settings)
             rows.append(drawn(group, source=source, draw=name))
     return Controls(tuple(rows), asked=asked)
 
@@ -118,9 +117,9 @@ def _play(envs: EnvPool, task: Task, make: Callable[[], ScriptedAgent], settings
     return wait_for(rollout([task], 1, envs=envs, agent=ScriptedPolicy(make), settings=settings))[0]
 
 
-def _scripted_agent(name: str, env: str, settings: AgentConfig, agent: Agent, task: Task) -> ScriptedAgent:
+def _scripted_agent(name: str, config: SkillTTRLConfig, agent: Agent, task: Task) -> ScriptedAgent:
     if name != FIRST or agent.skills is None or not agent.listing.by_words:
-        return make_scripted_agent(name, resolve_env(env), settings)
+        return make_scripted_agent(name, resolve_env(config.env.id), config.agent)
 
     def shown(said: str) -> tuple[Skill, ...]:
         return agent.select_skills([task], [said])[0].skills
@@ -308,9 +307,8 @@ def _by_type(rows: Sequence[TaskSamples], correct_P_K: np.ndarray) -> dict[str, 
     kinds = sorted({row.task.task_type for row in rows})
     found: dict[str, TypeResult] = {}
     for kind in kinds if len(kinds) > 1 else ():
-        mine = [row.task.task_type == kind for row in rows]
-        own = [row for row, is_mine in zip(rows, mine, strict=True) if is_mine]
-        found[kind] = _share_of(own, correct_P_K[mine])
+        own = [place for place, row in enumerate(rows) if row.task.task_type == kind]
+        found[kind] = _share_of([rows[place] for place in own], correct_P_K[own])
     return found
 
 

@@ -147,10 +147,9 @@ class Rules:
             yield from errors_of(self._of_folder() if self.use == "train" else ())
             return
         if self.use in ("train", "sample"):
+            defaults = with_defaults if self.use == "train" else with_env_defaults
             try:
-                rules = replace(
-                    self, config=with_defaults(config) if self.use == "train" else with_env_defaults(config)
-                )
+                rules = replace(self, config=defaults(config))
             except SkillTTRLError as error:
                 yield error
                 return
@@ -371,12 +370,8 @@ class Rules:
         from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements
         from skill_ttrl.rl.learner import corrects
 
-        named, kind, facts = (
-            f"rl.algorithm={rl.algorithm['type']}",
-            ALGORITHMS.get(rl.algorithm["type"]),
-            backend_facts(config),
-        )
-        needs = requirements(build_algorithm(rl.algorithm))
+        named, kind = f"rl.algorithm={rl.algorithm['type']}", ALGORITHMS.get(rl.algorithm["type"])
+        needs, facts = requirements(build_algorithm(rl.algorithm)), backend_facts(config)
         if not facts.log_probs:
             yield (
                 f"rollout.backend={rollout.backend} returns no log-probs, which the policy ratio and rl.rollout_correction need. Train with "

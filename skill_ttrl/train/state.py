@@ -96,11 +96,10 @@ class RLState(PhaseState):
         rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner, join=whole_episodes)
         if step:
             load_learner(run)
-        votes = VoteManager(parts, resumed.state if step else {})
-        gate = make_gate(parts, resumed.state if step else {})
-        state = cls(RL, step, learner=learner, rule=rule, votes=votes, evolution=evolution, gate=gate, text=text)
-        state.task_batches = int(resumed.state.get("task_batches", step)) if step else 0
-        return state
+        saved = resumed.state if step else {}
+        own: dict[str, Any] = {"votes": VoteManager(parts, saved), "gate": make_gate(parts, saved)}
+        drawn = int(saved.get("task_batches", step))
+        return cls(RL, step, learner=learner, rule=rule, evolution=evolution, text=text, task_batches=drawn, **own)
 
     def state_dict(self) -> dict[str, Any]:
         """Votes, evolution, text edits, and where in the tasks the run is."""
@@ -142,17 +141,13 @@ def record_step(
         if run.log.tracker is not None:
             run.log.tracker.show(phase, step, groups[0], records[0])
     right = run.meter.correctness(groups, votes)
-    known = [
-        None if group.task.labels is None or group.task.labels.ground_truth is None else group.task.labels
-        for group in labelled
+    lines = [
+        vote_line(
+            phase, step, group.task.id, vote, correct=correct, labels=None if correct is None else group.task.labels
+        )
+        for group, vote, correct in zip(labelled, votes, right, strict=True)
     ]
-    run.folder.append_jsonl(
-        "votes.jsonl",
-        [
-            vote_line(phase, step, group.task.id, vote, correct=correct, labels=labels)
-            for group, vote, correct, labels in zip(groups, votes, right, known, strict=True)
-        ],
-    )
+    run.folder.append_jsonl("votes.jsonl", lines)
     run.log.log(phase, step, metrics)
     if groups and (last := groups[-1].trajectories):
         run.progress.rollout(Place(phase, step, len(last) - 1).episode(groups[-1].task.id), last[-1])
@@ -462,12 +457,9 @@ class VoteManager:
         self.config = config
         self.history = VoteHistory.from_state(state["votes"]) if "votes" in state else VoteHistory()
         self.chosen = name, options = config.vote.chosen
-        self._requires = requires(name, options)
-        rollout_fn = worker.rollout_fn
-        self._plain = rollout_fn(config.rollout.n_votes_per_prompt)
-        self.rollout = self._plain
+        self._plain = self.rollout = worker.rollout_fn(config.rollout.n_votes_per_prompt)
         if name == SEQUENTIAL:
-            self.rollout = in_rounds(rollout_fn, config.rollout.n_votes_per_prompt, SequentialTest(**options))
+            self.rollout = in_rounds(worker.rollout_fn, config.rollout.n_votes_per_prompt, SequentialTest(**options))
 
     def compute_votes(self, groups: Sequence[Group]) -> list[VoteResult]:
         """Compute one vote per group. Does not update `history`; the caller does when it logs the step."""
@@ -483,7 +475,7 @@ class VoteManager:
         Raises:
             RunFolderError: it does not; the policy is another one by now.
         """
-        if "base_answers" not in self._requires:
+        if "base_answers" not in requires(*self.chosen):
             return
         given = self.history.base_answers
         tasks = list({task.id: task for step in steps for task in step if task.id not in given}.values())

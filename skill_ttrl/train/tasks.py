@@ -302,13 +302,9 @@ def fit_prompts(
     Only tasks that state their question can be looked at beforehand; others pass. Skills have a budget of their own and
     are not counted here.
     """
-    lengths_N = prompt_lengths(tasks, backend, agent)
-    long = [tokens for tokens in lengths_N if tokens is not None and tokens > config.max_prompt_tokens]
-    fitting = [
-        task
-        for task, tokens in zip(tasks, lengths_N, strict=True)
-        if tokens is None or tokens <= config.max_prompt_tokens
-    ]
+    lengths_N = [tokens or 0 for tokens in prompt_lengths(tasks, backend, agent)]  # 0: not known
+    long = [tokens for tokens in lengths_N if tokens > config.max_prompt_tokens]
+    fitting = [task for task, tokens in zip(tasks, lengths_N, strict=True) if tokens <= config.max_prompt_tokens]
     if long:
         least, most = min(long), max(long)
         lengths = f"{most}" if least == most else f"{least} to {most}"
@@ -339,9 +335,8 @@ def split_tasks(tasks: Sequence[Task], count: int, seed: int) -> tuple[list[Task
         )
     drawn = np.random.default_rng(derive_seed(seed, "gate tasks")).permutation(len(tasks))[:count].tolist()
     held_out = {*drawn}
-    return [task for place, task in enumerate(tasks) if place not in held_out], [
-        tasks[place].without_ground_truth() for place in drawn
-    ]
+    left = [task for place, task in enumerate(tasks) if place not in held_out]
+    return left, [tasks[place].without_ground_truth() for place in drawn]
 
 
 FOLDER_DIGEST = "blocks:"
