@@ -30,7 +30,7 @@ from pydantic import ValidationError, validate_call
 from skill_ttrl.config import AgentConfig
 from skill_ttrl.config.sampling import McpServer
 from skill_ttrl.envs.text_env import close_env
-from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
+from skill_ttrl.errors import ConfigError, EnvError, did_you_mean, on_error
 from skill_ttrl.llm.chat import function_schema
 from skill_ttrl.registry import Registry
 from skill_ttrl.sanitize import escape
@@ -191,11 +191,8 @@ class ToolEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def with_tools(env: gymnasium.Env[Any, Any], agent: AgentConfig) -> gymnasium.Env[Any, Any]:
     """The environment with its own tools and those of `agent.tools`; as it is where there are none. Raises as `ToolEnv`."""
-    try:
+    with on_error(partial(close_env, env)):
         return ToolEnv(env, agent.tools, agent.tool_timeout_s) if agent.tools or tools_of(env) else env
-    except BaseException:
-        close_env(env)
-        raise
 
 
 def tools_of(env: gymnasium.Env[Any, Any]) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ The command line turns these into one line on stderr and the exit code (`EXIT_CO
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 EXIT_CODES: Mapping[int, str] = {
@@ -200,6 +200,16 @@ def naming_extra(feature: str) -> Iterator[None]:
         found = MissingDependencyError.for_extra(feature, extra, error.name)
         found.name = error.name  # the outermost feature is what was asked for
         raise found from error
+
+
+@contextmanager
+def on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo` where the block raises, also at a signal or an exit. The error goes on."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skill_ttrl.config import ROLES, SkillTTRLConfig, load_config
 from skill_ttrl.cores import cores
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.errors import RunFolderError, on_error
 from skill_ttrl.storage.files import (
     LOCK_FILE,
     Locked,
@@ -103,14 +103,11 @@ class RunFolder(Locked):
         with wrap_os_errors("make the run folder", path):
             path.mkdir(parents=True, exist_ok=True)
         folder = cls(path, acquire_lock(path))
-        try:
+        with on_error(folder.close):
             if cls.exists(path):  # another process was quicker
                 raise RunFolderError(_occupied(path, []))
             folder.take_config(config, source)
             folder.write_json("run.json", describe_environment())  # last: with it the folder counts as a run
-        except BaseException:
-            folder.close()
-            raise
         return folder
 
     @staticmethod

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skill_ttrl.errors import MissingDependencyError, RunFolderError, SkillBankError
+from skill_ttrl.errors import MissingDependencyError, RunFolderError, SkillBankError, on_error
 from skill_ttrl.skills.embedders import Vectors
 from skill_ttrl.storage.files import acquire_lock, release_lock
 
@@ -48,14 +48,11 @@ class ChromaIndex:
         self._client: Any = None
         self._folder = folder / CHROMA_FOLDER
         self._lock: int | None = _lock(self._folder)
-        try:
+        with on_error(self.close):
             try:
                 self._open()
             except (chromadb.errors.InternalError, _NotOurs) as error:
                 self._reset(error)
-        except BaseException:
-            self.close()
-            raise
 
     def fetch(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """The vectors that are stored, bit for bit as they were added; none where what is stored is damaged."""

@@ -15,13 +15,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import platformdirs
 from pydantic import ValidationError
 
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.errors import RunFolderError, on_error
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import first_problem, from_json
 
@@ -139,12 +140,9 @@ def acquire_lock(path: Path, lock: Path | None = None) -> int:
                 f"Another process{f' ({owner})' if owner else ''} is writing to {path}. "
                 "Wait until it ends, stop it, or choose another --output."
             ) from None
-        try:
+        with on_error(partial(os.close, descriptor)):
             os.ftruncate(descriptor, 0)
             write_all(descriptor, str(os.getpid()).encode())  # for the message above; the lock itself needs no content
-        except BaseException:
-            os.close(descriptor)
-            raise
     _held.add(real)
     return descriptor
 
@@ -324,7 +322,7 @@ class AppendLog(Locked):
         """Bytes of a torn last line that were cut when it was opened."""
         self.identity: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "made_with": dict(made_with)}
         self._lock = acquire_lock(path, lock)
-        try:
+        with on_error(self.close):
             if identity_file.is_file():
                 self.identity = read_identity(identity_file, holds := f"{path} holds {self.holds}")
                 check_made_with(self.identity["made_with"], made_with, holds)
@@ -336,9 +334,6 @@ class AppendLog(Locked):
                 )
             else:
                 self._write_identity()
-        except BaseException:
-            self.close()
-            raise
 
     def lines(self) -> Iterator[bytes]:
         """The lines written so far, one after another: files are larger than memory."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
 from skill_ttrl.data.tasks import longest_series, tokenizer_corpus
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.envs.tools import with_tools
-from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.errors import ConfigError, ModelError, on_error
 from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
@@ -95,14 +94,11 @@ def build_policy(
         stopping=stopping,
     )
     backend = make_backend(context)
-    try:
+    with on_error(backend.close):
         agent = make_agent(config, backend, tools)
         if error := combined(Rules(config).of_policy(backend, agent)):
             raise error
         return PolicyBundle(context, backend, agent)
-    except BaseException:
-        backend.close()
-        raise
 
 
 def make_agent(config: SkillTTRLConfig, backend: Backend, tools: tuple[str, ...] = ()) -> Agent:
@@ -256,13 +252,10 @@ def open_tasks(config: SkillTTRLConfig, progress: Progress) -> RunTasks:
     train = tasks.training()
     evaluated = tasks.evaluated() if held_out else train
     envs = make_envs(config.env, config.agent, [*train, *evaluated])
-    try:
+    with on_error(envs.close):
         if error := combined(Rules(config).of_tasks(train, envs)):
             raise error
         notes = tasks.leaks(train, evaluated) if held_out else []
-    except BaseException:
-        envs.close()
-        raise
     return RunTasks(train, evaluated, envs, notes)
 
 
@@ -317,8 +310,7 @@ def build(
         progress.notice(f"Sequences are padded, not packed (model.packing): {refused}.")
     if driver.ranks.several and type(parts.backend) is HFBackend:
         parts = replace(parts, backend=RanksBackend(driver, parts.backend))
-    with ExitStack() as stack:
-        stack.callback(parts.backend.close)
+    with on_error(parts.backend.close):
         train = fit_prompts(tasks.train, config.data, parts.backend, parts.agent, progress)
         evaluated = train
         if held_out:
@@ -326,7 +318,6 @@ def build(
         train, gate = ConfigTasks(config, progress).hold_out(train, evaluated)
         if config.votes and (few := too_few(config.rl, train)):  # without those that do not fit
             raise ConfigError(few)
-        stack.pop_all()
     if bank is not None and (unshown := bank.unshown([*train, *evaluated])):
         progress.notice(unshown, warning=True)
     # An environment keeps what it was reset with: one that saw a true answer is not trained in.
@@ -363,16 +354,13 @@ def build_for_eval(
     parts = build_policy(config, weights=weights, notice=progress.notice, tools=envs.schemas)
     if unformatted := template_warning(parts.backend, parts.agent.formatter.messages("?")):
         progress.notice(unformatted, warning=True)
-    with ExitStack() as stack:
-        stack.callback(parts.backend.close)
+    with on_error(parts.backend.close):
         fitting = {
             name: fit_prompts(tasks, config.data, parts.backend, parts.agent, progress)
             for name, tasks in problems.items()
         }
         worker = RolloutWorker(config, parts.backend, parts.agent, envs)
-        worker = worker.with_bank(bank.view() if bank else None)
-        stack.pop_all()
-    return worker, fitting
+        return worker.with_bank(bank.view() if bank else None), fitting
 
 
 def make_envs(env: EnvConfig, agent: AgentConfig, tasks: Sequence[Task]) -> EnvPool:

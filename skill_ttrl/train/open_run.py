@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from skill_ttrl.config import Phase, RLConfig, SkillsConfig, SkillTTRLConfig, VoteConfig
 from skill_ttrl.data.families import bank_family
-from skill_ttrl.errors import ConfigError, RunFolderError, SkillBankError, annotate_error
+from skill_ttrl.errors import ConfigError, RunFolderError, SkillBankError, annotate_error, on_error
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.checkpoint import newest, restore_to_checkpoint
 from skill_ttrl.runs.folder import RunFolder, config_differences, summarize_names
@@ -54,7 +54,7 @@ def open_folder(
         pinned = pin_revisions(config)
         return RunFolder.create(output, pinned, source=source), pinned
     folder = RunFolder.open(output)
-    try:
+    with on_error(folder.close):
         if folder.checkpoints.is_dir():
             folder.belongs_to(config.model_copy(update={"rl": _as_long_as(folder, config.rl, config.vote)}))
         # Nothing was trained yet, so the config may have changed. Collected episodes are used if tasks, agent and settings are the
@@ -65,9 +65,6 @@ def open_folder(
             progress.notice(f"Nothing was trained here yet, so the new config is used: {summarize_names(changed)}.")
             return folder, pinned
         return folder, pin_revisions(config, folder.config)
-    except BaseException:
-        folder.close()
-        raise
 
 
 def _as_long_as(folder: RunFolder, rl: RLConfig, vote: VoteConfig) -> RLConfig:
@@ -177,7 +174,7 @@ def open_run_bank(
     if version is None:
         discard_bank(folder)  # of a start that was killed before its first checkpoint
     bank = SkillBank.from_config(config, path, writer=WRITER)
-    try:
+    with on_error(bank.close):
         if version is not None:
             bank.rewind(version)
         elif first.skills:
@@ -185,9 +182,6 @@ def open_run_bank(
         _ = bank.retriever  # a wrong embedder must not cost the cold start
         notices += bank.notices
         return RunBank(config, bank, models or LLMEndpoints(), notices)
-    except BaseException:
-        bank.close()
-        raise
 
 
 def keep_edits(path: Path, version: int) -> list[str]:

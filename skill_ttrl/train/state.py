@@ -97,9 +97,9 @@ class RLState(PhaseState):
         if step:
             load_learner(run)
         saved = resumed.state if step else {}
-        own: dict[str, Any] = {"votes": VoteManager(parts, saved), "gate": make_gate(parts, saved)}
-        drawn = int(saved.get("task_batches", step))
-        return cls(RL, step, learner=learner, rule=rule, evolution=evolution, text=text, task_batches=drawn, **own)
+        votes, gate, drawn = VoteManager(parts, saved), make_gate(parts, saved), int(saved.get("task_batches", step))
+        others: dict[str, Any] = {"evolution": evolution, "gate": gate, "text": text}
+        return cls(RL, step, learner=learner, rule=rule, votes=votes, task_batches=drawn, **others)
 
     def state_dict(self) -> dict[str, Any]:
         """Votes, evolution, text edits, and where in the tasks the run is."""

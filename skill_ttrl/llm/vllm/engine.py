@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.errors import ConfigError, ModelError, on_error
 from skill_ttrl.llm.models.weights import has_adapters
 from skill_ttrl.llm.vllm.plugin.skillttrl_head import pack_output_layer
 
@@ -270,11 +270,8 @@ def _start(arguments: Mapping[str, Any], threads: int) -> Any:
         # with a function of C, `__dict__` too.
         if ffi := sys.modules.get("llvmlite.binding.ffi"):
             ffi.lib._fntab.setdefault("__dict__", {})
-        try:
+        with on_error(cleanup_dist_env_and_memory):
             return LLM(**arguments)
-        except BaseException:
-            cleanup_dist_env_and_memory()
-            raise
 
 
 @contextmanager
