@@ -13,7 +13,8 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, BackendContext, BackendFacts
 from skill_ttrl.llm.hand_over import HandOver
-from skill_ttrl.registry import Registry
+from skill_ttrl.llm.openai.backend import OpenAIBackend, ProgramBackend
+from skill_ttrl.registry import Registry, require_methods
 
 REMOTE = "openai"
 """The backend that samples from a remote model, and the name of that model as a source."""
@@ -48,8 +49,7 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
         facts = FACTS[name]
         copies = facts.is_learner and config.runs_ahead
         engine = facts.engine and config.vllm.mode == "colocate"
-        learner = facts.is_learner and not copies
-        return replace(facts, is_learner=learner, is_copy=copies, engine=engine)
+        return replace(facts, is_learner=facts.is_learner and not copies, is_copy=copies, engine=engine)
     try:
         made_by = BACKENDS.get(name)
     except ConfigError:
@@ -82,11 +82,7 @@ def make_backend(context: BackendContext) -> Backend:
     if context.trains and name in FACTS and not FACTS[name].trainable:
         raise ConfigError(untrainable(name))
     backend = BACKENDS.get(name)(context)
-    members = ("generate", "encode", "count", "update_weights", "sleep", "close")
-    if missing := [each for each in members if not hasattr(backend, each)]:
-        raise ConfigError(
-            f"{name!r} returned no backend (skill_ttrl.llm.backend.Backend): it lacks {', '.join(missing)}."
-        )
+    require_methods(backend, name, "generate", "encode", "count", "update_weights", "sleep", "close")
     if context.trains and not getattr(backend, "trainable", True):
         backend.close()
         raise ConfigError(untrainable(name))
@@ -117,15 +113,5 @@ def _vllm(context: BackendContext) -> Backend:
     return VLLMBackend(context)
 
 
-@BACKENDS.register(NO_MODEL)
-def _none(context: BackendContext) -> Backend:
-    from skill_ttrl.llm.openai.backend import ProgramBackend
-
-    return ProgramBackend(context)
-
-
-@BACKENDS.register(REMOTE)
-def _openai(context: BackendContext) -> Backend:
-    from skill_ttrl.llm.openai.backend import OpenAIBackend
-
-    return OpenAIBackend(context)
+BACKENDS.register(NO_MODEL)(ProgramBackend)
+BACKENDS.register(REMOTE)(OpenAIBackend)

@@ -187,9 +187,8 @@ def encode_rendered(tokenizer: Any, texts: Sequence[str]) -> list[tuple[int, ...
     ours = _encode_all(tokenizer, (piece for row in pieces for piece in row[::2]))
     theirs = _encode_all(tokenizer, (piece for row in pieces for piece in row[1::2]), split_special_tokens=True)
     for piece, ids in theirs.items():
-        if len(ids) == 1 and _CONTROL.fullmatch(
-            piece
-        ):  # split_special_tokens splits no added token that is not special
+        # split_special_tokens splits no added token that is not special.
+        if len(ids) == 1 and _CONTROL.fullmatch(piece):
             theirs[piece] = [*encode_plain(tokenizer, piece[:1]), *encode_plain(tokenizer, piece[1:])]
     return [
         tuple(chain.from_iterable((theirs if place % 2 else ours)[piece] for place, piece in enumerate(row) if piece))

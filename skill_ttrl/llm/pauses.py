@@ -83,9 +83,8 @@ class _Draft:
         return self.longest - (sum(self.mask) if self.mask else len(self.logprobs))
 
     def may_pause(self, limit: int) -> bool:
-        if self.request.choice:  # it is one of them as a whole, whatever it spells
-            return False
-        return self.asked < limit and self.idle < MAX_IDLE
+        # A choice is one of them as a whole, whatever it spells.
+        return not self.request.choice and self.asked < limit and self.idle < MAX_IDLE
 
     def paused(self, stop_markers: Sequence[str]) -> bool:
         last = self.last

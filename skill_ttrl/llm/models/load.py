@@ -191,9 +191,8 @@ def save_model(model: Any, tokenizer: Any, folder: Path, *, weights: dict[str, t
         model.save_pretrained(folder, state_dict=weights)
     else:  # transformers itself would write nothing on another rank than 0
         described = copy(model.config)
-        described.architectures = [
-            type(model).__name__.removeprefix("FSDP")
-        ]  # sharded weights change their model's class
+        # Sharded weights change their model's class.
+        described.architectures = [type(model).__name__.removeprefix("FSDP")]
         described.save_pretrained(folder)
         if model.can_generate():
             model.generation_config.save_pretrained(folder)

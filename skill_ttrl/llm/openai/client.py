@@ -370,9 +370,8 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
             timeout=config.timeout,
             headers={"accept-encoding": "gzip, deflate"},
             follow_redirects=False,  # a key must not travel on to another host
-            mounts={f"all://{near}": None}
-            if is_localhost(name)
-            else None,  # no proxy reaches this machine's own servers
+            # No proxy reaches this machine's own servers.
+            mounts={f"all://{near}": None} if is_localhost(name) else None,
         )
     except Exception as error:  # whatever a proxy or a certificate of the environment makes of it
         raise ConfigError(

@@ -42,11 +42,6 @@ class Address:
     api_version: str | None = None
     key_variable: str = ""
 
-    @property
-    def is_open(self) -> bool:
-        """True if no key is sent."""
-        return self.key == NO_KEY
-
     def scrubbed(self, text: str) -> str:
         """The text without the key."""
         return text.replace(self.key, HIDDEN) if len(self.key) >= SHORTEST_KEY else text
@@ -159,7 +154,7 @@ def failure_of(
         return None
     said, parameter = short(address.scrubbed(said)), short(address.scrubbed(parameter)) if parameter else ""
     found, remedy = _MESSAGES[kind]
-    if kind in ("unauthorized", "forbidden") and address.key_variable and address.is_open:
+    if kind in ("unauthorized", "forbidden") and address.key == NO_KEY:
         remedy = "No key was sent: set the environment variable {address.key_variable}, or {here}.api_key_env."
     what = "the deployment's name and the version" if config.provider == "azure" else "the model's name"
     text = [

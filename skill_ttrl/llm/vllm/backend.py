@@ -175,9 +175,8 @@ class VLLMBackend(TokenizerMixin):
     def _start(self) -> Engine:
         model, weights = self._context.settings.model, self._context.weights
         files, revision = on_disk(model).path, model.revision
-        if (weights is None and files == BUILTIN) or is_sharded(
-            weights or Path(files)
-        ):  # no folder that vLLM could read
+        # The built-in model, and one in pieces, are no folder that vLLM could read.
+        if (weights is None and files == BUILTIN) or is_sharded(weights or Path(files)):
             files, revision = self._folder.name, None
             save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
         elif weights is not None and not is_adapter(weights):

@@ -183,8 +183,7 @@ def read_policy(context: BackendContext) -> tuple[Any, Any, set[int]]:
 
     own = base.model_copy(update={"path": str(weights), "revision": None})
     tokenizer = load_tokenizer(base if weights is None else own)
-    files = base if weights is None or is_adapter(weights) else own
-    files = on_disk(files)
+    files = on_disk(base if weights is None or is_adapter(weights) else own)
     model_config = load_model_config(files)
     try:
         generation = GenerationConfig.from_pretrained(files.path, revision=files.revision or "main")

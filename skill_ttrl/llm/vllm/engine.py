@@ -259,7 +259,6 @@ def _claim() -> None:
 
 def _start(arguments: Mapping[str, Any], threads: int) -> Any:
     """A `vllm.LLM` that computes in this process, in this thread, with `threads` CPU threads."""
-    set_environment()
     torch.set_num_threads(threads)  # each thread has its own number
     with process_untouched(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)

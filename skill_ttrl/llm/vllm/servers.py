@@ -92,8 +92,7 @@ class Server:
             ServerLost: the server does not answer, or reports that its engine is dead.
             EndpointError: the server refuses the request.
         """
-        # After a 500 vLLM drops the connection: the next request on it would fail.
-        return self._ask("POST", path, json=body, timeout=CONTROL_TIMEOUT, headers={"Connection": "close"})[0]
+        return self._ask("POST", path, json=body, timeout=CONTROL_TIMEOUT)[0]
 
     def weight_version(self) -> tuple[str, str | None]:
         """(version of the weights, process that says so)."""
@@ -113,13 +112,12 @@ class Server:
                 f"{self.address}/v1/models", "does not say which model it serves and how long a sequence may be"
             ) from None
 
-    def _ask(
-        self, method: str, path: str, headers: Mapping[str, str] | None = None, **how: Any
-    ) -> tuple[dict[str, Any], str | None]:
+    def _ask(self, method: str, path: str, **how: Any) -> tuple[dict[str, Any], str | None]:
         """The response, and the process that it comes from."""
         try:
-            own = {**key_headers(self.address), **(headers or {})}
-            response = self.client.request(method, self.address + path, headers=own, **how)
+            # After a 500 vLLM drops the connection: the next request on it would fail.
+            headers = {**key_headers(self.address), "Connection": "close"}
+            response = self.client.request(method, self.address + path, headers=headers, **how)
         except httpx.TransportError as error:
             raise ServerLost(f"{self.address} does not answer ({type(error).__name__})") from error
         if response.status_code == 404 and path in ("/health", "/weight_info") and self.process is not None:

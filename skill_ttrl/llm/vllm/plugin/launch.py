@@ -45,17 +45,14 @@ def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
     if options.max_model_len is not None:
         words += ["--max-model-len", str(options.max_model_len)]
     if on_cpu:
-        words += ["--enforce-eager"]
         most = max(BATCHED_TOKENS, options.max_model_len)
-        words += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(most)]
-    if on_cpu and options.tensor_parallel_size == 1:
-        words += ["--distributed-executor-backend", "uni"]
-    if not on_cpu:
+        words += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", str(most)]
+        if options.tensor_parallel_size == 1:
+            words += ["--distributed-executor-backend", "uni"]
+    else:
         words += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
-    if (
-        options.enable_sleep_mode and not on_cpu
-    ):  # there vLLM takes the call without it, does nothing, and refuses the flag
-        words += ["--enable-sleep-mode"]
+        if options.enable_sleep_mode:  # on a CPU vLLM takes the call without it, does nothing, and refuses the flag
+            words += ["--enable-sleep-mode"]
     return words
 
 
