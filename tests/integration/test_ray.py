@@ -24,7 +24,7 @@ from tests.integration.test_collect_command import TINY
 from tests.integration.test_imitation import CONFIG as EPISODES
 from tests.integration.test_imitation import RUN as DAGGER
 from tests.integration.test_rl_runs import REPEATABLE
-from tests.mortal import MARKS, MORTAL
+from tests.mortal import LOCK, MARKS, MORTAL
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -142,16 +142,23 @@ SAMPLED = ("samples.jsonl", "evaluation.json", "votes.jsonl")
 
 
 def test_a_node_without_the_data_is_named_before_anything_runs_and_left_out_where_it_joins_later(
-    tmp_path: Path, cluster: Any, scale: ScaleConfig
+    tmp_path: Path, cluster: Any, scale: ScaleConfig, marks: Path
 ) -> None:
     bare: list[Any] = []
 
     def join() -> None:
+        (marks / LOCK).touch()  # nobody is done before the node has tried
         bare.append(cluster.add_node(num_cpus=1, env_vars={MARKS: ""}))
 
-    kwargs = {"pause": 0.2, "needs": MARKS}
+    class Unlocking(Heard):
+        def notice(self, text: str, *, warning: bool = False) -> None:
+            super().notice(text, warning=warning)
+            if "is skipped" in text:
+                (marks / LOCK).unlink()
+
+    kwargs = {"needs": MARKS}
     here = collected(tmp_path / "here.jsonl", MORTAL, agent="random", jobs=2, kwargs=kwargs)
-    heard = Heard(6, join)
+    heard = Unlocking(6, join)
     there = collected(tmp_path / "there.jsonl", MORTAL, agent="random", scale=scale, progress=heard, kwargs=kwargs)
     assert there == here
     assert any("cannot start and is skipped: The doors need data" in text for text in heard.notices), heard.notices

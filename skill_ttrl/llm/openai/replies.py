@@ -42,6 +42,11 @@ class Address:
     api_version: str | None = None
     key_variable: str = ""
 
+    @property
+    def is_open(self) -> bool:
+        """True if no key is sent."""
+        return self.key == NO_KEY
+
     def scrubbed(self, text: str) -> str:
         """The text without the key."""
         return text.replace(self.key, HIDDEN) if len(self.key) >= SHORTEST_KEY else text
@@ -154,7 +159,7 @@ def failure_of(
         return None
     said, parameter = short(address.scrubbed(said)), short(address.scrubbed(parameter)) if parameter else ""
     found, remedy = _MESSAGES[kind]
-    if kind in ("unauthorized", "forbidden") and address.key == NO_KEY:
+    if kind in ("unauthorized", "forbidden") and address.is_open:
         remedy = "No key was sent: set the environment variable {address.key_variable}, or {here}.api_key_env."
     what = "the deployment's name and the version" if config.provider == "azure" else "the model's name"
     text = [
@@ -336,17 +341,10 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
     stopped = choice.get("stop_reason")
     thoughts = (message.get(name) for name in ("reasoning_content", "reasoning"))
     thought = next((each for each in thoughts if isinstance(each, str)), "")
-    calls = message.get("tool_calls")
-    return Choice(
-        text,
-        reason,
-        outcome,
-        logprobs,
-        refusal,
-        stopped if isinstance(stopped, str) else None,
-        thought,
-        tuple(read_call(each, place) for place, each in enumerate(calls if isinstance(calls, list) else ())),
-    )
+    called = message.get("tool_calls")
+    calls = tuple(read_call(each, place) for place, each in enumerate(called if isinstance(called, list) else ()))
+    stopped_at = stopped if isinstance(stopped, str) else None
+    return Choice(text, reason, outcome, logprobs, refusal, stopped_at, thought, calls)
 
 
 def read_call(call: Any, place: int) -> ToolCall:

@@ -53,7 +53,7 @@ def test_what_is_missing_is_named_with_its_variable(
 
 def test_address_key_and_version_come_from_the_config_and_the_usual_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_address(endpoint(base_url=OWN), "policy")
-    assert (found.key, found.host) == (NO_KEY, "127.0.0.1:8000")
+    assert (found.key, found.host, found.is_open) == (NO_KEY, "127.0.0.1:8000", True)
     monkeypatch.setenv("OPENAI_API_KEY", f" {KEY}\n")
     monkeypatch.setenv("OPENAI_BASE_URL", "https://proxy.example/v1/")
     found = find_address(endpoint(), "policy")
