@@ -33,31 +33,31 @@ class Law:
     """A constant added to all rewards of a group changes nothing."""
     equal: bool = True
     """A group whose rewards are all equal has no advantage."""
-    alone: Literal["reward", "none"] = "none"
-    """What a rollout without companions has: its reward, nothing, or something else."""
+    alone: bool = False
+    """A rollout without companions has its reward."""
 
 
 LAWS: dict[str, Law] = {
-    "grpo": Law("invariant", alone="reward"),
-    "gigpo": Law("linear", alone="reward"),
+    "grpo": Law("invariant", alone=True),
+    "gigpo": Law("linear", alone=True),
     # A success is a rollout whose reward is above 0.
-    "graphgpo": Law("invariant", shift=False, alone="reward"),
-    "dapo": Law("invariant", alone="reward"),
-    "gspo": Law("invariant", alone="reward"),
-    "cispo": Law("invariant", alone="reward"),
-    "grpo_nsr": Law("invariant", alone="reward"),
+    "graphgpo": Law("invariant", shift=False, alone=True),
+    "dapo": Law("invariant", alone=True),
+    "gspo": Law("invariant", alone=True),
+    "cispo": Law("invariant", alone=True),
+    "grpo_nsr": Law("invariant", alone=True),
     # Each sample learns by itself: there is no baseline.
     "psr": Law("none", shift=False, equal=False),
     "nsr": Law("none", shift=False, equal=False),
     "w_reinforce": Law("none", shift=False, equal=False),
-    "dr_grpo": Law("linear", alone="reward"),
-    "rloo": Law("linear", alone="reward"),
+    "dr_grpo": Law("linear", alone=True),
+    "rloo": Law("linear", alone=True),
     # Both before they are whitened, which `UpdateRule` does.
-    "reinforce_plus_plus": Law("linear", shift=False, equal=False, alone="reward"),
-    "reinforce_plus_plus_baseline": Law("linear", alone="reward"),
+    "reinforce_plus_plus": Law("linear", shift=False, equal=False, alone=True),
+    "reinforce_plus_plus_baseline": Law("linear", alone=True),
     # Without discount and with values of 0, before they are whitened: the returns.
-    "gae": Law("linear", shift=False, equal=False, alone="reward"),
-    "ppo": Law("linear", shift=False, equal=False, alone="reward"),
+    "gae": Law("linear", shift=False, equal=False, alone=True),
+    "ppo": Law("linear", shift=False, equal=False, alone=True),
     # Agreement alone is worth something.
     "ttpo": Law("none", shift=False, equal=False),
 }
@@ -124,16 +124,13 @@ def _group(number: int, members: Sequence[Rollout]) -> Group:
     return Group(tries[0].task, tuple(tries))
 
 
-def changed(drawn: Rollouts, **changes: Any) -> Rollouts:
-    """The same rollouts with other rewards: `times` and `plus`."""
-    times, plus = changes.get("times", 1.0), changes.get("plus", 0.0)
+def changed(drawn: Rollouts, times: float = 1.0, plus: float = 0.0) -> Rollouts:
+    """The same rollouts with other rewards."""
     return [[replace(each, reward=each.reward * times + plus) for each in members] for members in drawn]
 
 
-def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor], rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    torch.testing.assert_close([*found], [*expected], rtol=rtol, atol=atol)
 
 
 def holding(law: str, value: Any) -> list[str]:
@@ -190,9 +187,7 @@ def test_tokens_that_are_not_trained_change_nothing_and_have_no_advantage(
 @EXAMPLES
 def test_the_size_of_the_rewards_does_not_matter(name: str, drawn: Rollouts, times: float) -> None:
     # Where a group's deviation is not far above epsilon, epsilon counts; rewards here are 0.5 apart at least.
-    found = estimate(name, changed(drawn, times=times))
-    for one, other in zip(found, estimate(name, drawn), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    assert_same(estimate(name, changed(drawn, times=times)), estimate(name, drawn), 1e-3, 1e-3)
 
 
 @pytest.mark.parametrize("name", holding("scale", "linear"))
@@ -200,16 +195,14 @@ def test_the_size_of_the_rewards_does_not_matter(name: str, drawn: Rollouts, tim
 @EXAMPLES
 def test_advantages_grow_with_the_rewards(name: str, drawn: Rollouts, times: float) -> None:
     expected = [row * times for row in estimate(name, drawn)]
-    for one, other in zip(estimate(name, changed(drawn, times=times)), expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    assert_same(estimate(name, changed(drawn, times=times)), expected, 1e-3, 1e-3)
 
 
 @pytest.mark.parametrize("name", holding("shift", True))
 @given(drawn=rollouts(smallest=2), plus=st.floats(-5, 5))
 @EXAMPLES
 def test_what_all_earn_does_not_matter(name: str, drawn: Rollouts, plus: float) -> None:
-    for one, other in zip(estimate(name, changed(drawn, plus=plus)), estimate(name, drawn), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    assert_same(estimate(name, changed(drawn, plus=plus)), estimate(name, drawn), 1e-3, 1e-3)
 
 
 @pytest.mark.parametrize("name", holding("equal", True))
@@ -227,13 +220,11 @@ def test_equal_rewards_teach_nothing(name: str, drawn: Rollouts, reward: float) 
 @given(drawn=rollouts(), reward=st.sampled_from([1.0, -2.0, 0.0]))
 @EXAMPLES
 def test_a_rollout_without_companions(name: str, drawn: Rollouts, reward: float) -> None:
-    law = LAWS[name].alone
     alone = [[replace(drawn[0][0], reward=reward, trained=(True,) * 3)], *drawn[1:]]
     found = estimate(name, alone)[0]
     assert found.isfinite().all()
-    if law != "none":
-        expected = torch.full((3,), reward if law == "reward" else 0.0)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    if LAWS[name].alone:
+        assert_same([found], [torch.full((3,), reward)])
 
 
 @pytest.mark.parametrize("name", list(LAWS))

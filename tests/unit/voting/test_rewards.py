@@ -15,7 +15,7 @@ from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, ExtensionError
 from skill_ttrl.types import Group, Step, Task, Trajectory
-from skill_ttrl.voting import Ballot, majority_vote, vote
+from skill_ttrl.voting import majority_vote
 from skill_ttrl.voting.rewards import RewardSet, build_reward, format_reward, majority_reward
 
 TASK = Task("t", "Env-v0", {"question": "?", "check": "x + 1 = 3"})
@@ -133,20 +133,9 @@ def test_true_answers_never_reach_a_label_free_run(tiny_yaml: Path, tmp_path: Pa
     assert b'"reward":1.0' in first["trajectories.jsonl"] and b'"reference":"' not in first["trajectories.jsonl"]
 
 
-ANSWERS = ["1/2", "0.5", None, "3"]
-
-
-def answered(*answers: str | None) -> Group:
-    task = Task("t", "e")
-    return Group(task, tuple(Trajectory(task, (), answer, "terminated") for answer in answers))
-
-
 def test_several_are_added_up_by_weight_and_stay_side_by_side() -> None:
-    found = vote("majority", Ballot(tuple(ANSWERS)))
+    given = group(["1/2", "0.5", None, "3"])
     both = RewardSet({"majority": majority_reward, "format": format_reward}, {"format": 0.5})
-    rewarded = both(answered(*ANSWERS), found, 0).trajectories
+    rewarded = both(given, majority_vote(given.answers), 0).trajectories
     assert [each.reward for each in rewarded] == [1.5, 1.5, 0.0, 0.5]
-    assert rewarded[0].rewards == {"majority": 1.0, "format": 1.0} and rewarded[3].rewards == {
-        "majority": 0.0,
-        "format": 1.0,
-    }
+    assert rewarded[0].rewards == {"majority": 1, "format": 1} and rewarded[3].rewards == {"majority": 0, "format": 1}

@@ -85,13 +85,7 @@ def test_names_and_options_are_checked_before_a_run(name: str, options: dict[str
         check_strategy(name, options)
 
 
-@pytest.mark.parametrize(
-    ("name", "lacks"),
-    [
-        ("confidence", "logprobs"),
-        ("anchored", "base_answers"),
-    ],
-)
+@pytest.mark.parametrize(("name", "lacks"), [("confidence", "logprobs"), ("anchored", "base_answers")])
 def test_what_a_strategy_lacks_is_said(name: str, lacks: str) -> None:
     with pytest.raises(ConfigError, match=rf"The voting strategy '{name}' needs .*{lacks}: "):
         vote(name, Ballot(("1", "2")))
@@ -102,10 +96,8 @@ def test_what_a_strategy_lacks_is_said(name: str, lacks: str) -> None:
 def test_every_strategy_passes_its_own_check() -> None:
     for name in STRATEGIES:
         check_strategy(name)
-    assert requires("confidence", {"per_token": False}) == ("logprobs",) and requires("confidence") == (
-        "logprobs",
-        "lengths",
-    )
+    assert requires("confidence", {"per_token": False}) == ("logprobs",)
+    assert requires("confidence") == ("logprobs", "lengths")
     assert vote("confidence", Ballot(("1", "2"), logprobs=(-2.0, -1.0)), {"per_token": False}).answer == "2"
 
 
@@ -130,17 +122,16 @@ def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
     assert vote(own, Ballot(("1", "2", "3"), lengths=(0, 0, 0))).answer == "3"
     with pytest.raises(ConfigError, match=r"needs inputs that this ballot lacks\. lengths"):
         vote(own, Ballot(("1",)))
-    with pytest.raises(ConfigError, match=r"has no option 'strenght'\. Did you mean 'strength'"):
-        check_strategy(own, {"strenght": 2})
-    with pytest.raises(ConfigError, match="cannot work with its options"):
-        check_strategy(own, {"strength": None})
-    with pytest.raises(
-        ConfigError, match="must return a VoteResult with one finite entry for each of 4 samples; it returned None"
+    finite = "must return a VoteResult with one finite entry for each of 4 samples; it returned "
+    for name, options, message in (
+        ("last", {"strenght": 2}, r"has no option 'strenght'\. Did you mean 'strength'"),
+        ("last", {"strength": None}, "cannot work with its options"),
+        ("nothing", {}, f"{finite}None"),
+        ("short", {}, finite),
+        ("nan", {}, finite),
     ):
-        check_strategy("own_votes_under_test:nothing")
-    for wrong in ("short", "nan"):
-        with pytest.raises(ConfigError, match="must return a VoteResult with one finite entry"):
-            check_strategy(f"own_votes_under_test:{wrong}")
+        with pytest.raises(ConfigError, match=message):
+            check_strategy(f"own_votes_under_test:{name}", options)
 
 
 def test_what_takes_no_ballot_is_not_called(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
