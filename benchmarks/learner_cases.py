@@ -255,8 +255,7 @@ def _shares(learner: Any, batch: Any, config: Any, ranks: Any) -> Row:
         return float(sum(part.numel() * part.element_size() for part in parts))
 
     policy = learner.policy
-    everything = torch.arange(len(batch))
-    own = own_micro_batches(policy, batch, everything, ranks, sequences=config.micro_batch_size)
+    own = own_micro_batches(policy, batch, ranks=ranks, sequences=config.micro_batch_size)
     return {
         "weight_bytes": size(policy.trainable_parameters().values()),
         "optimizer_bytes": size(tree_leaves(learner.state_dict()["optimizer"])),

@@ -114,7 +114,7 @@ class PolicyOptimizer:
         scaler: Loss scaler of fp16, or None.
         ranks: Processes that compute parts of the same loss; their gradients are added up, unless the weights are sharded: then
             the backward pass has done so.
-        parts: The same parameters by part of the model (`parts.model_parts`); None: one part.
+        parts: The same parameters by part of the model (`model_parts`); None: one part.
         shared: Rows that the optimizers hold in the place of the model's embeddings.
     """
 

@@ -353,7 +353,7 @@ class Head:
     ) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"] | None]:
         """Log-probs of the trained tokens of a micro-batch, and on request the entropies.
 
-        `gather_gradient`: the weight's gradient may go straight to `.grad` (see `gradients`).
+        `gather_gradient`: the weight's gradient may go straight to `.grad` (`may_gather`).
         """
         settings = HeadSettings(self._scale, self._softcap, temperature, with_entropy, self._budget)
         if _is_plain_linear(self._module):

@@ -278,9 +278,6 @@ def test_a_restarted_schedule_is_two_schedules() -> None:
 # Updates that are left out because loss or gradient is not finite.
 
 
-SETTINGS: dict[str, Any] = {"prompts_per_step": 3, "mini_batch_size": 1, "kl_coef": 0.0, "warmup_steps": 0}
-
-
 def with_nan(batch: RolloutBatch, name: str, item: int) -> RolloutBatch:
     values = getattr(batch, name).clone()
     values[batch.starts_N[item] + batch.prompt_lengths_N[item]] = float("nan")
@@ -294,7 +291,7 @@ def test_one_bad_value_costs_its_mini_batch_alone_and_is_named(
     batch = make_batch()
     batch = with_nan(replace(batch, weights_F=torch.ones(len(batch.tokens_F))), name, item=5)
     policy = make_policy()
-    learner = LocalLearner(policy, RLConfig(**SETTINGS), accelerator, total_steps=1)
+    learner = LocalLearner(policy, config(mini_batch_size=1), accelerator, total_steps=1)
     metrics = learner.update(batch, step=0, seed=0, temperature=1.0)
     assert (metrics["updates"], metrics["skipped_updates"]) == (2, 1)
     assert all(each.isfinite().all() for each in policy.model.parameters())
