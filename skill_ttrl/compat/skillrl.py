@@ -684,8 +684,8 @@ class TrainerWatch(FolderWatch):
 def buckets(results: Sequence[RolloutResult], task_types: Sequence[str]) -> dict[str, dict[str, float]]:
     """Test results by type of task, and overall."""
     kinds = [each.task_type or "other" for each in results]
-    found = {kind: {"total": 0, "hard": 0, "soft": 0.0} for kind in (*task_types, *sorted({*kinds} - {*task_types}))}
-    found["overall"] = {"total": 0, "hard": 0, "soft": 0.0}
+    names = (*task_types, *sorted({*kinds} - {*task_types}), "overall")
+    found = {name: {"total": 0, "hard": 0, "soft": 0.0} for name in names}
     for kind, each in zip(kinds, results, strict=True):
         for bucket in (found[kind], found["overall"]):
             bucket["total"] += 1

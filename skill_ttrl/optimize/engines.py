@@ -9,6 +9,7 @@ from typing import Any
 
 from skill_ttrl.config import EndpointsConfig, OptimizeConfig
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.optimize import gepa
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import make_induction
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
@@ -123,8 +124,6 @@ def prompt_texts(templates: Templates) -> dict[str, str]:
 def run_engine(task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, **how: Any) -> Optimized:
     """Train a document with the engine of the config; `how` holds `seed` and `watch`. Raises as `loop.optimize`."""
     if config.engine == "gepa":
-        from skill_ttrl.optimize import gepa
-
         return gepa.optimize(task, document, config, calls, **how)
     return optimize(task, document, config, calls, make_optimizer(calls, config), **how)
 
@@ -132,7 +131,5 @@ def run_engine(task: OptimizeTask, document: str, config: OptimizeConfig, calls:
 def sizes_of(config: OptimizeConfig, train: int) -> tuple[int, int]:
     """Steps of an optimization on so many training items, and the items of a step."""
     if config.engine == "gepa":
-        from skill_ttrl.optimize.gepa import MINIBATCH, iterations_of
-
-        return iterations_of(config, train), MINIBATCH
+        return gepa.iterations_of(config, train), gepa.MINIBATCH
     return step_sizes(config, train)

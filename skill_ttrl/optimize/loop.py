@@ -47,8 +47,6 @@ class Loop:
     """The optimizer, where it writes guidance too (`slow_update`)."""
     selection: Selection = field(init=False)
     steps: int = field(init=False)
-    step_size: int = field(init=False)
-    """Training items of a step."""
 
     def __post_init__(self) -> None:
         """Resolve what depends on the task and the optimizer.
@@ -59,7 +57,7 @@ class Loop:
         own, config = unwrapped(self.optimizer), self.config  # a user's own may extend ours
         self.writer = own if isinstance(own, LLMOptimizer) and config.slow_update is not False else None
         self.selection = Selection(self.task.selection, self.calls, config.gate)
-        self.steps, self.step_size = step_sizes(config, len(self.task.train))
+        self.steps, _ = step_sizes(config, len(self.task.train))
         if config.slow_update and self.writer is None:
             raise ConfigError(
                 f"optimize.slow_update needs a language model, and optimize.optimizer: {config.optimizer} has none. "
@@ -102,7 +100,7 @@ def optimize(
     first = loop.selection.evaluate(document)
     state = OptimizeState(document, first, document, first.score)
     loop.watch.begin(state, loop.steps)
-    rows, ends, size = [], [], loop.step_size
+    rows, ends, size = [], [], config.batch_size
     for epoch in range(1, config.epochs + 1):
         order = list(task.train)
         random.Random(seed + 1000 * epoch).shuffle(order)

@@ -26,7 +26,7 @@ from skill_ttrl.config import EndpointConfig, EndpointsConfig, SkillsConfig
 from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError, ModelError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import BATCH_TEXTS, Client
-from skill_ttrl.registry import Registry
+from skill_ttrl.registry import Registry, naming
 from skill_ttrl.skills.log import DEFAULT_MODEL
 from skill_ttrl.skills.types import grouped
 
@@ -169,19 +169,18 @@ class SentenceTransformerEmbedder:
         except ImportError:
             raise MissingDependencyError.for_extra("The embedder", "skills", "sentence-transformers") from None
         folder = Path(model).expanduser()
+        local = folder.is_dir()
         try:
-            if folder.is_dir():
-                commit = f"sha256-{_digest(folder)[:16]}"
-                self._model: Any = SentenceTransformer(str(folder), trust_remote_code=False, local_files_only=True)
-            else:
-                commit = hub_commit(model, revision)
-                self._model = SentenceTransformer(model, revision=commit, trust_remote_code=False)
+            commit = f"sha256-{_digest(folder)[:16]}" if local else hub_commit(model, revision)
+            where: dict[str, Any] = {"local_files_only": True} if local else {"revision": commit}
+            path = str(folder) if local else model
+            self._model: Any = SentenceTransformer(path, trust_remote_code=False, **where)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
             raise _not_loaded(model, revision, error) from None
         self._model.eval()
         self.dimension = int(self._model.encode(["dimension"], show_progress_bar=False).shape[1])
         self.revision = commit
-        self.name = f"sentence-transformers:{folder.name if folder.is_dir() else model}@{commit}:{self.dimension}"
+        self.name = f"sentence-transformers:{folder.name if local else model}@{commit}:{self.dimension}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Run the model on texts."""
@@ -354,10 +353,13 @@ def make_embedder(name: str, model: str = DEFAULT_MODEL, revision: str | None = 
 
     Raises:
         ConfigError: there is no such embedder, or what a user's factory gives is none.
+        ExtensionError: a user's factory raised an error.
         ModelError: the model is not there or cannot be read.
         MissingDependencyError: sentence-transformers is not installed.
     """
-    made: Any = EMBEDDERS.get(name)(model, revision)
+    factory = EMBEDDERS.get(name)
+    with naming(f"The embedder {name!r}", "when it was made"):
+        made: Any = factory(model, revision)
     name_fits = isinstance(getattr(made, "name", None), str) and bool(made.name)
     dimension = getattr(made, "dimension", None)
     if not (name_fits and isinstance(dimension, int) and dimension > 0 and callable(getattr(made, "embed", None))):

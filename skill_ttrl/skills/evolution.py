@@ -19,7 +19,7 @@ from skill_ttrl.skills.changes import Snapshot, last_active
 from skill_ttrl.skills.similarity import Similarity
 from skill_ttrl.skills.types import Case, Draft, SeededSample, Teacher, TeacherResult, case_of, lean, round_robin
 from skill_ttrl.statistics import wilson_interval
-from skill_ttrl.types import Change, Group, Skill, Trajectory, derive_seed, from_json, to_json
+from skill_ttrl.types import Change, Group, Skill, derive_seed, from_json, to_json
 
 SOURCE = "evolve"
 """`Skill.source` of what evolution added. A skill whose text it changed keeps the source it had."""
@@ -68,6 +68,7 @@ class SuccessTracker:
         self.config, self.seed = config, seed
         self.splits, self.tasks = frozenset(splits), None if tasks is None else frozenset(tasks)
         self.type_names, self.with_listed = dict(type_names or {}), with_listed
+        self._most = max(config.max_failures_below_threshold, config.max_failures_above_threshold)
         self.counts: dict[str, list[int]] = {kind: list(count) for kind, count in state.get("counts", {}).items()}
         """(episodes, successes) of each type."""
         self.failures: dict[str, SeededSample[Case]] = {
@@ -75,17 +76,19 @@ class SuccessTracker:
             for kind, cases in state.get("failures", {}).items()
         }
 
-    @property
-    def _most(self) -> int:
-        return max(self.config.max_failures_below_threshold, self.config.max_failures_above_threshold)
-
     def add(self, groups: Sequence[Group], step: int) -> None:
         """Count the episodes of a step. Those that failed in their environment are left out.
 
         Raises:
             ConfigError: an episode is not of a training task.
         """
-        self.check_training_tasks([trajectory for group in groups for trajectory in group.trajectories])
+        # What is measured must not be learned from.
+        for task in (trajectory.task for group in groups for trajectory in group.trajectories):
+            if task.split not in self.splits or (self.tasks is not None and task.id not in self.tasks):
+                raise ConfigError(
+                    f"Skills evolve from training tasks only (splits: {', '.join(sorted(self.splits)) or 'none'}), but the task {task.id!r} "
+                    f"is of the split {task.split!r}. Pass episodes of training tasks."
+                )
         for group in groups:
             for index, trajectory in enumerate(group.trajectories):
                 if trajectory.error is not None or not trajectory.steps:
@@ -100,15 +103,6 @@ class SuccessTracker:
                 sample = self.failures.setdefault(case.task_type, SeededSample(self._most))
                 if sample.takes(key):  # hundreds of them stand in a checkpoint
                     sample.add(key, lean(case, with_listed=self.with_listed))
-
-    def check_training_tasks(self, trajectories: Sequence[Trajectory]) -> None:
-        """Raise `ConfigError` where an episode is not of a training task: what is measured must not be learned from."""
-        for task in (trajectory.task for trajectory in trajectories):
-            if task.split not in self.splits or (self.tasks is not None and task.id not in self.tasks):
-                raise ConfigError(
-                    f"Skills evolve from training tasks only (splits: {', '.join(sorted(self.splits)) or 'none'}), but the task {task.id!r} "
-                    f"is of the split {task.split!r}. Pass episodes of training tasks."
-                )
 
     def judge(self) -> FailureSelection:
         """Judge each type that has enough episodes, and restart its count; the others continue to count."""

@@ -218,11 +218,6 @@ class Finding:
     """The higher, the better it tells winners from losers."""
     draft: Draft
 
-    @property
-    def is_mistake(self) -> bool:
-        """True for what losers do."""
-        return self.draft.tier == "mistake"
-
 
 class ParsedEpisode:
     """One episode and the forms of its actions."""
@@ -342,7 +337,7 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     everywhere = [
         each
         for each in (_found(EpisodeStats("", forms, cases)) if len(by_type) > 1 else ())
-        if types[each.key] >= 2 and (each.is_mistake or types[each.key] > MOST * len(by_type))
+        if types[each.key] >= 2 and (each.draft.tier == "mistake" or types[each.key] > MOST * len(by_type))
     ]
     said = {each.key for each in everywhere}
     drafts = [replace(each, tier="general") for each in _best(everywhere, False, config.max_general)]
@@ -367,7 +362,7 @@ def _found(stats: EpisodeStats) -> list[Finding]:
 def _best(found: Iterable[Finding], mistakes: bool, most: int) -> list[Draft]:
     """The drafts of the strongest findings that are mistakes, or that are none."""
     ordered = sorted(found, key=lambda each: (-each.weight, each.key))
-    return [each.draft for each in ordered if each.is_mistake == mistakes][:most]
+    return [each.draft for each in ordered if (each.draft.tier == "mistake") == mistakes][:most]
 
 
 def steps_in_order(stats: EpisodeStats) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import SkillBankError
@@ -121,7 +122,8 @@ def merge_groups(
         skipped=tuple(sorted(skipped)),
         **asdict(merged.asked),
     )
-    return (*credits, *sorted(replaced, key=_id_after), *sorted(added, key=_id_after)), report
+    by_id = attrgetter("skill.id")
+    return (*credits, *sorted(replaced, key=by_id), *sorted(added, key=by_id)), report
 
 
 Supported = tuple[Draft, list["RolloutOps"]]
@@ -169,10 +171,6 @@ def _skill(
         evidence=tuple(sorted(task_ids)),
         stats=SkillStats(created_step=round or 0),
     )
-
-
-def _id_after(change: Change) -> str:
-    return change.after.id if change.after is not None else ""
 
 
 @dataclass

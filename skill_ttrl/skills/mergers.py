@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from skill_ttrl.errors import ConfigError, EndpointError
-from skill_ttrl.registry import Registry, require_methods
+from skill_ttrl.registry import Registry, naming, require_methods
 from skill_ttrl.skills.admit import text_problem
 from skill_ttrl.skills.changes import Snapshot, quote
 from skill_ttrl.skills.ops import MAX_TITLE, ParsedOutput
@@ -478,14 +478,13 @@ def make_merger(
 
     Raises:
         ConfigError: there is none of that name, the config lacks what it needs, or what a user's factory gives has no `merge`.
+        ExtensionError: a user's factory raised an error.
         MissingDependencyError: the packages that it needs are not installed.
     """
     factory = MERGERS.get(name)
     first = (models or LLMEndpoints(),) if name == OPENAI else ()
-    try:
+    with naming(f"The merger {name!r}", "when it was made with similarity= and threshold="):
         made = factory(*first, similarity=similarity, threshold=threshold)
-    except TypeError as error:
-        raise ConfigError(f"Merger {name!r} cannot be made with similarity= and threshold=: {error}.") from None
     require_methods(made, name, "merge")
     return made
 

@@ -21,10 +21,10 @@ from typing import ClassVar, cast
 from pydantic import BaseModel
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
-from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.openai.replies import instruction, tokens_in_text
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.registry import Registry, require_methods
+from skill_ttrl.registry import Registry, naming, require_methods
 from skill_ttrl.skills.admit import made_title, text_problem
 from skill_ttrl.skills.changes import TIERS, quote
 from skill_ttrl.skills.heuristic_teacher import (
@@ -418,11 +418,10 @@ class HeuristicTeacher:
 
 
 @TEACHERS.register("analogy")
-class AnalogyTeacher:
+class AnalogyTeacher(HeuristicTeacher):
     """Counts as `HeuristicTeacher` does in won episodes; failures of a type without a skill give guesses, for a gate to decide on."""
 
     reads_listed = True
-    distill = staticmethod(distilled)
     evolve = staticmethod(evolved_by_analogy)
 
 
@@ -434,11 +433,10 @@ def make_teacher(name: str = "heuristic", *, models: LLMEndpoints | None = None)
 
     Raises:
         ConfigError: the name is unknown, the teacher cannot be made, or a custom factory returns no teacher.
+        ExtensionError: a custom factory raised an error.
     """
     factory = TEACHERS.get(name)
-    try:
+    with naming(f"The teacher {name!r}", "when it was made without arguments"):
         made = factory(models or LLMEndpoints()) if name == OPENAI else factory()
-    except TypeError as error:
-        raise ConfigError(f"Teacher {name!r} cannot be made without arguments: {error}.") from None
     require_methods(made, name, "distill", "evolve")
     return made

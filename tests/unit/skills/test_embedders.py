@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.errors import ConfigError, ExtensionError, ModelError
 from skill_ttrl.skills.embedders import (
     EMBED_CHARS,
     HashEmbedder,
@@ -87,12 +87,16 @@ def test_an_embedder_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Monkey
         "        return np.array([[1.0, 0.0] for _ in texts], dtype=np.float32)\n"
         "def broken(model, revision):\n"
         "    return object()\n"
+        "def raising(model, revision):\n"
+        "    return model / revision\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert make_embedder("my_embedder:Length", "m", "r").name == "length:m:r"
     with pytest.raises(ConfigError, match=r"'my_embedder:broken'.* is no embedder"):
         make_embedder("my_embedder:broken")
+    with pytest.raises(ExtensionError, match=r"'my_embedder:raising' failed when it was made: TypeError"):
+        make_embedder("my_embedder:raising")
 
 
 # --- sentence-transformers ---

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
-from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.errors import ConfigError, EndpointError, ExtensionError
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank import SkillBank
@@ -175,9 +175,17 @@ class Half:
     def distill(self) -> None: ...
 
 
+class Wanting(Half):
+    def __init__(self, name: str) -> None: ...
+
+
 def test_teachers_are_found_by_name() -> None:
     assert {"heuristic", "openai"} <= set(TEACHERS)
     with pytest.raises(ConfigError, match=r"endpoints\.roles\.teacher"):
         make_teacher("openai")
     with pytest.raises(ConfigError, match="without evolve"):
         make_teacher(f"{__name__}:Half")
+    with pytest.raises(
+        ExtensionError, match=r"Wanting' failed when it was made without arguments: TypeError: .*'name'"
+    ):
+        make_teacher(f"{__name__}:Wanting")
