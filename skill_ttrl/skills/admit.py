@@ -208,9 +208,8 @@ def said_already(
         places = [place for place, draft in enumerate(drafts) if draft.task_type == kind and not draft.base]
         known = [skill for skill in skills if covers(skill, kind)]
         texts = [drafts[place].text for place in places]
-        for place, match in zip(
-            places, match_existing(texts, [each.text for each in known], similarity, threshold), strict=True
-        ):
+        matches = match_existing(texts, [each.text for each in known], similarity, threshold)
+        for place, match in zip(places, matches, strict=True):
             found[place] = None if match is None else known[match].id
     return found
 

@@ -204,11 +204,9 @@ def _edits(new: Sequence[Skill], gone: Sequence[Skill]) -> dict[str, Skill]:
             if ratio >= ALIKE:
                 pairs.append((-ratio, skill.title != old.title, place, index))
     found: dict[str, Skill] = {}
-    used: set[str] = set()
     for _, _, place, index in sorted(pairs):
-        if new[place].id not in found and gone[index].id not in used:
+        if new[place].id not in found and gone[index] not in found.values():
             found[new[place].id] = gone[index]
-            used.add(gone[index].id)
     return found
 
 
@@ -220,7 +218,7 @@ def order_as_origin(skills: Iterable[Skill]) -> str:
 def _order_of(snapshot: Snapshot) -> list[str]:
     """The ids in the order of the document that a version came from; empty where it came from none."""
     try:
-        found = parse_json(snapshot.origin) if snapshot.origin else None
+        found = parse_json(snapshot.origin)
     except ValueError:
         return []
     content = found.get("content") if isinstance(found, dict) and found.get("format") == NAME else None
@@ -271,14 +269,12 @@ def put_together(parts: Iterable[Part]) -> str:
 def survivor(part: Part) -> Part | None:
     """The part as it is read back from a document with others around it; None where it or these are not what they were."""
     around = Part("section", "x", "x")
-    before, after = ([], [around]) if part.kind == "preamble" else ([around], [around])
-    if part.kind == "region":
-        before, after = [around], []
+    before, after = [around] * (part.kind != "preamble"), [around] * (part.kind != "region")
     alone = take_apart(put_together([part]))
     if len(alone) != 1 or _MARKER.search(alone[0].title) or _MARKER.search(alone[0].text):
         return None
-    found = take_apart(put_together([*before, alone[0], *after]))
-    return alone[0] if found == [*before, alone[0], *after] else None
+    whole = [*before, alone[0], *after]
+    return alone[0] if take_apart(put_together(whole)) == whole else None
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[tuple[str | None, list[str]]]:
@@ -318,15 +314,11 @@ def read_mark(text: str) -> dict[str, str]:
     """The fields that a mark states; none where it is no mark."""
     try:
         found = parse_json(text)
-    except ValueError:
-        return {}
-    if not isinstance(found, dict) or not all(name in MARKED and isinstance(found[name], str) for name in found):
+        is_mark = isinstance(found, dict) and all(name in MARKED and isinstance(found[name], str) for name in found)
+        check_id(found.get("id", "x") if is_mark else "")
+    except (ValueError, SkillBankError):
         return {}
     if found.get("tier", TIERS[0]) not in TIERS or not found.get("text", "x").strip():
-        return {}
-    try:
-        check_id(found.get("id", "x"))
-    except SkillBankError:
         return {}
     return {name: replace_surrogates(value) for name, value in found.items()}
 

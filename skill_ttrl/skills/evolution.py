@@ -106,18 +106,14 @@ class SuccessTracker:
 
     def judge(self) -> FailureSelection:
         """Judge each type that has enough episodes, and restart its count; the others continue to count."""
-        judged = {
-            kind: won / played for kind, (played, won) in self.counts.items() if played >= self.config.min_episodes
-        }
+        config, drawn = self.config, []
+        judged = {kind: won / played for kind, (played, won) in self.counts.items() if played >= config.min_episodes}
         success = {kind: judged[kind] for kind in sorted(judged, key=lambda kind: (judged[kind], kind))}
-        below = tuple(kind for kind in success if success[kind] < self.config.threshold)
-        drawn = []
+        below = tuple(kind for kind in success if success[kind] < config.threshold)
         for kind in success:
             del self.counts[kind]
             sample = self.failures.pop(kind, SeededSample[Case](0))
-            most = (
-                self.config.max_failures_below_threshold if kind in below else self.config.max_failures_above_threshold
-            )
+            most = config.max_failures_below_threshold if kind in below else config.max_failures_above_threshold
             drawn.append([case for _, case in sample.items[:most]])
         return FailureSelection(success, below, tuple(round_robin(drawn)) if below else ())
 

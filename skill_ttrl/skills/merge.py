@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from operator import attrgetter
 
 from skill_ttrl.config import SkillsConfig
@@ -79,9 +78,10 @@ def merge_groups(
         ]
         for drafts in (merged.new_skills, merged.evolved_skills)
     )
-    fresh, used = _credit(
-        rollouts, proposed, snapshot, partial(match_existing, similarity=similarity, threshold=threshold), round
-    )
+    texts = [draft.text for draft, _ in proposed]
+    matches = match_existing(texts, [skill.text for skill in snapshot], similarity, threshold)
+    fresh = [pair for pair, match in zip(proposed, matches, strict=True) if match is None]
+    used = _credit(rollouts, proposed, matches, snapshot, round)
     replaced: list[Change] = []
     for rewrite, writers in sorted(rewrites, key=lambda pair: pair[0].base):
         base = snapshot.get(rewrite.base)
@@ -133,14 +133,12 @@ Supported = tuple[Draft, list["RolloutOps"]]
 def _credit(
     rollouts: Sequence[RolloutOps],
     proposed: Sequence[Supported],
+    matches: Sequence[int | None],
     snapshot: Snapshot,
-    matching: Callable[[Sequence[str], Sequence[str]], list[int | None]],
     round: int | None,
-) -> tuple[list[Supported], dict[str, Skill]]:
-    """The drafts that no skill of the bank says already, and the skills whose uses and successes are counted, by id."""
+) -> dict[str, Skill]:
+    """The skills whose uses and successes are counted, by id; `matches` says which skill says already what is proposed."""
     known = list(snapshot)
-    texts, known_texts = [draft.text for draft, _ in proposed], [skill.text for skill in known]
-    matches = matching(texts, known_texts)
     for each in rollouts:
         each.credited_skill_ids = {skill_id for skill_id in each.shown_skill_ids if skill_id in snapshot}
     for (_, writers), match in zip(proposed, matches, strict=True):
@@ -149,8 +147,7 @@ def _credit(
                 source.credited_skill_ids.add(known[match].id)
     uses = Counter(skill_id for each in rollouts for skill_id in each.credited_skill_ids)
     successes = Counter(skill_id for each in rollouts if each.won for skill_id in each.credited_skill_ids)
-    used = {name: with_usage(snapshot.skills[name], uses[name], successes[name], round) for name in sorted(uses)}
-    return [pair for pair, match in zip(proposed, matches, strict=True) if match is None], used
+    return {name: with_usage(snapshot.skills[name], uses[name], successes[name], round) for name in sorted(uses)}
 
 
 def note(text: str, task: Task) -> Skill:
