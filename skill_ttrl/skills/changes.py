@@ -22,7 +22,7 @@ OnDuplicate = Literal["refuse", "skip", "replace", "rename"]
 MAX_ID = 128
 """Longest id in characters."""
 TIERS: tuple[str, ...] = get_args(Tier)
-_ID = re.compile(r"[^\s<>\"'&#]+")
+_ID = re.compile(rf"[^\s<>\"'&#]{{1,{MAX_ID}}}")
 _TEXTS = ("id", "title", "text", "when_to_apply", "tier", "task_type", "source")
 _LISTS = ("parents", "evidence", "flags")
 _ENDING = ("remove", "evict")
@@ -117,9 +117,7 @@ def normalize_skill(skill: Skill) -> Skill:
 
 def check_id(skill_id: str) -> None:
     """Refuse what is no plain word of printable characters without spaces, quotes, `<`, `>`, `&` and `#`."""
-    if not (
-        isinstance(skill_id, str) and _ID.fullmatch(skill_id) and skill_id.isprintable() and len(skill_id) <= MAX_ID
-    ):
+    if not (isinstance(skill_id, str) and _ID.fullmatch(skill_id) and skill_id.isprintable()):
         raise SkillBankError(
             f"{quote(skill_id)} cannot be a skill's id. An id is one word of at most {MAX_ID} printable characters "
             "without quotes, '<', '>', '&' and '#', e.g. sk_001."

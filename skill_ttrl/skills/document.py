@@ -186,13 +186,13 @@ def _attempts(part: Part, skill: Skill) -> Iterator[Part]:
 
 
 def _ordered(snapshot: Snapshot) -> list[Skill]:
-    order = dict.fromkeys(name for name in _order_of(snapshot) if name in snapshot)
-    others = sorted(
-        (skill for skill in snapshot if skill.id not in order), key=lambda each: (TIERS.index(each.tier), each.id)
-    )
-    known = [*(snapshot.skills[name] for name in order), *others]
-    kind = {PREAMBLE: 0}
-    return sorted(known, key=lambda each: kind.get(each.id, 2 if _REGION_ID.fullmatch(each.id) else 1))
+    order = {name: place for place, name in enumerate(dict.fromkeys(_order_of(snapshot)))}
+
+    def place_of(skill: Skill) -> tuple[int, int, int, str]:
+        kind = 0 if skill.id == PREAMBLE else 2 if _REGION_ID.fullmatch(skill.id) else 1
+        return kind, order.get(skill.id, len(order)), TIERS.index(skill.tier), skill.id
+
+    return sorted(snapshot, key=place_of)
 
 
 def _edits(new: Sequence[Skill], gone: Sequence[Skill]) -> dict[str, Skill]:

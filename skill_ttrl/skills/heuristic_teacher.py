@@ -665,9 +665,8 @@ def _never_came_to(skill: Skill, cases: Sequence[Case], verbs: Iterable[str]) ->
     for each in sorted(named - {""}):
         text = f"{skill.text.rstrip()} {REMINDER} `{each}`: get there early, and keep steps for it."
         draft = Draft(skill.title, text, skill.when_to_apply, "task", skill.task_type, skill.id)
-        found += _shared(
-            [case for case in cases if all(verb(step.action) != each for step in case.steps)], cases, draft
-        )
+        without = [case for case in cases if all(verb(step.action) != each for step in case.steps)]
+        found += _shared(without, cases, draft)
     return sorted(found, key=lambda pair: -pair[0])
 
 

@@ -467,7 +467,5 @@ def with_own_embedder(skills: SkillsConfig) -> SkillsConfig:
     folder = next((each for each in (Path(skills.bank), Path(skills.bank) / "bank") if is_bank(each)), None)
     if folder is None:
         return skills
-    own = BankSettings.of_folder(folder)
-    return skills.model_copy(
-        update={name: getattr(own, name) for name in ("embedder", "embedder_model", "embedder_revision")}
-    )
+    own = BankSettings.of_folder(folder).model_dump(include={"embedder", "embedder_model", "embedder_revision"})
+    return skills.model_copy(update=own)

@@ -66,9 +66,8 @@ def merge_groups(
     found = extract_ops(by_group) if skills.extract_from_solutions else []
     sources = [*won, *sorted(found, key=RolloutOps.sort_key)]
     merger = merger or HeuristicMerger(similarity=similarity, threshold=threshold)
-    merged = merger.merge(
-        [each.output for each in sources], retrieved=[each.shown_skill_ids for each in sources], snapshot=snapshot
-    )
+    shown = [each.shown_skill_ids for each in sources]
+    merged = merger.merge([each.output for each in sources], retrieved=shown, snapshot=snapshot)
     skipped += merged.skipped
     admission = Admission(snapshot)  # a merger may write longer texts than winners
     proposed, rewrites = (

@@ -62,9 +62,8 @@ def clusters(texts: Sequence[str], similarity: Similarity | None = None, thresho
         threshold: least similarity of texts that are put together.
     """
     same = grouped(range(len(texts)), key=lambda place: normalized_tokens(texts[place]))
-    found = sorted(
-        (Cluster(_wording([texts[place] for place in places]), tuple(places)) for places in same.values()), key=_rank
-    )
+    made = (Cluster(_wording([texts[place] for place in places]), tuple(places)) for places in same.values())
+    found = sorted(made, key=_rank)
     if similarity is None or len(found) < 2:
         return found
     head, rest = found[:MAX_COMPARED], found[MAX_COMPARED:]
@@ -173,9 +172,8 @@ def _longest(texts: Sequence[str], base: str | None) -> Cluster:
     if base is not None and len(normalized_tokens(base)) >= most[0]:
         return Cluster(base, ())
     text = min(text for text in texts if length(text) == most)
-    return Cluster(
-        text, tuple(place for place, other in enumerate(texts) if normalized_tokens(other) == normalized_tokens(text))
-    )
+    writers = (place for place, other in enumerate(texts) if normalized_tokens(other) == normalized_tokens(text))
+    return Cluster(text, tuple(writers))
 
 
 def embedding_similarity(embed: Callable[[Sequence[str]], NDArray[np.float32]]) -> Similarity:

@@ -377,12 +377,9 @@ def _skill_text(skill: Skill) -> str:
 
 def in_view(skills: Sequence[Skill], types: Sequence[str]) -> list[Skill]:
     """The skills that episodes of these types may have been shown: those of their types, in that order, then those for any."""
-    of_type = [
-        skill for kind in types if kind for skill in skills if skill.tier != "general" and skill.task_type == kind
-    ]
-    taken = {skill.id for skill in of_type}
-    for_any = [skill for skill in skills if skill.id not in taken and (skill.tier == "general" or not skill.task_type)]
-    return [*of_type, *for_any]
+    for_any = [skill for skill in skills if skill.tier == "general" or not skill.task_type]
+    others = [skill for skill in skills if skill.tier != "general" and skill.task_type]
+    return [*(skill for kind in types for skill in others if skill.task_type == kind), *for_any]
 
 
 def _better(entry: BetterSkill, question: Question) -> Draft | str:
