@@ -185,9 +185,8 @@ def _loop() -> asyncio.AbstractEventLoop:
     thread.start()
     atexit.register(_end_all, loop, thread)
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(
-            signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
-        )  # else nothing would end the servers
+        # Else nothing would end the servers.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     return loop
 
 

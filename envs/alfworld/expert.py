@@ -241,35 +241,21 @@ def _in_order(places: Iterable[str]) -> list[str]:
     return sorted(places, key=lambda place: (len(place), place))
 
 
-@dataclass(frozen=True, slots=True)
-class _Renamed:
-    """A game whose treatment has other words and another tool (`info["rule"]`, see `envs/alfworld/env.py`)."""
+def _goal_and_verbs(rule: object, observation: str) -> tuple[Goal | None, Mapping[str, str]]:
+    """The goal of a game, and verbs that change places: those of one whose treatment has other words and another tool.
 
-    verb: str
-    """The game's word for `goal.how`; where another treatment has that name, it has the old one."""
-    goal: Goal
-
-    @classmethod
-    def of(cls, rule: object, observation: str) -> _Renamed | None:
-        """The rule that an environment states; None: it states none, or no known sentence is left under it.
-
-        The goal is read as of a task that is to clean. Which treatment it is matters to none of the decisions.
-        """
-        if not isinstance(rule, str) or len(rule.split()) != 3:
-            return None
+    `rule` is what such a game states (`info["rule"]`, see `envs/alfworld/env.py`). The goal is read as of a task that is to clean: which
+    treatment it is matters to none of the decisions. No verbs change where no rule is stated, or no known sentence is left under it.
+    """
+    if isinstance(rule, str) and len(rule.split()) == 3:
         state, verb, tool = rule.split()
         stated = _TASK.search(observation)
         sentence = stated[0] if stated else observation
         for word in (verb, state):
             goal = read_goal(re.sub(rf"(?<=[: ]){word}\b", "clean", sentence, count=1)) if word in sentence else None
             if goal is not None and goal.how == "clean":
-                return cls(verb, replace(goal, tool=tool))
-        return None
-
-    def usual(self, command: str) -> str:
-        """A command of the game in the words that the expert knows."""
-        verb, space, rest = command.partition(" ")
-        return f"{({self.verb: 'clean', 'clean': self.verb}).get(verb, verb)}{space}{rest}"
+                return replace(goal, tool=tool), {verb: "clean", "clean": verb}
+    return read_goal(observation), {}
 
 
 class ALFWorldExpert:
@@ -286,8 +272,7 @@ class ALFWorldExpert:
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
         """Read the goal, and the rule if there is one, and forget the previous episode."""
-        self._rule = _Renamed.of(info.get("rule"), observation)
-        self._goal = read_goal(observation) if self._rule is None else self._rule.goal
+        self._goal, self._verbs = _goal_and_verbs(info.get("rule"), observation)
         self._room = Room()
         self._given: Counter[str] = Counter()
         self._commands: list[str] = []
@@ -328,8 +313,8 @@ class ALFWorldExpert:
     def _usual(self, command: str) -> str:
         """A command of the game in the words that the expert knows."""
         said = _PUT.fullmatch(command)
-        usual = command if said is None else f"move {said[1]} to {said[2]}"
-        return usual if self._rule is None else self._rule.usual(usual)
+        verb, space, rest = (command if said is None else f"move {said[1]} to {said[2]}").partition(" ")
+        return f"{self._verbs.get(verb, verb)}{space}{rest}"
 
     def _least_tried(self, commands: Sequence[str]) -> str:
         """The command given least often; among equals the one that may show most."""

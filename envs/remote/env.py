@@ -154,7 +154,9 @@ class EnvClient:
             self._connection.close()
         self._connection = None
 
-    def ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def ask(
+        self, method: str, path: str, what: str, body: dict[str, Any] | None = None, patience: float | None = None
+    ) -> dict[str, Any]:
         """Send a request until it is answered; the server does nothing twice, because the body has a number.
 
         Args:
@@ -162,6 +164,7 @@ class EnvClient:
             path: on the server.
             what: purpose, for messages.
             body: JSON; None: none.
+            patience: in place of `retry_seconds`; None: these.
 
         Raises:
             SessionEnded: the session is not there any more.
@@ -178,6 +181,7 @@ class EnvClient:
                 content = json.dumps(body, default=lambda value: value.item()).encode()  # of numbers of NumPy
             except (TypeError, ValueError, AttributeError, RecursionError) as error:
                 raise EnvError(f"The data for {what} must be JSON-serializable: {error}.") from None
+        patience = self.retry_seconds if patience is None else patience
         began, broken = time.monotonic(), 0.0
         pause, requests = FIRST_PAUSE_S, 0
         while True:
@@ -195,9 +199,9 @@ class EnvClient:
                     return self._read(status, text, what)
                 lost = f"status {status}: {_LATER[status]}"
             broken = broken or time.monotonic()
-            if time.monotonic() - broken > self.retry_seconds:
+            if time.monotonic() - broken > patience:
                 raise EnvError(
-                    f"{self.url} gave no answer to {what} in {self.retry_seconds:g} s ({requests} requests): {lost}. Check that "
+                    f"{self.url} gave no answer to {what} in {patience:g} s ({requests} requests): {lost}. Check that "
                     "`skillttrl envs serve` runs there and what it prints; then restart the episode with reset."
                 )
             time.sleep(pause)
@@ -363,13 +367,8 @@ class RemoteEnv(TextEnv):
         """End the session, where the server is there; `reset` begins another."""
         session, self._session = self._session, ""
         if session:
-            patience, self._client.retry_seconds = self._client.retry_seconds, 0.0
-            try:
-                self._client.ask("DELETE", f"/v1/sessions/{session}", "the end of a session")
-            except EnvError:
-                pass  # it ends by itself when nothing is asked of it
-            finally:
-                self._client.retry_seconds = patience
+            with suppress(EnvError):  # it ends by itself when nothing is asked of it
+                self._client.ask("DELETE", f"/v1/sessions/{session}", "the end of a session", patience=0.0)
         self._client.close()
 
     def _check(self, found: Description, env: str | None) -> None:

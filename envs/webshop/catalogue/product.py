@@ -264,7 +264,7 @@ def read_human(path: Path) -> dict[str, tuple[HumanInstruction, ...]]:
     for asin, entries in _object(path).items():
         kept = []
         try:
-            for number, entry in enumerate(_list(entries)):
+            for number, entry in enumerate(entries if isinstance(entries, list) else [None]):
                 attributes, options = (
                     _field(entry, f"instruction_{name}", list, "it") for name in ("attributes", "options")
                 )
@@ -278,10 +278,6 @@ def read_human(path: Path) -> dict[str, tuple[HumanInstruction, ...]]:
             ) from None
         found[asin] = tuple(kept)
     return found
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [None]
 
 
 @contextmanager
