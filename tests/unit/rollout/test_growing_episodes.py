@@ -11,15 +11,15 @@ from skill_ttrl.agents.agent import Agent, AgentInput, PromptFormatter
 from skill_ttrl.agents.observations import Form
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import TextEnv
-from skill_ttrl.llm.backend import Sampling, wait_for
+from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.chat import encode_chat, encode_next, missing_end, turn_end
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
+from skill_ttrl.rollout.rollout import Schedule
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.types import Message, Skill, Task, Trajectory
+from tests import rollouts
 from tests.scripted_backend import ScriptedBackend
 
 
@@ -44,10 +44,11 @@ def shouted(scene: AgentInput) -> str:
 def play(
     backend: Any, agent: Agent, *, tries: int = 2, names: str = "one two", longest: int = 200, **settings: Any
 ) -> list[Trajectory]:
-    made = RolloutSettings(Sampling(max_new_tokens=longest), 7, **{"max_turns": 9, **settings})
+    how = {"sampling": Sampling(max_new_tokens=longest), "seed": 7, "max_turns": 9, **settings}
     tasks = [Task(name, "Counting-v0", {"name": name}) for name in names.split()]
-    work = rollout(tasks, tries, envs=EnvPool(Counting), agent=agent, backend=backend, settings=made)
-    return [found for group in wait_for(work) for found in group.trajectories]
+    return [
+        found for group in rollouts.play(Counting, tasks, tries, backend, agent, **how) for found in group.trajectories
+    ]
 
 
 @pytest.mark.parametrize("schedule", ["sync", "async"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import signal
 from collections.abc import Sequence
@@ -12,17 +11,14 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.errors import ExtensionError
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
+from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.rollout.rollout import Schedule
 from skill_ttrl.signals import Interrupted, StopSignal
-from skill_ttrl.types import Completion, Group, Task, Trajectory, from_json, to_json
-from tests.scripted_backend import RecordingBackend, ScriptedBackend
-
-AGENT = Agent(PromptFormatter("plain"))
+from skill_ttrl.types import Completion, Task, Trajectory, from_json, to_json
+from tests.rollouts import AGENT, play
+from tests.scripted_backend import RecordingBackend
 
 
 class Guess(TextEnv):
@@ -63,25 +59,6 @@ class Echo(TextEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         return "", 0.0, False, True, {}
-
-
-def play(
-    make: Any,
-    tasks: Sequence[Task],
-    group_size: int,
-    backend: ScriptedBackend,
-    max_turns: int = 1,
-    schedule: Schedule = "sync",
-) -> list[Group]:
-    work = rollout(
-        tasks,
-        group_size,
-        envs=EnvPool(make),
-        agent=AGENT,
-        backend=backend,
-        settings=RolloutSettings(Sampling(), 0, max_turns=max_turns, schedule=schedule),
-    )
-    return wait_for(work)
 
 
 def guess(number: int, **more: Any) -> Task:
@@ -234,15 +211,7 @@ def test_a_task_without_a_seed_is_given_one_that_all_its_tries_share() -> None:
 
 def test_a_conversation_that_outgrows_the_limit_ends_there() -> None:
     backend = RecordingBackend(["1", "2", "3"])
-    work = rollout(
-        [guess(3)],
-        1,
-        envs=EnvPool(Guess),
-        agent=AGENT,
-        backend=backend,
-        settings=RolloutSettings(Sampling(), 0, max_turns=3, max_prompt_tokens=30),
-    )
-    (trajectory,) = asyncio.run(work)[0].trajectories
+    (trajectory,) = play(Guess, [guess(3)], 1, backend, max_turns=3, max_prompt_tokens=30)[0].trajectories
     assert [step.action for step in trajectory.steps] == ["1", "2"]
     assert (trajectory.stop_reason, trajectory.error, trajectory.answer) == ("truncated", None, "2")
 
@@ -263,28 +232,13 @@ class Rooms(TextEnv):
 @pytest.mark.parametrize("constrain", [True, False])
 def test_the_model_is_kept_to_the_actions_that_are_listed_now_where_that_is_asked(constrain: bool) -> None:
     backend = RecordingBackend(["look"])
-    work = rollout(
-        [Task("r", "Rooms-v0")],
-        2,
-        envs=EnvPool(Rooms),
-        agent=AGENT,
-        backend=backend,
-        settings=RolloutSettings(Sampling(), 0, max_turns=3, constrain=constrain),
-    )
-    asyncio.run(work)
+    play(Rooms, [Task("r", "Rooms-v0")], 2, backend, max_turns=3, constrain=constrain)
     asked = [turn[0].choice for turn in backend.asked]
     assert asked == ([("go east", "look"), ("open box",), ()] if constrain else [(), (), ()])
 
 
 @pytest.mark.parametrize(("constrain", "verdicts"), [(True, ["valid", "repaired"]), (False, ["repaired", "repaired"])])
 def test_an_action_that_the_model_was_held_to_needs_no_tags(constrain: bool, verdicts: list[str]) -> None:
-    work = rollout(
-        [Task("r", "Rooms-v0")],
-        1,
-        envs=EnvPool(Rooms),
-        agent=replace(AGENT, project=project),
-        backend=RecordingBackend(["go east", "Open box."]),
-        settings=RolloutSettings(Sampling(), 0, max_turns=2, constrain=constrain),
-    )
-    (group,) = asyncio.run(work)
+    tagged, backend = replace(AGENT, project=project), RecordingBackend(["go east", "Open box."])
+    (group,) = play(Rooms, [Task("r", "Rooms-v0")], 1, backend, tagged, max_turns=2, constrain=constrain)
     assert [step.action_status for step in group.trajectories[0].steps] == verdicts

@@ -13,11 +13,12 @@ import pytest
 from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.errors import BudgetError, ModelError
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.rollout.rollout import RolloutSettings, Schedule, rollout
+from skill_ttrl.rollout.rollout import Schedule
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.types import Group, Task, Trajectory
+from tests import rollouts
 from tests.scripted_backend import ScriptedBackend
 
 FOREVER = 30.0
@@ -81,21 +82,13 @@ def play(
     tasks: Sequence[Task],
     backend: ScriptedBackend | None = None,
     tries: int = 1,
-    schedule: Schedule = "async",
     envs: EnvPool | None = None,
-    on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
     **more: Any,
 ) -> list[Group]:
-    work = rollout(
-        tasks,
-        tries,
-        envs=envs or EnvPool(Count),
-        agent=Agent(PromptFormatter("plain"), "none"),
-        backend=backend or Asked(),
-        on_episode=on_episode,
-        settings=RolloutSettings(Sampling(), 0, max_turns=9, schedule=schedule, **more),
+    settings = {"max_turns": 9, "schedule": "async", **more}
+    return rollouts.play(
+        envs or Count, tasks, tries, backend or Asked(), Agent(PromptFormatter("plain"), "none"), **settings
     )
-    return wait_for(work)
 
 
 def ends(groups: Sequence[Group]) -> list[str]:

@@ -10,13 +10,11 @@ import pytest
 from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
-from skill_ttrl.llm.backend import Sampling, wait_for
-from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.types import Group, Skill, Task
+from tests import rollouts
 from tests.scripted_backend import RecordingBackend, ScriptedBackend
 
 BANK = Snapshot.of(
@@ -39,11 +37,7 @@ def agent(*, access: bool = True, memory: str = "none", **config: Any) -> Agent:
 
 
 def play(backend: ScriptedBackend, who: Agent, tasks: Sequence[Task], *, tries: int = 1, turns: int = 1) -> list[Group]:
-    envs = EnvPool(lambda: make_env("SkillTTRL/Math-v0"))
-    work = rollout(
-        tasks, tries, envs=envs, agent=who, backend=backend, settings=RolloutSettings(Sampling(), 0, max_turns=turns)
-    )
-    return wait_for(work)
+    return rollouts.play(lambda: make_env("math"), tasks, tries, backend, who, max_turns=turns)
 
 
 def task(question: str = "Compute bako 4.", **options: Any) -> Task:

@@ -16,19 +16,18 @@ from skill_ttrl.agents.agent import Agent, PromptFormatter
 from skill_ttrl.config import AgentConfig, SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.tools import with_tools
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, encode_chat
 from skill_ttrl.llm.hf.backend import HFBackend
 from skill_ttrl.rl.batch import pack
 from skill_ttrl.rollout.episode import EnvPool
-from skill_ttrl.rollout.rollout import RolloutSettings, rollout
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
 from skill_ttrl.skills.retrieval import BankView, make_retriever
 from skill_ttrl.types import Completion, Group, Message, Skill, Task, ToolCall, Trajectory, from_json, to_json
+from tests import rollouts
+from tests.rollouts import AGENT
 from tests.scripted_backend import ScriptedBackend
-
-AGENT = Agent(PromptFormatter("plain"))
 
 
 def call(name: str, **arguments: object) -> str:
@@ -58,16 +57,9 @@ def play(
 ) -> Trajectory:
     envs = EnvPool(lambda: with_tools(make_env("math"), AgentConfig(tools=list(tools))))
     task = Task("one", "SkillTTRL/Math-v0", {"question": "Compute 12*34."}, ground_truth="408")
-    settings = RolloutSettings(Sampling(max_new_tokens=8), 0, max_turns=3)
-    work = rollout(
-        [task],
-        1,
-        envs=envs,
-        agent=replace(agent, tools=envs.schemas),
-        backend=backend or Spoken(tokenizer, texts),
-        settings=settings,
-    )
-    (group,) = wait_for(work)
+    how: dict[str, Any] = {"sampling": Sampling(max_new_tokens=8), "max_turns": 3}
+    spoken = backend or Spoken(tokenizer, texts)
+    (group,) = rollouts.play(envs, [task], 1, spoken, replace(agent, tools=envs.schemas), **how)
     return from_json(Trajectory, to_json(group.trajectories[0]))
 
 
