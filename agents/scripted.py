@@ -55,6 +55,11 @@ def scripted_agent_names() -> tuple[str, ...]:
     return (*ENV_SCRIPTED_AGENTS, *SCRIPTED_AGENTS, FIRST, CONSTANT)
 
 
+def is_scripted(policy: str) -> bool:
+    """True if the name of a policy is that of a scripted agent; a path of the same name comes first."""
+    return policy.partition(":")[0] in scripted_agent_names() and not Path(policy).exists()
+
+
 def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None) -> ScriptedAgent:
     """Make the scripted agent called `name` for an environment.
 

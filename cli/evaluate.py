@@ -135,8 +135,10 @@ def _is_scripted(policy: str | None, env: str | None, config: str | None) -> boo
     Raises:
         ConfigError: nothing is named, or a scripted agent without tasks to play.
     """
+    from skill_ttrl.agents.scripted import find_scripted_agent, is_scripted
+
     if env is None and config is None:
-        if policy is None or options.is_scripted(policy):
+        if policy is None or is_scripted(policy):
             raise ConfigError(
                 "Name the policy to evaluate: skillttrl evaluate POLICY. A scripted agent needs an environment (--env), or a config "
                 "with tasks (--config)."
@@ -144,7 +146,6 @@ def _is_scripted(policy: str | None, env: str | None, config: str | None) -> boo
         return False
     if policy is None:
         return True
-    from skill_ttrl.agents.scripted import find_scripted_agent
     from skill_ttrl.config import load_config
     from skill_ttrl.envs import resolve_env
 

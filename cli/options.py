@@ -117,13 +117,6 @@ def check_resume(resume: str, *outputs: Path | None) -> None:
             raise RunFolderError(f"{path} already exists. Continue it with --resume auto, or choose another --output.")
 
 
-def is_scripted(policy: str) -> bool:
-    """True if the name of a policy is that of a scripted agent; a path of the same name comes first."""
-    from skill_ttrl.agents.scripted import scripted_agent_names
-
-    return policy.partition(":")[0] in scripted_agent_names() and not Path(policy).exists()
-
-
 def check_model(policy: str, use: str) -> None:
     """Refuse a scripted agent where a model is needed.
 
@@ -134,6 +127,8 @@ def check_model(policy: str, use: str) -> None:
     Raises:
         ConfigError: it is a scripted agent.
     """
+    from skill_ttrl.agents.scripted import is_scripted
+
     if is_scripted(policy):
         raise ConfigError(f"{policy} is a scripted agent, but {use} needs a model: {POLICIES}.".replace("`", ""))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skill_ttrl.agents.scripted import scripted_agent_names
+from skill_ttrl.agents.scripted import is_scripted
 from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import is_frozen
@@ -200,7 +200,7 @@ def _weights_of(policy: Path) -> list[str]:
     from skill_ttrl.commands.resolve import find_checkpoint, is_hub_name
 
     name = str(policy)
-    if is_frozen(name) or (name.partition(":")[0] in scripted_agent_names() and not policy.exists()):
+    if is_frozen(name) or is_scripted(name):
         raise ConfigError(
             f"--policy {name} has no weights to train. Name a run, a checkpoint, a model folder or a hub model (OWNER/NAME)."
         )

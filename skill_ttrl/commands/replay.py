@@ -21,15 +21,7 @@ from skill_ttrl.agents.agent import Agent, task_skills
 from skill_ttrl.answers import correct
 from skill_ttrl.config import load_config
 from skill_ttrl.config.sampling import McpServer
-from skill_ttrl.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    EnvError,
-    ModelError,
-    RunFolderError,
-    SkillTTRLError,
-)
+from skill_ttrl.errors import CheckpointError, ConfigError, DataError, ModelError, RunFolderError, SkillTTRLError
 from skill_ttrl.llm.backend import Backend, Generation, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.progress import SILENT, Progress
@@ -112,9 +104,9 @@ def replay(
         progress: listens.
 
     Raises:
-        ConfigError: there is no such rollout.
+        ConfigError: there is no such rollout, or the run's tools are those of MCP servers.
         DataError: a line cannot be read, or tokens do not fit each other.
-        EnvError: the environment cannot be made, or the run's tools are those of MCP servers.
+        EnvError: the environment cannot be made.
         TrustError: the run is another user's, and its config has power over this machine.
         CheckpointError: no weights that sampled these rollouts are there.
     """
@@ -159,7 +151,7 @@ class Replayer(ExitStack):
         self._weights: tuple[tuple[str, int], PolicyBundle | None, Any] = (("", -1), None, None)
         """Phase, updates in it, and the policy then, or None: the one that was needed last."""
         if any(isinstance(tool, McpServer) for tool in self.config.agent.tools):
-            raise EnvError(f"{path} has tools of MCP servers. A call may act in the world, so none is repeated.")
+            raise ConfigError(f"{path} has tools of MCP servers. A call may act in the world, so none is repeated.")
         if tokens and backend_facts(self.config).remote:
             raise ConfigError(f"{path} was sampled by a server, whose weights are not here. Leave --tokens out.")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from skill_ttrl.agents.scripted import is_scripted
 from skill_ttrl.cli.main import app, main
-from skill_ttrl.cli.options import check_resume, is_scripted
+from skill_ttrl.cli.options import check_resume
 from skill_ttrl.errors import RunFolderError
 
 ROOT = Path(__file__).parents[3]
