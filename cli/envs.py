@@ -19,7 +19,7 @@ from rich.console import Console
 
 from skill_ttrl.cli import options
 from skill_ttrl.cli.collect import environment_arguments
-from skill_ttrl.cli.display import RunView, print_json, prints_aside, say, text_table
+from skill_ttrl.cli.display import RunView, prints_aside, say, show, text_table
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_json
 from skill_ttrl.signals import Interrupted
@@ -104,7 +104,7 @@ def play(
     else:
         kwargs = model.config.env.kwargs | ({} if env_data is None else {"data": env_data})
 
-    def show(scene: Scene) -> None:
+    def watch(scene: Scene) -> None:
         if scene.action is None:
             limit = "no limit" if scene.limit is None else f"at most {scene.limit}"
             say(f"{chosen.env_id}: {chosen.id}. Steps: {limit}.", screen=screen, style="bold")
@@ -124,7 +124,7 @@ def play(
         chosen = find_task(game, env_id, name=task, split=split, seed=drawn)
         player = agent or model
         assert player is not None
-        played = command.play(game, chosen, player, seed=drawn, watch=show, use_bank=not no_skills)
+        played = command.play(game, chosen, player, seed=drawn, watch=watch, use_bank=not no_skills)
     if as_json:
         print(escape_json(to_json(played)))
     command.refuse_error(played)
@@ -184,25 +184,21 @@ def serve(
     with RunView(Console(stderr=True), f"serve {env}", transient=True) as view:
         prepare_env(env, kwargs, Counting(view, OPENING, "item"))
         server = EnvServer(env, kwargs, host, port, token, session_timeout=session_timeout, max_sessions=max_sessions)
-    try:
-        with server:
-            for signum in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(signum, leave)
-            served = server.description.env
-            if as_json:
-                print(json.dumps({"address": server.address, "env": served, "token": token is not None}))
-            else:
-                reached = f"http://HOST:{server.server_port}" if host in ("0.0.0.0", "::") else server.address
-                say(
-                    f"{served} is served at {server.address} ({'with a token' if token else 'this machine only'}). Ctrl-C "
-                    f"closes it. Play there: --env {env} --set env.kwargs.url={reached}"
-                )
-            sys.stdout.flush()
-            with prints_aside():
-                server.serve_forever()
-    except Interrupted as leaving:
-        Console(stderr=True).print(str(leaving))
-        raise typer.Exit(leaving.exit_code) from None
+    with server:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, leave)
+        served = server.description.env
+        if as_json:
+            print(json.dumps({"address": server.address, "env": served, "token": token is not None}))
+        else:
+            reached = f"http://HOST:{server.server_port}" if host in ("0.0.0.0", "::") else server.address
+            say(
+                f"{served} is served at {server.address} ({'with a token' if token else 'this machine only'}). Ctrl-C "
+                f"closes it. Play there: --env {env} --set env.kwargs.url={reached}"
+            )
+        sys.stdout.flush()
+        with prints_aside():
+            server.serve_forever()
 
 
 def find_token(host: str) -> str | None:
@@ -245,18 +241,11 @@ def _list(as_json: bool) -> None:
     from skill_ttrl.envs import list_envs
 
     found = list_envs()
-    if as_json:
-        print_json(found)
-        return
     rows = [(info.short_name, info.id, info.description) for info in found]
-    Console().print(text_table("Environments", ("short name", "id", "description"), rows))
-    for info in found:
-        if info.install:
-            typer.echo(f"{info.short_name} needs an extra: {info.install}")
-    Console().print(
-        f"Name one by {options.ENV_RULE}. Play in it: skillttrl envs play math. Write one of your own: skillttrl init my_env",
-        markup=False,
-    )
+    lines = [f"{info.short_name} needs an extra: {info.install}" for info in found if info.install]
+    play_or_write = "Play in it: skillttrl envs play math. Write one of your own: skillttrl init my_env"
+    lines.append(f"Name one by {options.ENV_RULE}. {play_or_write}")
+    show(found, as_json, lambda _: text_table("Environments", ("short name", "id", "description"), rows), lines)
 
 
 @envs_app.command("list")

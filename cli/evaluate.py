@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 
 from skill_ttrl.cli import options
 from skill_ttrl.cli.collect import scripted_settings, show_collected
-from skill_ttrl.cli.display import RunView, evaluation_view, print_json
+from skill_ttrl.cli.display import RunView, evaluation_view, show
 from skill_ttrl.errors import ConfigError, SplitError, annotate_error
 
 if TYPE_CHECKING:
@@ -122,11 +122,9 @@ def evaluate(
                 found = measure_policy(str(policy), env, overrides=settings, split=split or SPLIT, **how)
     if scripted:
         show_collected(played, as_json)
-    elif as_json:
-        print_json(found[0] if len(found) == 1 else found)
     else:
-        for each in found:
-            Console().print(evaluation_view(each, full=full))
+        views = (evaluation_view(each, full=full) for each in found)
+        show(found[0] if len(found) == 1 else found, as_json, lambda _: Group(*views))
 
 
 def _is_scripted(policy: str | None, env: str | None, config: str | None) -> bool:
