@@ -187,11 +187,7 @@ def encode_answers(tokenizer: Any, texts: Sequence[str], end: int) -> dict[str, 
 
 
 def encode_advised(
-    tokenizer: Any,
-    agent: Agent,
-    trajectories: Sequence[Trajectory],
-    *,
-    tagged: bool,
+    tokenizer: Any, agent: Agent, trajectories: Sequence[Trajectory], *, tagged: bool
 ) -> list[EncodedDemonstration]:
     """Episodes that a policy played while an expert watched (`ScriptedPlayer`), as tokens; what is learnt is what the expert would have said.
 
@@ -603,10 +599,7 @@ def scene_at(trajectory: Trajectory, place: int, skills: tuple[Skill, ...]) -> A
 
 
 def skills_of_episodes(
-    steps: Sequence[ChosenStep],
-    agent: Agent,
-    config: DemonstrationsConfig,
-    seed: int,
+    steps: Sequence[ChosenStep], agent: Agent, config: DemonstrationsConfig, seed: int
 ) -> dict[int, tuple[Skill, ...]]:
     """The skills in the prompts of each episode, by the identity of its trajectory: found, none, or others.
 

@@ -159,10 +159,7 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
 
 
 def mixed(
-    buffer: Sequence[EncodedDemonstration],
-    demonstrations: Sequence[EncodedDemonstration],
-    config: SFTConfig,
-    seed: int,
+    buffer: Sequence[EncodedDemonstration], demonstrations: Sequence[EncodedDemonstration], config: SFTConfig, seed: int
 ) -> list[EncodedDemonstration]:
     """The examples of a round: the buffer, as often as its updates come round to it, and as many demonstrations. Each pass over the
     buffer has other demonstrations, as long as there are others: few of them, seen again and again, would be learnt by heart.

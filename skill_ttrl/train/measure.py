@@ -13,13 +13,7 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.scripted import (
-    FIRST,
-    ConstantAgent,
-    FirstAgent,
-    ScriptedAgent,
-    make_scripted_agent,
-)
+from skill_ttrl.agents.scripted import FIRST, ConstantAgent, FirstAgent, ScriptedAgent, make_scripted_agent
 from skill_ttrl.answers import canonicals, correct
 from skill_ttrl.config import EvalConfig, RolloutConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
@@ -76,12 +70,7 @@ def applies(config: EvalConfig, tasks: Sequence[Task]) -> bool:
 
 
 def play_controls(
-    config: SkillTTRLConfig,
-    tasks: Sequence[Task],
-    envs: EnvPool,
-    agent: Agent,
-    *,
-    source: str = "",
+    config: SkillTTRLConfig, tasks: Sequence[Task], envs: EnvPool, agent: Agent, *, source: str = ""
 ) -> Controls:
     """Have the scripted agents of `eval.controls` play every task once.
 

@@ -71,11 +71,7 @@ def overlong_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def step_rates(
-    groups: Sequence[Group],
-    metrics: Mapping[str, float],
-    times: Mapping[str, float],
-    device: torch.device,
-    ranks: int,
+    groups: Sequence[Group], metrics: Mapping[str, float], times: Mapping[str, float], device: torch.device, ranks: int
 ) -> dict[str, float]:
     """Rollouts and sampled tokens a second of sampling, those that a bank inserted not counted; for the rest see `update_rates`."""
     from skill_ttrl.rl.learner import update_rates

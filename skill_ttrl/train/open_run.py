@@ -145,10 +145,7 @@ DOCUMENT = "document:"
 
 
 def open_run_bank(
-    config: SkillsConfig | None,
-    folder: RunFolder,
-    state: Mapping[str, Any] | None,
-    models: LLMEndpoints | None = None,
+    config: SkillsConfig | None, folder: RunFolder, state: Mapping[str, Any] | None, models: LLMEndpoints | None = None
 ) -> RunBank | None:
     """Open the bank of a run that is being trained; None where the config has no skills.
 

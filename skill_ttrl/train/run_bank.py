@@ -92,12 +92,7 @@ class RunBank:
         )
 
     def learn(
-        self,
-        groups: Sequence[Group],
-        step: int,
-        warn: Warn = lambda text, once: None,
-        *,
-        evolves: bool = False,
+        self, groups: Sequence[Group], step: int, warn: Warn = lambda text, once: None, *, evolves: bool = False
     ) -> dict[str, float]:
         """Merge the skills of a step's winners into the bank, evict stale skills, and return the metrics.
 

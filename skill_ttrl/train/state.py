@@ -31,14 +31,7 @@ from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval import BankView
 from skill_ttrl.train.bank_changes import BankGate, BankText, make_gate
-from skill_ttrl.train.run import (
-    OnRolloutEnd,
-    RolloutFn,
-    Run,
-    TrainingComponents,
-    ignore,
-    stopped_by,
-)
+from skill_ttrl.train.run import OnRolloutEnd, RolloutFn, Run, TrainingComponents, ignore, stopped_by
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, ballot_of, batch_majority_vote, batch_vote, requires
 from skill_ttrl.voting.strategies import SEQUENTIAL, SequentialTest
@@ -154,9 +147,7 @@ def record_step(
 
 
 def sample_records(
-    groups: Sequence[Group],
-    originals: Sequence[Sequence[float | None]],
-    update: UpdateRecord | None = None,
+    groups: Sequence[Group], originals: Sequence[Sequence[float | None]], update: UpdateRecord | None = None
 ) -> list[list[SampleRecord]]:
     """Put the pseudo score, the original score and the advantages of each rollout side by side; see `record_step`."""
     trained = () if update is None else update.trajectories
@@ -225,8 +216,7 @@ def stop_if_requested(run: Run, state: PhaseState) -> None:
     """
     if run.stop.signum is not None:
         raise Interrupted(
-            f"Interrupted after {state.phase} step {state.step}; saved in {run.folder.path}. {RESUME}",
-            run.stop.signum,
+            f"Interrupted after {state.phase} step {state.step}; saved in {run.folder.path}. {RESUME}", run.stop.signum
         )
 
 

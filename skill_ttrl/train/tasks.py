@@ -291,11 +291,7 @@ def among_examples(tasks: Sequence[Task], agent: Agent) -> list[str]:
 
 
 def fit_prompts(
-    tasks: Sequence[Task],
-    config: DataConfig,
-    backend: Backend,
-    agent: Agent,
-    progress: Progress,
+    tasks: Sequence[Task], config: DataConfig, backend: Backend, agent: Agent, progress: Progress
 ) -> list[Task]:
     """Tasks whose prompt fits `max_prompt_tokens`; longer ones are left out.
 
