@@ -44,7 +44,7 @@ from skill_ttrl.train.build import build_for_eval, make_envs
 from skill_ttrl.train.measure import Controls, applies, correctness, join, play_controls
 from skill_ttrl.train.rollout_workers import Sampled
 from skill_ttrl.train.run import OnRolloutEnd, ignore
-from skill_ttrl.train.tasks import ConfigTasks, FirstWords
+from skill_ttrl.train.tasks import ConfigTasks, first_words
 from skill_ttrl.types import Group, Task, derive_seed, first_problem, from_json, to_json
 from skill_ttrl.workers import Pool, ProcessCrew
 
@@ -560,7 +560,7 @@ def _known(subject: EvalTarget, tasks: Mapping[str, Sequence[Task]]) -> tuple[di
     seen, why = subject.trained_on()
     if seen is None:
         return None, why
-    with closing(FirstWords(subject.config.env, subject.config.seed)) as first:
+    with first_words(subject.config.env, subject.config.seed) as first:
         return {(name, task.id): seen.holds(task, first) for name, own in tasks.items() for task in own}, ""
 
 

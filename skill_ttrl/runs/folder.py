@@ -460,10 +460,10 @@ def trajectory_lines(phase: str, step: int, group: Group, records: Sequence[Samp
 def vote_line(
     phase: str, step: int, task_id: str, vote: VoteResult, *, correct: bool | None = None, labels: Labels | None = None
 ) -> str:
-    """A line of `votes.jsonl`. `correct` says if the winner is true and `labels` holds both, None without a true answer: they measure
-    and are never fed back.
+    """A line of `votes.jsonl`. `correct` says if the winner is true and `labels` holds both. Without a true answer both are null: they
+    measure and are never fed back.
     """
-    known = None if labels is None else asdict(labels)
+    known = None if labels is None or labels.ground_truth is None else asdict(labels)
     return _with({"phase": phase, "step": step, "task_id": task_id, "correct": correct, "labels": known}, to_json(vote))
 
 

@@ -394,10 +394,9 @@ def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstr
     prompt, response = len(longest.prompt_ids), len(longest.response_ids)
     positions = getattr(parts.policy.model.config, "max_position_embeddings", None)
     if positions is not None and prompt + response > positions:
-        builtin = parts.config.model.path == BUILTIN
-        more = (
-            f"set model.builtin.max_positions={prompt + response}" if builtin else "use a model with more (model.path)"
-        )
+        more = "use a model with more (model.path)"
+        if parts.config.model.path == BUILTIN:
+            more = f"set model.builtin.max_positions={prompt + response}"
         raise DataError(
             f"{what} has {prompt + response} tokens (prompt {prompt}, response {response}), but the model has {positions} positions. "
             f"Shorten it, or {more}."

@@ -396,7 +396,7 @@ def bank_warning(votes: dict[str, float], change: Interval | None) -> str | None
         votes: see `bank_votes`.
         change: interval of maj@k with the bank less maj@k without it; None where there are no labels.
     """
-    if not votes or votes["majority_ratio"] <= votes["majority_ratio_no_skills"]:
+    if not votes or (rise := votes["majority_ratio"] - votes["majority_ratio_no_skills"]) <= 0:
         return None
     more = f"agreement is {votes['majority_ratio']:.2f} with it and {votes['majority_ratio_no_skills']:.2f} without it"
     if change is not None:
@@ -407,10 +407,7 @@ def bank_warning(votes: dict[str, float], change: Interval | None) -> str | None
             f"with it and {votes['majority_no_skills']:.2f} without it (diagnostic only). Find the wrong skill: skillttrl inspect "
             "RUN/bank."
         )
-    if (
-        votes["other_winners"] < OTHER_WINNERS
-        or votes["majority_ratio"] - votes["majority_ratio_no_skills"] < BANK_RISE
-    ):
+    if votes["other_winners"] < OTHER_WINNERS or rise < BANK_RISE:
         return None
     return (
         f"The skill bank decides the votes: {votes['other_winners']:.0%} of the problems have another winner with it than "

@@ -21,7 +21,7 @@ from skill_ttrl.runs.checkpoint import newest, restore_to_checkpoint
 from skill_ttrl.runs.folder import RunFolder, config_differences, summarize_names
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank import SkillBank
-from skill_ttrl.skills.changes import Snapshot
+from skill_ttrl.skills.changes import Snapshot, free_names
 from skill_ttrl.skills.files import SkillFile, holds_skills, read_file
 from skill_ttrl.skills.log import BANK_FILE, LOG_FILE, BankSettings, is_bank
 from skill_ttrl.skills.querying import LLMEndpoints
@@ -167,7 +167,7 @@ def open_run_bank(
         raise SkillBankError(
             f"The run's skill bank at {path} is missing; the run needs its version {version}. Restore the folder, or start a new run."
         )
-    notices = keep_edits(path, version or 0)
+    kept = keep_edits(path, version or 0)
     if version is None:
         discard_bank(folder)  # of a start that was killed before its first checkpoint
     bank = SkillBank.from_config(config, path, writer=WRITER)
@@ -177,11 +177,10 @@ def open_run_bank(
         elif first.skills:
             bank.import_skills(first.skills, origin=first.origin, reason=f"import {config.bank}")
         _ = bank.retriever  # a wrong embedder must not cost the cold start
-        notices += bank.notices
-        return RunBank(config, bank, models or LLMEndpoints(), notices)
+        return RunBank(config, bank, models or LLMEndpoints(), [*filter(None, [kept]), *bank.notices])
 
 
-def keep_edits(path: Path, version: int) -> list[str]:
+def keep_edits(path: Path, version: int) -> str:
     """Copy a run's bank before it goes back to `version`, where somebody else has changed it since.
 
     The run's own updates after its checkpoint need no copy: they are made again.
@@ -194,25 +193,21 @@ def keep_edits(path: Path, version: int) -> list[str]:
         What to say of it; empty where nothing is lost.
     """
     if not is_bank(path):
-        return []
+        return ""
     with SkillBank.open(path, read_only=True) as bank:
         edits = [update for update in bank.history(version) if update.writer != WRITER]
         last = bank.version
     if not edits:
-        return []
-    numbers = itertools.count(2)
-    copy = path.with_name(f"{path.name}-version-{last}")
-    while copy.exists():
-        copy = path.with_name(f"{path.name}-version-{last}-{next(numbers)}")
+        return ""
+    there = {each.name for each in path.parent.iterdir()}
+    copy = path.with_name(next(free_names(f"{path.name}-version-{last}", "-", there)))
     write_folder(copy, {name: (path / name).read_bytes() for name in (BANK_FILE, LOG_FILE)})
     said = ", ".join(f"{update.version} ({escape_terminal(update.reason)})" for update in edits[:5])
-    return [
-        (
-            f"Something other than the run changed its skill bank: version {said}{' …' * (len(edits) > 5)}. The run continues from "
-            f"its own version {version}, without these changes; a copy with them is at {copy}. To train with it, start a new run "
-            f"with skills.bank={copy}."
-        )
-    ]
+    return (
+        f"Something other than the run changed its skill bank: version {said}{' …' * (len(edits) > 5)}. The run continues from "
+        f"its own version {version}, without these changes; a copy with them is at {copy}. To train with it, start a new run "
+        f"with skills.bank={copy}."
+    )
 
 
 def discard_bank(folder: RunFolder) -> None:

@@ -131,10 +131,10 @@ def control_warning(evaluations: Mapping[str, Evaluation]) -> str | None:
         if level:
             agents = ", ".join(f"{name} {control.accuracy:.3f}" for name, control in level.items())
             found.append(f"{label} {each.accuracy:.3f} ({agents})")
+    if not found:
+        return None
     return (
         f"Success is not clearly above that of scripted agents, which read nothing ({PAIRED_TEST}): {'; '.join(found)}."
-        if found
-        else None
     )
 
 

@@ -98,12 +98,9 @@ def tool_refusal(agent: AgentConfig, offered: str) -> str:
         "agent.context_mode=conversation": agent.context_mode != "conversation",
         "agent.structured_actions=false": agent.structured_actions,
     }
-    found = [need for need, lacks in needs.items() if lacks]
-    return (
-        f"{offered}: a call is a turn, and later prompts show its result. That needs {', and '.join(found)}."
-        if found
-        else ""
-    )
+    if not (found := [need for need, lacks in needs.items() if lacks]):
+        return ""
+    return f"{offered}: a call is a turn, and later prompts show its result. That needs {', and '.join(found)}."
 
 
 @dataclass(frozen=True)
@@ -188,7 +185,8 @@ class Rules:
             yield from _failing(make_teacher, config.distill.teacher, models=models)
         if self.use != "merge" and skills is not None and skills.embeds:
             yield from _failing(EMBEDDERS.get, skills.embedder)
-        if self.use == "merge" or (config.reinforces and skills is not None and skills.update == "merge"):
+        merges = self.use == "train" and config.reinforces and skills is not None and skills.update == "merge"
+        if merges or self.use == "merge":
             yield from _failing(make_merger, (skills or SkillsConfig()).merger, models=models)
         if self.use == "train" and config.reinforces and config.evolve is not None:
             yield from _failing(make_teacher, config.evolve.teacher, models=models)
@@ -212,15 +210,13 @@ class Rules:
                 yield from _failing(PromptFormatter.from_config, agent)
             for name in config.eval.controls:
                 yield from _failing(make_scripted_agent, name, env_id, agent)
+        yield from self._of_bank()
         if self.use == "sample":
-            if config.skills is not None and config.skills.embeds:
-                yield from _failing(EMBEDDERS.get, config.skills.embedder)
             return
         shown = config.demonstration_source if config.imitates else None
         for source in (config.train_source, config.eval_source, shown):
             if source is not None:
                 yield from _failing(find_family, source)
-        yield from self._of_bank()
         if not config.reinforces:
             return
         yield from _failing(check_strategy, *config.vote.chosen)

@@ -277,10 +277,8 @@ class Meter:
 
     def labelled(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> list[Group]:
         """The groups with the true answer and the voted one as labels, the voted one in force (TTRL: `apply_ttrl_gt`)."""
-        known = [
-            replace(g, task=replace(g.task, ground_truth=self.references.get(g.task.id), labels=None)) for g in groups
-        ]
-        return apply_ttrl_gt(known, votes)
+        tasks = [replace(g.task, ground_truth=self.references.get(g.task.id), labels=None) for g in groups]
+        return apply_ttrl_gt([replace(g, task=task) for g, task in zip(groups, tasks, strict=True)], votes)
 
     def original_scores(self, labelled: Sequence[Group]) -> list[list[float | None]]:
         """Score each rollout of these groups against the true answer (TTRL: `apply_original_gt`, then the reward again).

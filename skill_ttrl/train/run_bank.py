@@ -122,9 +122,7 @@ class RunBank:
     def _merge(self, groups: Sequence[Group], step: int, warn: Warn) -> dict[str, float]:
         report = MergeReport()
         names = self.config.type_names  # new skills are found again under the bank's name of their type
-        tasks = [
-            replace(group.task, task_type=names.get(group.task.task_type, group.task.task_type)) for group in groups
-        ]
+        tasks = [replace(g.task, task_type=names.get(g.task.task_type, g.task.task_type)) for g in groups]
         named = [replace(group, task=task) for group, task in zip(groups, tasks, strict=True)]
         try:
             with bank_unchanged(UNCHANGED):

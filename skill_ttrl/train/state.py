@@ -135,9 +135,7 @@ def record_step(
             run.log.tracker.show(phase, step, groups[0], records[0])
     right = run.meter.correctness(groups, votes)
     lines = [
-        vote_line(
-            phase, step, group.task.id, vote, correct=correct, labels=None if correct is None else group.task.labels
-        )
+        vote_line(phase, step, group.task.id, vote, correct=correct, labels=group.task.labels)
         for group, vote, correct in zip(labelled, votes, right, strict=True)
     ]
     run.folder.append_jsonl("votes.jsonl", lines)

@@ -11,7 +11,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -253,7 +253,7 @@ class ConfigTasks:
         Raises:
             DataError: held-out tasks are learned from.
         """
-        with closing(FirstWords(self.config.env, self.config.seed)) as first:
+        with first_words(self.config.env, self.config.seed) as first:
             shared = [task for task in measured if seen.holds(task, first)]
         if not shared:
             return []
@@ -536,30 +536,29 @@ def run_of(model: str) -> Path | None:
     return run if (Path(model) / MANIFEST).is_file() and RunFolder.exists(run) else None
 
 
-class FirstWords:
+@contextmanager
+def first_words(config: EnvConfig, seed: int) -> Iterator[First]:
     """The first observation of a task in the environment of a config, as a run's episodes begin; None where it fails, as they will say.
 
     It is an environment of its own, made when it is first asked, so that what is asked leaves no trace in the episodes of a run.
     """
+    made: list[TextEnvironment] = []
 
-    def __init__(self, config: EnvConfig, seed: int) -> None:
-        self._config, self._seed = config, seed
-        self._env: TextEnvironment | None = None
-
-    def __call__(self, task: Task) -> str | None:
-        """The first observation of a task."""
-        seed = derive_seed(self._seed, "env", task.id) if task.seed is None else task.seed
+    def first(task: Task) -> str | None:
+        own_seed = derive_seed(seed, "env", task.id) if task.seed is None else task.seed
         try:
-            self._env = self._env or make_env(self._config.id, **self._config.kwargs)
-            found, _ = self._env.reset(seed=seed, options=dict(task.options))
+            if not made:
+                made.append(make_env(config.id, **config.kwargs))
+            found, _ = made[0].reset(seed=own_seed, options=dict(task.options))
         except FAILURES:
             return None
         return found if isinstance(found, str) else None
 
-    def close(self) -> None:
-        """Close the environment."""
-        if self._env is not None:
-            close_env(self._env)
+    try:
+        yield first
+    finally:
+        for env in made:
+            close_env(env)
 
 
 def of_training(episodes: Iterable[Trajectory], splits: Collection[str], what: str) -> Iterator[Trajectory]:

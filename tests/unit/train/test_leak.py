@@ -19,8 +19,8 @@ from skill_ttrl.envs.lookup import spread
 from skill_ttrl.errors import DataError
 from skill_ttrl.train.tasks import (
     ConfigTasks,
-    FirstWords,
     Seen,
+    first_words,
     of_training,
     plain,
     seen_prompts,
@@ -58,10 +58,9 @@ def test_other_problems_stay_other_problems() -> None:
 
 def test_tasks_of_an_environment_are_known_by_what_it_shows_first() -> None:
     config = load_config({}, [f"env.id={DOORS}"])
-    first = FirstWords(config.env, config.seed)
     tasks = [Task(f"test/{number}", DOORS, {"door": number}, split="test") for number in (0, 1)]
-    shown = [first(task) for task in tasks]
-    first.close()
+    with first_words(config.env, config.seed) as first:
+        shown = [first(task) for task in tasks]
     assert all(shown) and shown[0] != shown[1]
     with pytest.raises(
         DataError, match=r"^1 of the 2 tasks of env.eval_split \(test\) are also in sft.data, first 'test/1'\."
