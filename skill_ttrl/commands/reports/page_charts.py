@@ -68,9 +68,8 @@ LABELS = {"accuracy": "eval accuracy"}
 def six_figures(metrics: Collection[str]) -> list[list[tuple[str, str]]]:
     """(metric, label) of the figures in the main charts among these metrics, row by row; `accuracy` is of the newest evaluation."""
     names = {plan.id: f"{plan.left} {plan.right}" for plan in PLANS[:MAIN]}
-    rows = [
-        chosen(each, metrics) for each in (names | {"reward": "reward accuracy", "types": "success success/"}).values()
-    ]
+    names |= {"reward": "reward accuracy", "types": "success success/"}
+    rows = [chosen(each, metrics) for each in names.values()]
     return [
         [(name, LABELS.get(name) or name.rpartition("/")[2].replace("_", " ")) for name in row] for row in rows if row
     ]
@@ -192,9 +191,8 @@ class _Drawing:
         label += f", means of {width} steps" if width > 1 else ""
         if len(members) < 2:
             spread = self.shown[place].members[0].spread if key[1] == "reward" else {}
-            low, high = (
-                _thin({s: each[end] for (p, s), each in spread.items() if p == key[0]}, width) for end in (0, 1)
-            )
+            own = {step: each for (phase, step), each in spread.items() if phase == key[0]}
+            low, high = (_thin({step: each[end] for step, each in own.items()}, width) for end in (0, 1))
             bands = [{s: (low[s], high[s]) for s in each} if low.keys() >= each.keys() else {} for each in thinned]
             return [_line(place, label, each, band, right=right) for each, band in zip(thinned, bands, strict=True)]
         together = {step: [each[step] for each in thinned if step in each] for step in sorted({*chain(*thinned)})}

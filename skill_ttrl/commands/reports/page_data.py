@@ -6,6 +6,7 @@ It reads runs, and writes nothing but the page (`write_report`). Its data are pl
 from __future__ import annotations
 
 import datetime
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -213,7 +214,7 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
             said = {f"Warning: {each.text}" for each in warnings}
             warnings += [Warned(text[9:]) for text in lines if text.startswith("Warning: ") and text not in said]
             found["lines"] = [text for text in lines if not text.startswith(("Warning: ", "Wall time: "))]
-            found["lines"] += _losses(rows)
+            found["lines"] += _losses(run, rows)
             types = {f"avg@{summary.samples}, {kind}" for kind in summary.by_type_after}
             ordered = sorted(table.rows[table.main :], key=lambda row: row[0] not in types)
             table = Table(table.columns, [*table.rows[: table.main], *ordered], table.main + len(types))
@@ -272,16 +273,19 @@ def _untold(run: Run) -> str:
     return f" What the training changed cannot be told: imitation is measured after it alone. The model as it was: {before}"
 
 
-def _losses(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What became of the loss of imitation, in words."""
+def _losses(run: Run, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What became of the loss of imitation, and where it jumps because something else is imitated: that says nothing of the model."""
+    sft, jumps = run.config.sft, {"dagger": " It jumps where a round begins, whose episodes are new to it."}
+    if sft.noise_free_fraction:
+        noisy = math.ceil(sft.noise_free_fraction * sft.steps)
+        jumps["sft"] = (
+            f" It jumps at step {noisy}: from there the demonstrations have errors (sft.noise_free_fraction)."
+        )
     for phase in ("sft", "dagger"):
         losses = [row["loss"] for row in rows if row["phase"] == phase and isinstance(row.get("loss"), float)]
         if tenth := len(losses) // 10:
             ends = " to ".join(f"{fmean(each):.3g}" for each in (losses[:tenth], losses[-tenth:]))
-            yield (
-                f"Loss of {phase}: from {ends}, means of the first and last {_count(tenth, 'step')}. Single steps jump, as each learns from "
-                "other demonstrations: they do not tell whether it still falls."
-            )
+            yield f"Loss of {phase}: from {ends}, means of the first and last {_count(tenth, 'step')}.{jumps.get(phase, '')}"
 
 
 def _in_words(name: str) -> str:

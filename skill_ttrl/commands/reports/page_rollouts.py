@@ -72,9 +72,8 @@ def read_rollouts(run: Run) -> Found:
     """
     found, rows, seen = Found(), list[Row](), Counter[str]()
     rewards: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    paths = [path for name in (EVAL_TRAJECTORIES, TRAJECTORIES) if (path := run.path / name).is_file()]
-    rewarded = any(path.name == TRAJECTORIES for path in paths)
-    paths += [path for name in IMITATED if not rewarded and (path := run.path / name).is_file()]
+    trained = [TRAJECTORIES] if (run.path / TRAJECTORIES).is_file() else IMITATED
+    paths = [path for name in (EVAL_TRAJECTORIES, *trained) if (path := run.path / name).is_file()]
     for path in paths:
         first = run.config.dagger.episodes if path.name == DAGGERED else None
         for offset, line in _spread_lines(path, first) if path.name in IMITATED else _lines(path):
@@ -107,7 +106,7 @@ def read_rollouts(run: Run) -> Found:
     texts = _Transcripts(run.path)
     shown = texts.add(listed, _order(items, found.groups))
     said = {
-        f"Of {TRAJECTORIES} the first and the last part were read.": paths[-1].stat().st_size > READ,
+        f"Of {paths[-1].name} the first and the last part were read.": paths[-1].stat().st_size > READ,
         f"Of {len(rows):,} rollouts {len(items):,} are listed, of steps spread over the run.": len(items) < len(rows),
         f"{shown:,} of {len(items):,} rollouts have their transcript: some failures and some rewarded though wrong, then the first {SAMPLES} of a "
         "task at its first and last visit, and of steps spread over the run. The others: skillttrl inspect RUN --episode ID.": shown

@@ -82,26 +82,31 @@ def test_a_damaged_line_of_the_metrics_is_left_out_and_named(
 
 
 def test_an_imitation_says_what_it_leaves_open_and_shows_what_it_imitated(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    config = SkillTTRLConfig.model_validate({"name": "t", "phases": ["collect", "sft"], "model": {"path": "m/n"}})
-    intervals = {"accuracy_after": (0.2, 0.8)}
-    steps: dict[str, Any] = {"accuracy_after": 0.5, "steps": {"sft": 20}, "controls_after": {"first": 0.1}}
-    with RunFolder.create(run, config) as folder:
-        expert, shown = Task("shown", "E-v0", task_type="k"), Task("asked", "E-v0", task_type="k")
-        folder.write_text("collected.jsonl", f"{to_json(played(expert, '1', 1.0, 'as the expert'))}\n" * 2)
-        kept = Group(shown, (played(shown, "1", 0.0, "as the model"),))
+    run, settings = tmp_path / "run", {"sft": {"steps": 20, "noise_free_fraction": 0.75}, "dagger": {"episodes": 1}}
+    about: dict[str, Any] = {"name": "t", "phases": ["collect", "sft"], "model": {"path": "m/n"}, **settings}
+    figures: dict[str, Any] = {"accuracy_after": 0.5, "steps": {"sft": 20}, "controls_after": {"first": 0.1}}
+    with RunFolder.create(run, SkillTTRLConfig.model_validate(about)) as folder:
+        shown, asked = Task("shown", "E-v0", task_type="k"), Task("asked", "E-v0", task_type="k")
+        folder.write_text("collected.jsonl", f"{to_json(played(shown, '1', 1.0, 'as the expert'))}\n" * 2)
+        folder.append_jsonl("dagger.jsonl", [to_json(played(asked, str(number), 1.0, "at first")) for number in (1, 2)])
+        kept = Group(asked, (played(asked, "1", 0.0, "as the model"),))
         folder.append_jsonl("eval_trajectories.jsonl", trajectory_lines("after", 20, kept))
         for step in range(20):
             MetricsLog(folder).log("sft", step, {"loss": 2.0 - step / 10})
-        summary = Summary("t", 0, "env", False, 4, 1, 1.0, intervals=intervals, **steps)
-        folder.write_json("summary.json", asdict(summary))
+        folder.write_json("summary.json", asdict(Summary("t", 0, "env", False, 4, 1, 1.0, **figures)))
     ((verdict,), (view,)) = (found := page([run]))["verdicts"], found["runs"]
-    assert "success on 4 held-out problems is 0.500" in verdict["sentence"]
+    assert verdict["sentence"].endswith("success on 4 held-out problems is 0.500.")
     assert verdict["more"].endswith(f"The model as it was: skillttrl evaluate m/n --config {run}/config.yaml")
-    assert any("from 1.95 to 0.15, means of the first and last 2 steps" in line for line in verdict["lines"])
+    said = "Loss of sft: from 1.95 to 0.15, means of the first and last 2 steps. It jumps at step 15"
+    assert any(line.startswith(said) for line in verdict["lines"])
     assert [row[0] for row in verdict["table"]["rows"]][-1] == "always the first listed action, without a model"
     places = [(each["phase"], each["task"], each["sample"]) for each in view["rollouts"]["items"]]
-    assert places == [("collect", "shown", 0), ("collect", "shown", 1), ("after", "asked", 0)]
+    assert places == [
+        ("collect", "shown", 0),
+        ("collect", "shown", 1),
+        ("dagger_round", "asked", 0),
+        ("after", "asked", 0),
+    ]
 
 
 def ended_run(path: Path, reward: str, correct: int) -> Path:

@@ -615,7 +615,7 @@
 
   function part(label, cls, body) { return h("div", { class: `part ${cls}` }, h("span", { class: "label" }, label), body); }
   function turns(item, run, options = {}) {
-    if (!item.turns) return h("div", {}, note("This transcript was left out of the page to keep it small. To read it:"), command(run, "--episode", item.id));
+    if (!item.turns) return h("div", {}, note("This transcript was left out of the page to keep it small. To read it:"), reading(run, item));
     const texts = run.rollouts.texts, text = (index) => (index === null || index === undefined ? null : texts[index]);
     let seen = options.prompt ?? null; // the prompt stands above the cards, where all have the same
     return h("div", {}, item.turns.slice(0, options.most || 400).map((turn, nth) => {
@@ -668,7 +668,8 @@
   // The phases of rollouts in words; those of training keep their names.
   const PHASES = new Map([["before", "evaluation before the training"], ["after", "evaluation after the training"],
     ["collect", "episodes to imitate"], ["dagger_round", "first round of DAgger, before its training"]]);
-  const IMITATED = new Set(["collect", "dagger_round"]);
+  const IMITATED = new Map([["collect", "collected.jsonl"], ["dagger_round", "dagger.jsonl"]]); // and their files, whose lines have no ids
+  const reading = (run, item) => (IMITATED.has(item.phase) ? h("code", { class: "command" }, `skillttrl inspect ${word(`${run?.path || "RUN"}/${IMITATED.get(item.phase)}`)}`) : command(run, "--episode", item.id));
   const when = (item) => PHASES.get(item.phase) ?? `${clip(item.phase, 40)} step ${item.step}`;
 
   function drawRollouts(section, run) {
@@ -866,7 +867,7 @@
         withTokens = !withTokens;
         event.target.setAttribute("aria-pressed", String(withTokens));
         draw();
-      } }, "Tokens: mask, advantage, log-prob")) : "", body, h("p", { class: "note" }, "In a terminal:"), command(run, "--episode", item.id), known(item.reward) ? command(run, "--episode", item.id, "replay") : ""));
+      } }, "Tokens: mask, advantage, log-prob")) : "", body, h("p", { class: "note" }, "In a terminal:"), reading(run, item), known(item.reward) ? command(run, "--episode", item.id, "replay") : ""));
     draw();
     if (!drawer.open) drawer.showModal();
     drawer.scrollTop = 0;
