@@ -26,6 +26,7 @@ from skill_ttrl.llm.models.load import LoadedModel, add_lora, save_model
 from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.servers import VLLMServerBackend
 from skill_ttrl.types import Message
+from tests.integration.test_vllm_engine import worst_gap
 from tests.vllm_server import VLLMServer
 
 pytestmark = pytest.mark.vllm
@@ -115,20 +116,6 @@ def sampled(backend: Any, sampling: Sampling, n: int = 2, seed: int = 0, **how: 
     return wait_for(backend.generate(requests, sampling, seed=seed))
 
 
-def largest_difference(loaded: LoadedModel, generations: list[Generation], temperature: float = 1.0) -> float:
-    differences = []
-    for generation in generations:
-        for done in generation.completions:
-            ids = torch.tensor([[*generation.prompt_ids, *done.token_ids]])
-            with torch.no_grad():
-                logits = loaded.model(input_ids=ids).logits[0].float() / temperature
-            scores = torch.log_softmax(logits, dim=-1)
-            start = len(generation.prompt_ids) - 1
-            own = [float(scores[start + place, token]) for place, token in enumerate(done.token_ids)]
-            differences += [abs(a - b) for a, b in zip(own, done.logprobs, strict=True)]
-    return max(differences)
-
-
 def refuse_to_load() -> LoadedModel:
     raise AssertionError("the learner's model was loaded")
 
@@ -139,7 +126,7 @@ def test_a_model_that_is_only_measured_is_not_loaded_here(served: Served) -> Non
     backend = VLLMServerBackend(context)
     found = sampled(backend, Sampling(max_new_tokens=12))
     assert backend.max_model_len == 512
-    assert largest_difference(learner(served), found) < CLOSE
+    assert worst_gap(learner(served), found) < CLOSE
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -150,7 +137,7 @@ def test_log_probs_are_the_learners_at_the_sampling_temperature(served: Served, 
     assert backend.last_logprob_diff is not None and backend.last_logprob_diff.mean < 1e-5
     sampling = Sampling(temperature=temperature, max_new_tokens=24)
     found = sampled(backend, sampling, n=3)
-    assert largest_difference(loaded, found, temperature) < CLOSE
+    assert worst_gap(loaded, found, temperature) < CLOSE
     assert len({done.token_ids for each in found for done in each.completions}) > 90  # of 96
     assert {done.policy_version for each in found for done in each.completions} == {3}
     assert all(done.completion_mask == (True,) * len(done.token_ids) for each in found for done in each.completions)
@@ -166,7 +153,7 @@ def test_each_update_changes_what_is_sampled(served: Served) -> None:
         move(loaded.model, 0.02 * version)
         backend.update_weights(version)
         found = sampled(backend, Sampling(max_new_tokens=16))
-        assert largest_difference(loaded, found) < CLOSE
+        assert worst_gap(loaded, found) < CLOSE
         texts.append([done.text for each in found for done in each.completions])
     assert texts[0] != texts[1] != texts[2]
     assert list(served.folder.iterdir()) == []
@@ -183,7 +170,7 @@ def test_weights_that_did_not_arrive_end_the_run(served: Served, monkeypatch: py
         with pytest.raises(WeightSyncError, match="does not sample from the trained policy"):
             backend.update_weights(2)
     backend.update_weights(2)
-    assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
+    assert worst_gap(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
 
 
 def test_adapters_are_folded_in(served: Served) -> None:
@@ -193,7 +180,7 @@ def test_adapters_are_folded_in(served: Served) -> None:
         move(loaded.model, 0.1 * version)
         backend.update_weights(version)
         found = sampled(backend, Sampling(max_new_tokens=16))
-        assert largest_difference(loaded, found) < CLOSE
+        assert worst_gap(loaded, found) < CLOSE
 
 
 def test_what_another_run_left_is_not_sampled_from(served: Served) -> None:
@@ -201,7 +188,7 @@ def test_what_another_run_left_is_not_sampled_from(served: Served) -> None:
     first, second = backend_for(served, mine), backend_for(served, other)
     first.update_weights(1)
     second.update_weights(1)
-    assert largest_difference(mine, sampled(first, Sampling(max_new_tokens=8))) < CLOSE
+    assert worst_gap(mine, sampled(first, Sampling(max_new_tokens=8))) < CLOSE
     assert "again" in served.notices[-1]
 
 
@@ -212,7 +199,7 @@ def test_a_server_that_slept_samples_with_the_new_weights(served: Served) -> Non
     backend.sleep()
     move(loaded.model, 0.03)
     backend.update_weights(2)
-    assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
+    assert worst_gap(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
 
 
 def test_nobody_gets_in_without_the_key_or_beyond_what_is_needed(
@@ -290,9 +277,9 @@ def test_a_server_that_is_killed_loses_nothing(served: Served) -> None:
     assert [[done.token_ids for done in each.completions] for each in found] == [
         [done.token_ids for done in each.completions] for each in undisturbed
     ]
-    assert largest_difference(loaded, found) < CLOSE
+    assert worst_gap(loaded, found) < CLOSE
     assert any("sent again" in text for text in served.notices)
     assert any("receives the weights" in text for text in served.notices)
     move(loaded.model, 0.02)
     backend.update_weights(6)
-    assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
+    assert worst_gap(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
