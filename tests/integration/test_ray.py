@@ -31,16 +31,16 @@ pytestmark = pytest.mark.slow
 
 
 class Heard(SilentProgress):
-    """Remembers warnings, and acts once at so many episodes."""
+    """Remembers warnings, and acts once at so many episodes, or steps of a phase."""
 
-    def __init__(self, at: int = -1, act: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, at: int = -1, act: Callable[[], object] = lambda: None, phase: str | None = None) -> None:
         self.notices: list[str] = []
         self.done: list[int] = []
-        self._at, self._act = at, act
+        self._at, self._act, self._phase = at, act, phase
 
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
         self.done.append(done)
-        if done == self._at:
+        if done == self._at and self._phase in (None, phase):
             self._act()
 
     def notice(self, text: str, *, warning: bool = False) -> None:
@@ -103,8 +103,8 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def of_scale(scale: ScaleConfig) -> list[str]:
-    return [f"scale.{name}={value}" for name, value in scale.model_dump().items() if name == "address"]
+def on(scale: ScaleConfig) -> list[str]:
+    return [f"scale.address={scale.address}"]
 
 
 def test_a_policy_plays_the_same_episodes(tmp_path: Path, scale: ScaleConfig, recipe: Path) -> None:
@@ -113,11 +113,11 @@ def test_a_policy_plays_the_same_episodes(tmp_path: Path, scale: ScaleConfig, re
     how: dict[str, Any] = {"config": str(recipe), "chunk": 8, "seed": 1}
     found = run_policy("builtin", where, **how, output=tmp_path / "here.jsonl")
     heard = Heard()
-    shared = run_policy("builtin", where, **how, output=there, overrides=of_scale(scale), progress=heard)
+    shared = run_policy("builtin", where, **how, output=there, overrides=on(scale), progress=heard)
     here = (tmp_path / "here.jsonl").read_bytes()
     assert there.read_bytes() == here and shared.tokens == found.tokens and heard.done[-1] == 38
     there.write_bytes(b"".join(here.splitlines(keepends=True)[:11]))
-    run_policy("builtin", where, **how, output=there, overrides=of_scale(scale))
+    run_policy("builtin", where, **how, output=there, overrides=on(scale))
     assert there.read_bytes() == here
 
 
@@ -128,7 +128,7 @@ def test_an_evaluation_and_a_vote_of_a_run_with_skills_have_the_same_samples(
     assert skillttrl("train", tiny_skills_yaml, "-o", trained).code == 0
     for command in (["evaluate", trained, "-n", 2], ["vote", "--policy", trained, "-n", 4]):
         written = []
-        for name, more in (("here", []), ("there", of_scale(scale))):
+        for name, more in (("here", []), ("there", on(scale))):
             out = tmp_path / str(command[0]) / name
             done = skillttrl(
                 *command, "--batch-size", 2, "-o", out, *(word for each in more for word in ("--set", each))
@@ -172,42 +172,12 @@ def test_a_node_without_the_data_is_named_before_anything_runs_and_left_out_wher
 
 
 def test_where_there_is_no_cluster_the_command_says_so(tmp_path: Path) -> None:
-    play = (
-        "collect",
-        "--env",
-        DOORS,
-        "--policy",
-        "random",
-        "-o",
-        tmp_path / "out.jsonl",
-        "--set",
-        "scale.address=127.0.0.1:1",
-    )
-    nobody = skillttrl(*play)
+    where = ["--set", "scale.address=127.0.0.1:1"]
+    nobody = skillttrl("collect", "--env", DOORS, "--policy", "random", "-o", tmp_path / "out.jsonl", *where)
     refused(nobody, 9, "Nothing answers at scale.address=127.0.0.1:1", "ray start --head", "scale.address=local")
 
 
 ALONE = ["rollout.prompts_per_batch=1", "rl.steps=2"]
-
-
-class HeardTraining(SilentProgress):
-    """Remembers warnings, and acts when so many steps are done."""
-
-    def __init__(self, act: Callable[[], object] = lambda: None, at: int = 1) -> None:
-        self.notices: list[str] = []
-        self._act, self._at = act, at
-
-    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
-        if phase == "grpo" and done == self._at:
-            self._act()
-
-    def notice(self, text: str, *, warning: bool = False) -> None:
-        if warning:
-            self.notices.append(text)
-
-
-def on(scale: ScaleConfig) -> list[str]:
-    return [f"scale.address={scale.address}"]
 
 
 def content(run: Path) -> dict[str, bytes]:
@@ -217,15 +187,14 @@ def content(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in files if path.exists()}
 
 
-def both(tmp_path: Path, config: Any, settings: Sequence[str], scale: ScaleConfig) -> tuple[Path, HeardTraining]:
+def both(tmp_path: Path, config: Any, settings: Sequence[str], scale: ScaleConfig) -> Path:
     """Run it here and on the cluster, and see that there is no difference."""
     train.run(load_config(config, settings), tmp_path / "here")
-    heard = HeardTraining()
-    train.run(load_config(config, [*settings, *on(scale)]), tmp_path / "there", progress=heard)
+    train.run(load_config(config, [*settings, *on(scale)]), tmp_path / "there")
     here, there = content(tmp_path / "here"), content(tmp_path / "there")
     assert here.keys() == there.keys()
     assert [name for name in here if here[name] != there[name]] == []
-    return tmp_path / "there", heard
+    return tmp_path / "there"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +219,7 @@ def test_a_run_on_answers_has_the_same_bytes(
 def test_a_run_with_a_bank_has_the_same_bytes(
     tmp_path: Path, tiny_skills_yaml: Path, scale: ScaleConfig, settings: list[str]
 ) -> None:
-    run, _ = both(tmp_path, tiny_skills_yaml, [*ALONE, *settings], scale)
+    run = both(tmp_path, tiny_skills_yaml, [*ALONE, *settings], scale)
     assert (run / "bank").is_dir()
 
 
@@ -264,7 +233,7 @@ def test_a_node_that_dies_in_a_step_changes_nothing(tmp_path: Path, cluster: Any
     train.run(load_config(EPISODES, settings), tmp_path / "here")
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    heard = HeardTraining(lambda: cluster.remove_node(doomed, allow_graceful=False), at=10)
+    heard = Heard(10, lambda: cluster.remove_node(doomed, allow_graceful=False), "grpo")
     train.run(load_config(EPISODES, [*settings, *on(scale)]), tmp_path / "there", progress=heard)
     assert content(tmp_path / "here") == content(tmp_path / "there")
     assert any(" died: " in text for text in heard.notices), heard.notices
@@ -278,8 +247,9 @@ def test_a_run_that_was_stopped_goes_on_anywhere(
     settings = [*ALONE, "rl.steps=4"]
     train.run(load_config(tiny_yaml, settings), tmp_path / "here")
     shared = load_config(tiny_yaml, [*settings, *on(scale)])
+    stopped = Heard(1, lambda: os.kill(os.getpid(), signal.SIGTERM), "grpo")
     with pytest.raises(Interrupted):
-        train.run(shared, tmp_path / "there", progress=HeardTraining(lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        train.run(shared, tmp_path / "there", progress=stopped)
     rest: SkillTTRLConfig = shared if resumed_there else load_config(tiny_yaml, settings)
     train.run(rest, tmp_path / "there", resume="auto")
     assert content(tmp_path / "here") == content(tmp_path / "there")

@@ -91,7 +91,6 @@ class HFBackend(TokenizerMixin):
         *,
         max_batch_size: int = 1024,
         autocast: torch.dtype | None = None,
-        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.model: Any = model
         self.tokenizer: Any = tokenizer
@@ -106,7 +105,7 @@ class HFBackend(TokenizerMixin):
         pieces = cache(lambda: tokenizer.batch_decode([[token] for token in range(len(tokenizer))]))
         self._stop_texts = lru_cache(lambda stop: StopTexts(stop, tokenizer, pieces()) if stop else None)
         self._choices = ChoiceTokens(tokenizer, answer_end(tokenizer))
-        self.kept_bytes = kept_bytes
+        self.kept_bytes = KEPT_BYTES
         self._kept_rows: KeptRows | None = None
         self._keepers, self._counting = 0, threading.Lock()  # rollouts that run ahead enter from several threads
         self._weights: tuple[int, ...] = ()
