@@ -84,7 +84,7 @@ def sample(
     return wait_for(backend.generate(requests, Sampling(max_new_tokens=length, **how), seed=seed))
 
 
-def learners(loaded: LoadedModel, prompt: Sequence[int], done: Completion, temperature: float = 1.0) -> list[float]:
+def learners(loaded: Any, prompt: Sequence[int], done: Completion, temperature: float = 1.0) -> list[float]:
     """What the learner computes for the very tokens."""
     model: Any = loaded.model
     tokens = torch.tensor([[*prompt, *done.token_ids]])
@@ -94,7 +94,7 @@ def learners(loaded: LoadedModel, prompt: Sequence[int], done: Completion, tempe
     return scores.squeeze(1).tolist()
 
 
-def worst_gap(loaded: LoadedModel, found: Sequence[Generation], temperature: float = 1.0) -> float:
+def worst_gap(loaded: Any, found: Sequence[Generation], temperature: float = 1.0) -> float:
     return max(
         abs(own - other)
         for generation in found

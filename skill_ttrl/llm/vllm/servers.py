@@ -244,8 +244,9 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what processes that are gone have left there."""
     for path in folder.glob("*-*"):
         owner = path.name.partition("-")[0]
-        if owner.isdigit() and not Path("/proc", owner).exists() and time.time() - path.stat().st_mtime > STALE:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another run removes it too
+            if owner.isdigit() and not Path("/proc", owner).exists() and time.time() - path.stat().st_mtime > STALE:
+                path.unlink()
 
 
 @contextlib.contextmanager
