@@ -81,11 +81,7 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
             )
         if is_stated or (own_prompt and section == "agent" and name in OF_A_PROMPT):
             continue
-        try:
-            setattr(target, name, value)
-        except ValidationError as error:
-            said = " ".join(explain_problem(error.errors()[0], type(target), shows_value=False))
-            raise EnvError(f"{config.env.id} sets the invalid default {key}={value!r}: {said}") from None
+        _set(target, name, value, EnvError, f"{config.env.id} sets the invalid default {key}")
     is_given = any(each.startswith("agent.max_turns=") for each in playing or ())
     if playing is not None and found.agent.max_turns == 1 and not is_given and config.program is None:
         found.agent.max_turns = int(defaults.get("agent.max_turns", MAX_TURNS))
@@ -185,12 +181,17 @@ def with_algorithm_defaults(section: RLConfig) -> RLConfig:
             if own["type"] != value["type"] and not isinstance(own["type"], ImpliedType):
                 continue
             value = value | own | {"type": value["type"]}
-        try:
-            setattr(rl, key, value)
-        except ValidationError as error:
-            said = " ".join(explain_problem(error.errors()[0], type(rl), shows_value=False))
-            raise ConfigError(f"The algorithm {name!r} sets the invalid default rl.{key}={value!r}: {said}") from None
+        _set(rl, key, value, ConfigError, f"The algorithm {name!r} sets the invalid default rl.{key}")
     return rl
+
+
+def _set(section: BaseModel, name: str, value: Any, kind: type[SkillTTRLError], what: str) -> None:
+    """Set a default; one that the section does not take is an error of this `kind`, which begins with `what`."""
+    try:
+        setattr(section, name, value)
+    except ValidationError as error:
+        said = " ".join(explain_problem(error.errors()[0], type(section), shows_value=False))
+        raise kind(f"{what}={value!r}: {said}") from None
 
 
 def superseded(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> list[str]:

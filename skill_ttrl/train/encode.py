@@ -411,17 +411,13 @@ def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demons
             row[0] = Written(form(first.text), first.learnt)
     texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
-    scenes = [
-        AgentInput(
-            shown.prompt,
-            tuple(
-                Step(prompt, response, 0.0, False, False, calls=calls[0] if calls else ())
-                for prompt, response, *calls in shown.before
-            ),
-            skills=tuple(map(_skill, shown.skills)),
+    scenes = []
+    for shown in demonstrations:
+        before = tuple(
+            Step(prompt, response, 0.0, False, False, calls=calls[0] if calls else ())
+            for prompt, response, *calls in shown.before
         )
-        for shown in demonstrations
-    ]
+        scenes.append(AgentInput(shown.prompt, before, skills=tuple(map(_skill, shown.skills))))
     prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes], agent.offered)
     encoded, end = [], answer_end(tokenizer)
     for prompt, row in zip(prompts, pieces, strict=True):

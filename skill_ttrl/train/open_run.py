@@ -76,20 +76,16 @@ def _as_long_as(folder: RunFolder, rl: RLConfig, vote: VoteConfig) -> RLConfig:
     done, asked = folder.config.rl.steps, rl.steps
     if asked <= done or not folder.config.reinforces:
         return rl
-    planned = f"{folder.path} was planned for {done} steps and cannot be extended to {asked}:"
-    way = (
-        f"To continue from its result: skillttrl rl {folder.path / 'config.yaml'} --policy {folder.path} --set "
-        f"rl.steps={asked - done}"
-    )
     if rl.lr_scheduler != "constant":
-        raise RunFolderError(
-            f"{planned} rl.lr_scheduler={rl.lr_scheduler} has already lowered its learning rate over {done}. {way}"
-        )
-    if "base_answers" in requires(*vote.chosen):
-        raise RunFolderError(
-            f"{planned} vote.strategy={vote.chosen[0]} asked the initial policy about the prompts of {done} steps only. {way}"
-        )
-    return rl.model_copy(update={"steps": done})
+        why = f"rl.lr_scheduler={rl.lr_scheduler} has already lowered its learning rate over {done}"
+    elif "base_answers" in requires(*vote.chosen):
+        why = f"vote.strategy={vote.chosen[0]} asked the initial policy about the prompts of {done} steps only"
+    else:
+        return rl.model_copy(update={"steps": done})
+    raise RunFolderError(
+        f"{folder.path} was planned for {done} steps and cannot be extended to {asked}: {why}. To continue from its result: skillttrl rl "
+        f"{folder.path / 'config.yaml'} --policy {folder.path} --set rl.steps={asked - done}"
+    )
 
 
 def reused_baseline(config: SkillTTRLConfig) -> Evaluation | None:

@@ -525,26 +525,23 @@ class Rules:
         """A cluster that no phase would use, or could not use."""
         config, shares = self.config, self.config.rolls_out
         address, rollout, count = config.scale.address, config.rollout, config.rl.prompts_per_step
+        size = rollout.prompts_per_batch
         if "collect" not in config.phases and not shares:
             yield f"scale.address={address} distributes the phases collect, {', '.join(ROLLING)}; phases is {config.phases}. Leave it out."
             return
         # False: there is no phase collect. None: a policy collects.
-        asks_agent = "collect" in config.phases and find_scripted_agent(
-            config.collect.agent, resolve_env(config.env.id)
-        )
-        if asks_agent is None or shares:
+        player = "collect" in config.phases and find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
+        if player is None or shares:
             yield from self._of_shared_policy()
         if shares and rollout.backend != "hf":
             yield (
                 f"scale.address={address} samples with hf on the workers, but rollout.backend is {rollout.backend}. Leave it out; vLLM "
                 "has its own servers (vllm.servers)."
             )
-        elif shares and (
-            rollout.prompts_per_batch is None or (1 < count <= rollout.prompts_per_batch and config.votes)
-        ):
+        elif shares and (size is None or (1 < count <= size and config.votes)):
             yield (
                 f"scale.address={address} gives each worker one batch of prompts, but with "
-                f"rollout.prompts_per_batch={rollout.prompts_per_batch or 'null'} all {count} prompts of a step are one batch. Lower "
+                f"rollout.prompts_per_batch={size or 'null'} all {count} prompts of a step are one batch. Lower "
                 f"it, for example to {max(1, count // 8)} (it changes which samples a seed gives)."
             )
 

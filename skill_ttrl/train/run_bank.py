@@ -120,7 +120,6 @@ class RunBank:
         return self.target.apply(changes, **why)
 
     def _merge(self, groups: Sequence[Group], step: int, warn: Warn) -> dict[str, float]:
-        report = MergeReport()
         names = self.config.type_names  # new skills are found again under the bank's name of their type
         tasks = [replace(g.task, task_type=names.get(g.task.task_type, g.task.task_type)) for g in groups]
         named = [replace(group, task=task) for group, task in zip(groups, tasks, strict=True)]

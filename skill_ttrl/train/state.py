@@ -99,7 +99,7 @@ class RLState(PhaseState):
         drawn = {} if self.task_batches == self.step else {"task_batches": self.task_batches}
         evolution = {} if self.evolution is None else {"evolve": self.evolution.state_dict()}
         text = {} if self.text is None else {"optimize": self.text.state_dict()}
-        return {**self.votes.state_dict(), **evolution, **text, **drawn}
+        return {"votes": self.votes.history.state_dict(), **evolution, **text, **drawn}
 
 
 def record_step(
@@ -434,7 +434,7 @@ class VoteManager:
 
     Args:
         components: what generates the rollouts.
-        state: result of `state_dict` to resume from; empty for a new run.
+        state: trainer state of a checkpoint to resume from; empty for a new run.
     """
 
     rollout: RolloutFn
@@ -442,7 +442,6 @@ class VoteManager:
 
     def __init__(self, components: TrainingComponents, state: Mapping[str, Any]) -> None:
         config, worker = components.config, components.worker
-        self.config = config
         self.history = VoteHistory.from_state(state["votes"]) if "votes" in state else VoteHistory()
         self.chosen = name, options = config.vote.chosen
         self._plain = self.rollout = worker.rollout_fn(config.rollout.n_votes_per_prompt)
@@ -474,20 +473,16 @@ class VoteManager:
                 f"{run.folder.path} was begun by an earlier version and lacks the answers before training, which vote.strategy="
                 f"{self.chosen[0]} needs. Start again in another --output."
             )
-        size, bank = self.config.rl.prompts_per_step, run.components.bank_view()
+        size, bank = run.config.rl.prompts_per_step, run.components.bank_view()
         run.progress.start(BASE, len(tasks), "prompt")
         leaving = f"Interrupted during the {BASE}, which will start over. {RESUME}"
         for start in range(0, len(tasks), size):
-            seed = derive_seed(self.config.seed, "base-votes", start)
+            seed = derive_seed(run.config.seed, "base-votes", start)
             with run.stop.interruptible(leaving):
                 groups = self._plain(tasks[start : start + size], bank, seed)
             given |= {group.task.id: list(group.answers) for group in groups}
             run.progress.advance(BASE, len(given), {})
         run.progress.finish(BASE)
-
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-able state for a checkpoint."""
-        return {"votes": self.history.state_dict()}
 
 
 def in_rounds(rollout_fn: Callable[[int], RolloutFn], most: int, test: SequentialTest) -> RolloutFn:
