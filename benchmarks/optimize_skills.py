@@ -26,7 +26,7 @@ from skill_ttrl.data.families import MODULUS, OperatorGrammar, Operators, bank_f
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import InductionOptimizer
-from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.loop import Loop, optimize
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.types import RawPatch, RolloutResult, StepView
 from skill_ttrl.progress import SilentProgress
@@ -166,7 +166,7 @@ def run_arm(arm: Arm, task: OptimizeTask, roll_out: PolicyRollouts, seed: int) -
         roll_out = replace(roll_out, show_reference=False, temperature=1.0)
     calls = Calls(None, roll_out, seed=seed, reuse_rollouts=arm.labels)
     optimizer = RandomEdits(RandomLines()) if arm.random else InductionOptimizer(OperatorGrammar())
-    done = optimize(replace(task, test=()), arm.document, CONFIG, calls, optimizer, seed=seed)
+    done = optimize(Loop(replace(task, test=()), CONFIG, calls, optimizer, seed), arm.document)
     actions = [row["action"] for row in done.rows]
     return Outcome(
         greedy.roll_out("test", done.state.best, task.test),

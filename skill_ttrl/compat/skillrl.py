@@ -44,7 +44,7 @@ from skill_ttrl.optimize.calls import IDENTITY, JOURNAL, ONE_REQUEST, Calls, Ite
 from skill_ttrl.optimize.engines import prompt_texts
 from skill_ttrl.optimize.gate import GateMetric
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
-from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.loop import Loop, optimize
 from skill_ttrl.optimize.record import FolderWatch, Optimized, OptimizeState, OptimizeTask, StepRecord, write_file
 from skill_ttrl.optimize.schedule import SchedulerMode
 from skill_ttrl.optimize.types import RolloutResult, compute_score, content_hash, skill_hash
@@ -571,7 +571,7 @@ class SkillOptTrainer:
             chat = partial(ask_client, self.optimizer_client)
             calls = Calls(chat, roll_out, journal, cfg.seed, workers=max(1, cfg.workers), early_stop=False)
             watch, optimizer = TrainerWatch(self, root), LLMOptimizer(calls, config, self._templates)
-            found = optimize(task, self.initial_skill, config, calls, optimizer, seed=cfg.seed, watch=watch)
+            found = optimize(Loop(task, config, calls, optimizer, cfg.seed, watch), self.initial_skill)
             watch.end(found)
             if types := self.env.get_task_types():
                 for name, results in (("baseline", found.test_first), ("best", found.test_best)):

@@ -13,8 +13,8 @@ from skill_ttrl.optimize import gepa
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import make_induction
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
-from skill_ttrl.optimize.loop import optimize, step_sizes
-from skill_ttrl.optimize.record import Optimized, OptimizeTask
+from skill_ttrl.optimize.loop import Loop, optimize, step_sizes
+from skill_ttrl.optimize.record import Optimized, OptimizeTask, Watch
 from skill_ttrl.optimize.types import Edit, Optimizer, Patch, RawPatch, StepView
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry, naming
@@ -121,11 +121,13 @@ def prompt_texts(templates: Templates) -> dict[str, str]:
     return {name: templates.get(name).template for name in names}
 
 
-def run_engine(task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, **how: Any) -> Optimized:
-    """Train a document with the engine of the config; `how` holds `seed` and `watch`. Raises as `loop.optimize`."""
+def run_engine(
+    task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, *, seed: int, watch: Watch
+) -> Optimized:
+    """Train a document with the engine of the config. Raises as `loop.optimize`."""
     if config.engine == "gepa":
-        return gepa.optimize(task, document, config, calls, **how)
-    return optimize(task, document, config, calls, make_optimizer(calls, config), **how)
+        return gepa.optimize(task, document, config, calls, seed=seed, watch=watch)
+    return optimize(Loop(task, config, calls, make_optimizer(calls, config), seed, watch), document)
 
 
 def sizes_of(config: OptimizeConfig, train: int) -> tuple[int, int]:

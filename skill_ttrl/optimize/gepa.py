@@ -44,13 +44,7 @@ def iterations_of(config: OptimizeConfig, train: int) -> int:
 
 
 def optimize(
-    task: OptimizeTask,
-    document: str,
-    config: OptimizeConfig,
-    calls: Calls,
-    *,
-    seed: int = 42,
-    watch: Watch | None = None,
+    task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, *, seed: int, watch: Watch
 ) -> Optimized:
     """Train `document` on a task with GEPA.
 
@@ -74,8 +68,8 @@ def optimize(
     selection, iterations = Selection(task.selection, calls, config.gate), iterations_of(config, len(task.train))
     first = selection.evaluate(document)
     state = OptimizeState(document, first, document, first.score)
-    run: Any = _Run(config, calls, selection, watch or Watch(), state, iterations)
-    run.watch.begin(state, iterations)
+    run: Any = _Run(config, calls, selection, watch, state, iterations)
+    watch.begin(state, iterations)
     evolve(
         seed_candidate={COMPONENT: document},
         trainset=[(False, item) for item in task.train],

@@ -38,11 +38,17 @@ class Loop:
     """The parts that all steps of an optimization share."""
 
     task: OptimizeTask
+    """Items to train on, to decide by, and to report on."""
     config: OptimizeConfig
+    """Sizes, budgets and the gate."""
     calls: Calls
+    """Rollouts and requests, with their journal."""
     optimizer: Optimizer
-    seed: int
-    watch: Watch
+    """Proposes edits."""
+    seed: int = 42
+    """Of batches and minibatches."""
+    watch: Watch = field(default_factory=Watch)
+    """Its methods are called at every stage and step."""
     writer: LLMOptimizer | None = field(init=False)
     """The optimizer, where it writes guidance too (`slow_update`)."""
     selection: Selection = field(init=False)
@@ -70,32 +76,14 @@ def step_sizes(config: OptimizeConfig, train: int) -> tuple[int, int]:
     return config.epochs * -(-train // config.batch_size), config.batch_size
 
 
-def optimize(
-    task: OptimizeTask,
-    document: str,
-    config: OptimizeConfig,
-    calls: Calls,
-    optimizer: Optimizer,
-    *,
-    seed: int = 42,
-    watch: Watch | None = None,
-) -> Optimized:
-    """Train `document` on a task.
-
-    Args:
-        task: items to train on, to decide by, and to report on.
-        document: the first document.
-        config: sizes, budgets and the gate.
-        calls: rollouts and requests, with their journal.
-        optimizer: proposes edits.
-        seed: of batches and minibatches.
-        watch: its methods are called at every stage and step.
+def optimize(loop: Loop, document: str) -> Optimized:
+    """Train a document, from `document` on.
 
     Raises:
         DataError: no training or selection items.
         BudgetError, EndpointError, EnvError: see `Calls`; the same call continues the run.
     """
-    loop = Loop(task, config, calls, optimizer, seed, watch or Watch())
+    task, config = loop.task, loop.config
     check(task)
     first = loop.selection.evaluate(document)
     state = OptimizeState(document, first, document, first.score)
@@ -103,14 +91,14 @@ def optimize(
     rows, ends, size = [], [], config.batch_size
     for epoch in range(1, config.epochs + 1):
         order = list(task.train)
-        random.Random(seed + 1000 * epoch).shuffle(order)
+        random.Random(loop.seed + 1000 * epoch).shuffle(order)
         for place, start in enumerate(range(0, len(order), size)):
             state, record = optimize_step(loop, state, order[start : start + size], epoch, place)
             rows.append(record.row(state))
             loop.watch.step(record, state)
         state, end = end_epoch(loop, state, epoch)
         ends += [end.row()] if end is not None else []
-    test_first, test_best = test_rollouts(task, calls, document, state.best)
+    test_first, test_best = test_rollouts(task, loop.calls, document, state.best)
     return Optimized(state, document, first, rows, test_first, test_best, ends)
 
 

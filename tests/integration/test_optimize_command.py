@@ -30,7 +30,7 @@ from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import InductionOptimizer
-from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.loop import Loop, optimize
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.progress import SilentProgress
@@ -261,7 +261,7 @@ def test_the_loop_finds_the_missing_rules_from_failures_alone(opened: Opened) ->
     task = OptimizeTask(items["train"], items["selection"], items["test"])
     calls = Calls(None, roll_out, reuse_rollouts=True)
     config = OptimizeConfig(optimizer="induce", epochs=3, batch_size=8)
-    done = optimize(task, "", config, calls, InductionOptimizer(OperatorGrammar()), seed=1)
+    done = optimize(Loop(task, config, calls, InductionOptimizer(OperatorGrammar()), seed=1), "")
     assert done.test_first is not None and done.test_best is not None
     assert sum(result.hard for result in done.test_first) <= 4
     assert sum(result.hard for result in done.test_best) >= 10, "of 12 problems that were never rolled out before"

@@ -29,7 +29,7 @@ from skill_ttrl.optimize.documents import (
 from skill_ttrl.optimize.gate import Selection, decide
 from skill_ttrl.optimize.lessons import show_rollout
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
-from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.loop import Loop, optimize
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.types import Edit, Patch, RolloutResult
 from skill_ttrl.prompts.templates import Templates
@@ -124,7 +124,7 @@ def run(
     config = OptimizeConfig.model_validate({"epochs": 2, "batch_size": 6, "minibatch_size": 2, **settings})
     calls, watch = Calls(world.chat, world, Journal(journal), seed=1, workers=1), Watching()
     optimizer = LLMOptimizer(calls, config, Templates(base="optimize"))
-    return optimize(TASK, document, config, calls, optimizer, seed=1, watch=watch), watch, calls
+    return optimize(Loop(TASK, config, calls, optimizer, 1, watch), document), watch, calls
 
 
 def useless(user: str) -> dict[str, Any]:
