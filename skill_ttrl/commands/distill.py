@@ -15,7 +15,7 @@ from typing import Any
 
 from skill_ttrl.config import DistillConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, paths_of, read_episodes
-from skill_ttrl.errors import ConfigError, DataError, SkillBankError
+from skill_ttrl.errors import DataError, SkillBankError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import SILENT, NoticeCollector, Progress
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit
@@ -24,7 +24,7 @@ from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.log import BankSettings, is_bank
 from skill_ttrl.skills.querying import TEXT_CHARS, bank_unchanged
 from skill_ttrl.skills.similarity import embedding_similarity
-from skill_ttrl.skills.teachers import make_teacher
+from skill_ttrl.skills.teachers import make_teacher, taught
 from skill_ttrl.skills.types import SOURCE, Case, CaseCollector, TeacherResult
 from skill_ttrl.storage.files import remove_unfinished, unfinished, wrap_os_errors
 from skill_ttrl.train.bank_changes import TestChange, outcome_record, verdict
@@ -93,11 +93,7 @@ def distill_into(
     for trajectory in of_training(trajectories, config.training_splits, "The distilled bank"):
         collector.add(trajectory)
     cases, notes = collector.cases(), collector.notes()
-    result = teacher.distill(cases, config.distill)
-    if not isinstance(result, TeacherResult):
-        raise ConfigError(
-            f"The teacher {name!r} must return a TeacherResult, not {type(result).__name__} (distill.teacher)."
-        )
+    result = taught(teacher, "distill", cases, config.distill)
     # Distilling adds skills and changes none. What is counted is worded alike: only a model's texts are compared by similarity.
     compares = skills.dedup_threshold is not None and name != "heuristic"
     embedder = bank.retriever.embedder if compares else None

@@ -17,6 +17,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit, fingerprint
 from skill_ttrl.skills.changes import Snapshot, last_active
 from skill_ttrl.skills.similarity import Similarity
+from skill_ttrl.skills.teachers import taught
 from skill_ttrl.skills.types import Case, Draft, SeededSample, Teacher, TeacherResult, case_of, lean, round_robin
 from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Change, Group, Skill, derive_seed, from_json, to_json
@@ -164,7 +165,7 @@ class Evolver:
         """
         if not selection.failures or not self.config.max_new_skills:
             return Admitted(), TeacherResult()
-        result = self.teacher.evolve(selection.failures, tuple(snapshot), self.config)
+        result = taught(self.teacher, "evolve", selection.failures, tuple(snapshot), self.config)
         room = max(0, capacity - sum(skill.source != SOURCE for skill in snapshot))
         rules = AdmissionRules(
             SOURCE,

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 
 from skill_ttrl.config import SkillsConfig
-from skill_ttrl.errors import SkillBankError
+from skill_ttrl.errors import ConfigError, SkillBankError
+from skill_ttrl.registry import naming
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
 from skill_ttrl.skills.changes import Snapshot, as_successor, flagged, normalize_skill, quote, with_usage
-from skill_ttrl.skills.mergers import Draft, HeuristicMerger, Merger, MergeReport, technique, titles
+from skill_ttrl.skills.mergers import Draft, HeuristicMerger, Merged, Merger, MergeReport, technique, titles
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.types import BankUpdate, Change, Group, Skill, SkillOps, SkillStats, Task
@@ -55,6 +56,7 @@ def merge_groups(
 
     Raises:
         ValueError: `winners` does not fit the groups.
+        ConfigError: a merger of the user's own raised an error (`ExtensionError`), or returned no `Merged`.
         EndpointError, BudgetError: a language model gave no usable answer, where that ends everything; its budget is spent.
     """
     skills, skipped = skills or SkillsConfig(), list[str]()
@@ -67,7 +69,10 @@ def merge_groups(
     sources = [*won, *sorted(found, key=RolloutOps.sort_key)]
     merger = merger or HeuristicMerger(similarity=similarity, threshold=threshold)
     shown = [each.shown_skill_ids for each in sources]
-    merged = merger.merge([each.output for each in sources], retrieved=shown, snapshot=snapshot)
+    with naming(f"The merger {type(merger).__qualname__}"):
+        merged = merger.merge([each.output for each in sources], retrieved=shown, snapshot=snapshot)
+    if not isinstance(merged, Merged):
+        raise ConfigError(f"{type(merger).__qualname__}.merge must return a Merged, not {type(merged).__name__}.")
     skipped += merged.skipped
     admission = Admission(snapshot)  # a merger may write longer texts than winners
     proposed, rewrites = (

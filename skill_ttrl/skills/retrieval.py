@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from skill_ttrl.config.skills import SkillsConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
+from skill_ttrl.registry import naming
 from skill_ttrl.skills.changes import Snapshot, fits_type
 from skill_ttrl.skills.chroma import ChromaIndex
 from skill_ttrl.skills.embedders import EMBED_CHARS, Embedder, Vectors, make_embedder, words_of
@@ -169,7 +170,7 @@ class Retriever:
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Vectors of texts, shape (N, D), checked: the embedder, which there must be, may be the user's own. One thread at a time calls it."""
         assert self.embedder is not None
-        with self._embedding:
+        with self._embedding, naming(f"The embedder {self.embedder.name!r}"):
             made = np.asarray(self.embedder.embed(texts), dtype=np.float32)
         expected = (len(texts), self.embedder.dimension)
         if made.shape != expected:

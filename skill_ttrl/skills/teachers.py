@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
-from skill_ttrl.errors import EndpointError
+from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.openai.replies import instruction, tokens_in_text
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry, naming, require_methods
@@ -437,3 +437,18 @@ def make_teacher(name: str = "heuristic", *, models: LLMEndpoints | None = None)
         made = factory(models or LLMEndpoints()) if name == OPENAI else factory()
     require_methods(made, name, "distill", "evolve")
     return made
+
+
+def taught(teacher: Teacher, method: Literal["distill", "evolve"], *given: Any) -> TeacherResult:
+    """What a teacher, which may be the user's own, makes of the arguments of its method.
+
+    Raises:
+        ExtensionError: it raised an error.
+        ConfigError: it returned something else.
+    """
+    who = f"The teacher {type(teacher).__qualname__}"
+    with naming(who, f"in {method}"):
+        result = getattr(teacher, method)(*given)
+    if not isinstance(result, TeacherResult):
+        raise ConfigError(f"{who} must return a TeacherResult, not {type(result).__name__}, from {method}.")
+    return result

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import SkillsConfig
-from skill_ttrl.errors import EndpointError, SkillBankError
+from skill_ttrl.errors import ConfigError, EndpointError, ExtensionError, SkillBankError
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot
@@ -240,6 +240,11 @@ def test_a_merger_of_one_s_own_need_not_be_right() -> None:
     changes, report = merge([a_try(TASK)], [True], merger=Confused())
     assert [skill.evidence for skill in afters(changes, "add")] == [("t1",)]
     assert len(report.skipped) == 2 and all("the text is empty" in reason for reason in report.skipped)
+    Wrong = type("Wrong", (), {"merge": lambda self, outputs, **_: outputs or 1 / 0})
+    with pytest.raises(ConfigError, match=r"Wrong\.merge must return a Merged, not list"):
+        merge([a_try(TASK)], [True], merger=Wrong())
+    with pytest.raises(ExtensionError, match="The merger Wrong failed: ZeroDivisionError"):
+        merge([a_try(TASK)], [False], merger=Wrong())
 
 
 # --- techniques that winners share ---

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skill_ttrl.errors import ExtensionError
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.embedders import EMBED_CHARS, HashEmbedder, Vectors, words_of
 from skill_ttrl.skills.files import read_file
@@ -200,6 +201,11 @@ class Angles:
     def embed(self, texts: Sequence[str]) -> Vectors:
         cosines = np.array([1.0 if text == "query" else float(text) for text in texts])
         return np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
+
+
+def test_an_error_in_an_embedder_of_one_s_own_names_it() -> None:
+    with pytest.raises(ExtensionError, match=r"The embedder 'angles' failed: ValueError: could not convert"):
+        shown([Skill("s", "", "no cosine")])
 
 
 def scored(name: str, score: float, tier: Tier, uses: int = 0, successes: int = 0) -> Skill:

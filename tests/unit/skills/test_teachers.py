@@ -12,7 +12,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot
-from skill_ttrl.skills.teachers import QUESTION_TOKENS, TEACHERS, case_text, make_teacher, questions_of
+from skill_ttrl.skills.teachers import QUESTION_TOKENS, TEACHERS, case_text, make_teacher, questions_of, taught
 from skill_ttrl.skills.types import Case, TeacherResult
 from skill_ttrl.types import Skill, SkillStats, Step
 from tests.faulty_server import FaultyServer
@@ -189,3 +189,8 @@ def test_teachers_are_found_by_name() -> None:
         ExtensionError, match=r"Wanting' failed when it was made without arguments: TypeError: .*'name'"
     ):
         make_teacher(f"{__name__}:Wanting")
+    half: Any = Half()
+    with pytest.raises(ExtensionError, match="The teacher Half failed in distill: TypeError"):
+        taught(half, "distill", [], DistillConfig())
+    with pytest.raises(ConfigError, match="The teacher Half must return a TeacherResult, not NoneType, from distill"):
+        taught(half, "distill")
