@@ -160,7 +160,6 @@ class EpochRecord(Judged):
 
     def row(self) -> dict[str, Any]:
         """The record as JSON, with SkillOpt's names."""
-        score = {} if self.candidate_score is None else {"candidate_gate_score": self.candidate_score}
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -172,7 +171,7 @@ class EpochRecord(Judged):
             "slow_update_content": self.guidance,
             "fallbacks": dict(self.fallbacks),
             **({} if self.candidate is None else {"candidate_hash": skill_hash(self.candidate)}),
-            **score,
+            **({} if self.candidate_score is None else {"candidate_gate_score": self.candidate_score}),
         }
 
 

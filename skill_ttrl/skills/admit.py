@@ -7,7 +7,6 @@ Nothing here writes: the caller applies the changes as one update.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -140,9 +139,7 @@ class Admission:
     def __init__(self, snapshot: Snapshot, max_text_chars: int = MAX_TEXT_CHARS) -> None:
         self._max_text_chars = max_text_chars
         self._ids = set(snapshot.skills)
-        self._by_content: dict[tuple[str, ...], list[Skill]] = defaultdict(list)
-        for skill in snapshot:
-            self._by_content[normalized_tokens(skill.text)].append(skill)
+        self._by_content = grouped(snapshot, key=lambda skill: normalized_tokens(skill.text))
 
     def problem(self, text: str, task_type: str | None = None, match: str | None = None) -> str | None:
         """Why a text cannot become a skill's; None where it can.
@@ -166,7 +163,7 @@ class Admission:
         """The skill as the bank will store it; from now on its id and its text are taken."""
         skill = flagged(normalize_skill(skill))
         self._ids.add(skill.id)
-        self._by_content[normalized_tokens(skill.text)].append(skill)
+        self._by_content.setdefault(normalized_tokens(skill.text), []).append(skill)
         return skill
 
 

@@ -102,8 +102,7 @@ class SuccessTracker:
                     continue
                 key = derive_seed(self.seed, "evolve", step, trajectory.task.id, index)
                 sample = self.failures.setdefault(case.task_type, SeededSample(self._most))
-                if sample.takes(key):  # hundreds of them stand in a checkpoint
-                    sample.add(key, lean(case, with_listed=self.with_listed))
+                sample.add(key, lean(case, with_listed=self.with_listed))  # hundreds of them stand in a checkpoint
 
     def judge(self) -> FailureSelection:
         """Judge each type that has enough episodes, and restart its count; the others continue to count."""

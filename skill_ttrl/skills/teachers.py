@@ -300,7 +300,6 @@ class LLMTeacher:
         """
         questions, notes = questions_of(cases, config, self.asking.templates)
         drafts: list[Draft] = []
-        failed = 0
         answers = self.asking.ask([each.messages for each in questions], SkillsAnswer)
         for question, answer in zip(questions, answers, strict=True):
             if not isinstance(answer, EndpointError):
@@ -309,15 +308,14 @@ class LLMTeacher:
                 taken, refused = _first(read, question.most)
                 drafts += taken
                 notes += [f"{question.name}: {problem}" for problem in refused]
-                continue
-            failed += 1
-            if self.asking.on_failure == "heuristic":
+            elif self.asking.on_failure == "heuristic":
                 notes.append(f"{question.name}: no usable answer; the heuristic was used instead. {answer}")
                 # Of a type alone, whatever it shares with others.
                 own = [each for each in cases if question.tier != "task" or each.task_type == question.task_type]
                 drafts += [each for each in distilled(own, config).drafts if each.tier == question.tier]
             else:
                 notes.append(f"{question.name}: skipped, because there was no usable answer. {answer}")
+        failed = sum(isinstance(answer, EndpointError) for answer in answers)
         return TeacherResult(tuple(drafts), tuple(notes), requests=len(questions), failed=failed)
 
     def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
@@ -332,13 +330,10 @@ class LLMTeacher:
             read += [_new(entry, question) for entry in answer.new_skills]
             drafts, refused = _first(read, config.max_new_skills)
             return TeacherResult(tuple(drafts), (*notes, *refused), requests=1)
-        if self.asking.on_failure == "heuristic":
-            notes.append(f"no usable answer; the heuristic was used instead. {answer}")
-            drafts = list(evolved_by_counting(failures, skills, config).drafts)
-        else:
-            notes.append(f"there is no usable answer. {answer}")
-            drafts = []
-        return TeacherResult(tuple(drafts), tuple(notes), requests=1, failed=1)
+        counts = self.asking.on_failure == "heuristic"
+        said = "no usable answer; the heuristic was used instead" if counts else "there is no usable answer"
+        instead = evolved_by_counting(failures, skills, config).drafts if counts else ()
+        return TeacherResult(instead, (*notes, f"{said}. {answer}"), requests=1, failed=1)
 
 
 def question_of(

@@ -124,12 +124,8 @@ class SeededSample(Generic[T]):
         self.size = size
         self.items = list(items)
 
-    def takes(self, key: int) -> bool:
-        """True if an item with this key belongs to the sample."""
-        return len(self.items) < self.size or (self.size > 0 and key < self.items[-1][0])
-
     def add(self, key: int, item: T) -> None:
-        """Put an item in; one too many goes out."""
+        """Put an item in; one too many goes out, perhaps the same."""
         insort(self.items, (key, item), key=itemgetter(0))
         del self.items[self.size :]
 
@@ -162,8 +158,7 @@ class CaseCollector:
         self._counts[case.task_type][outcome] += 1
         sample = self._samples.setdefault((case.task_type, outcome), SeededSample(MOST_CASES))
         key = derive_seed(self._seed, SOURCE, task.id, self._number)
-        if sample.takes(key):
-            sample.add(key, (self._number, lean(case)))
+        sample.add(key, (self._number, lean(case)))
 
     def cases(self) -> list[Case]:
         """The sampled episodes, in the order in which they came."""
