@@ -15,7 +15,7 @@ import pytest
 LAUNCHER = """
 import sys
 import skill_ttrl.rl.parallel.launch as module
-module.LINGER_S = module.GRACE_S = 1.0
+module.LINGER_S, module.GRACE_S = 2.0, 10.0
 say = lambda text: print(text, file=sys.stderr)
 sys.exit(module.launch([sys.executable, "-c", sys.argv[1]], int(sys.argv[2]), notice=say, saved=lambda: "Rerun."))
 """
