@@ -57,14 +57,13 @@ class StopSignal:
             self._leave_at_once = None
 
     def __enter__(self) -> StopSignal:
-        self._before = _handle(self._remember)
+        self._before = handle(self._remember)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
+        restore(self._before)
         outer = self._before.get(self.signum or 0)
         if error is None and self.signum is not None and isinstance(getattr(outer, "__self__", None), StopSignal):
             signal.raise_signal(self.signum)  # it came when all of this part was done: what it is a part of shall know
@@ -79,12 +78,18 @@ class StopSignal:
             print("Interrupted: stopping after this step. Press Ctrl-C again to stop at once.", file=sys.stderr)
 
 
-def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Handle `SIGNALS` with this function; the handlers before it, none outside the main thread, where nothing changes."""
+def handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Handle `SIGNALS` with this function; gives the handlers before it, none outside the main thread, where nothing changes."""
     try:
         return {signum: signal.signal(signum, handler) for signum in SIGNALS}
     except ValueError:
         return {}
+
+
+def restore(handlers: dict[int, Any]) -> None:
+    """Put back what `handle` gave; a handler that is not Python's gives way to the default."""
+    for signum, handler in handlers.items():
+        signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
@@ -94,11 +99,10 @@ def signals_held() -> Iterator[None]:
     Outside the main thread no handler runs, and nothing changes.
     """
     came: list[int] = []
-    before = _handle(lambda number, frame: came.append(number))
+    before = handle(lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        for held, handler in before.items():
-            signal.signal(held, signal.SIG_DFL if handler is None else handler)
+        restore(before)
         for number in came:
             signal.raise_signal(number)

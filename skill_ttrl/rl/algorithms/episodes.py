@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import torch
@@ -61,13 +62,7 @@ def state_metrics(states: Sequence[Hashable]) -> dict[str, float]:
 
 def discounted_returns(rewards: Sequence[Sequence[float]], gamma: float) -> list[list[float]]:
     """R_t = r_t + gamma R_{t+1} of each step of each episode (equation 5)."""
-    rows = []
-    for episode in rewards:
-        row: list[float] = []
-        for reward in reversed(episode):
-            row.append(reward + gamma * (row[-1] if row else 0.0))
-        rows.append(row[::-1])
-    return rows
+    return [[*accumulate(reversed(episode), lambda later, reward: reward + gamma * later)][::-1] for episode in rewards]
 
 
 SUCCESS = "success"

@@ -436,10 +436,10 @@ def add_step_advantages(
         A row for each trajectory, with one advantage for each of its steps.
     """
     given = iter(steps)
-    rows = []
-    for each, whole in zip(samples.trajectories, episodes, strict=True):
-        rows.append([weight * value + next(given) for value in by_step(whole, len(each.steps))])
-    return rows
+    return [
+        [weight * value + next(given) for value in by_step(whole, len(each.steps))]
+        for each, whole in zip(samples.trajectories, episodes, strict=True)
+    ]
 
 
 def by_step(value: Any, steps: int) -> Sequence[float]:

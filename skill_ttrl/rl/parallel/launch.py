@@ -22,7 +22,7 @@ from typing import Any, Literal
 from skill_ttrl.config import RuntimeConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.errors import ConfigError, RankError
-from skill_ttrl.signals import SIGNALS
+from skill_ttrl.signals import handle, restore
 
 # The environment by which `torchrun` and `launch` say how many ranks there are. Alone, so that asking loads nothing else.
 
@@ -148,17 +148,14 @@ class _Crew:
         self._interrupts = 0
         self._passed: int | None = None  # the last signal that came
         self._deadline: float | None = None
-        self._before: dict[int, object] = {}
 
     def __enter__(self) -> _Crew:
-        for signum in SIGNALS:
-            self._before[signum] = signal.signal(signum, self._pass_on)
+        self._before = handle(self._pass_on)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._kill(self._ranks)
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)  # type: ignore[arg-type]  # what signal gave
+        restore(self._before)
 
     def start(self, command: Sequence[str], environment: dict[str, str]) -> None:
         rank = len(self._ranks)
