@@ -154,10 +154,9 @@ class LiveVisit:
         raise EnvError(f"{self.url} redirects without end.")
 
     def _view(self) -> shop.View:
-        page, url = self._page, shop.page_url(str(self._number), self._state)
+        page = self._page
         texts = page.texts if page.score is None else shop.done_page(self._state.asin, self._state.options, page.score)
-        rich = shop.as_rich_text(texts, url, self._state.seen)
-        seen = {"url": url, "text": shop.as_text(texts), "text_rich": rich}[self.mode]
+        seen = shop.observe(texts, str(self._number), self._state, self.mode)
         at = shop.digest(self._state, self.mode)
         return shop.View(seen, tuple(shop.clickables(page.texts)), page.place == "search", at, page.score, {})
 

@@ -142,6 +142,14 @@ def as_rich_text(page: Page, url: str, seen: Collection[str]) -> str:
     return clicked + "".join(f"{line}\n" for line in lines)
 
 
+def observe(page: Page, session: str, state: State, mode: str) -> str:
+    """What a shopper sees of a page in one of the `MODES`."""
+    if mode == "text":
+        return as_text(page)
+    url = page_url(session, state)
+    return url if mode == "url" else as_rich_text(page, url, state.seen)
+
+
 def clickables(page: Page) -> dict[str, Text]:
     """Return the possible arguments of `click[...]` on a page: lower-case text → the text that it clicks.
 
@@ -447,13 +455,9 @@ class ShopVisit:
         return self._view()
 
     def _view(self) -> View:
-        bought, url = self.state.bought, page_url(self._session, self.state)
-        if self.mode == "text":
-            shown = as_text(self._page)
-        else:
-            shown = url if self.mode == "url" else as_rich_text(self._page, url, self.state.seen)
+        bought = self.state.bought
         return View(
-            shown,
+            observe(self._page, self._session, self.state, self.mode),
             tuple(clickables(self._page)),
             has_search_bar(self._page),
             digest(self.state, self.mode),

@@ -530,15 +530,15 @@ class EnvPool:
         self._lent = set[int]()
         self._lock = threading.Lock()
 
-    def acquire(self, count: int) -> list[TextEnvironment]:
-        """`count` environments to look at, ready to be reset."""
+    def acquire(self) -> TextEnvironment:
+        """An environment to look at, ready to be reset."""
         with self._lock:
-            return self._first_free(count)
+            return self._first_free(1)[0]
 
     @property
     def schemas(self) -> tuple[str, ...]:
         """Schemas of the tools that the environments have (`ToolEnv.schemas`)."""
-        return getattr(self.acquire(1)[0], "schemas", ())
+        return getattr(self.acquire(), "schemas", ())
 
     @contextmanager
     def lend(self, count: int) -> Iterator[list[TextEnvironment]]:

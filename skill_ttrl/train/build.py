@@ -376,7 +376,7 @@ def make_envs(env: EnvConfig, agent: AgentConfig, tasks: Sequence[Task]) -> EnvP
         )
     env_id = resolve_env(env.id)
     envs = EnvPool(lambda: with_tools(make_env(env_id, **env.kwargs), agent))
-    check_text_env(envs.acquire(1)[0], tasks[0])
+    check_text_env(envs.acquire(), tasks[0])
     if envs.schemas and (refused := tool_refusal(agent, f"{env.id} with tools")):
         envs.close()
         raise ConfigError(refused)

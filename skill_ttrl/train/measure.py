@@ -87,7 +87,7 @@ def play_controls(
     asked = tuple(config.eval.controls)
     if not applies(config.eval, tasks):
         return Controls(asked=asked)
-    if getattr(envs.acquire(1)[0].unwrapped, "expensive", False):
+    if getattr(envs.acquire().unwrapped, "expensive", False):
         return Controls(why_none="steps of this environment are expensive: no control", asked=asked)
     settings = RolloutSettings(
         Sampling(), config.seed, config.agent.max_turns, rollout_timeout_s=config.rollout.rollout_timeout_s

@@ -635,7 +635,7 @@ class Rules:
             return
         from skill_ttrl.rl.algorithms import build_algorithm, requirements
 
-        if "states" in requirements(build_algorithm(rl.algorithm)) and not names_states(envs.acquire(1)[0], train[0]):
+        if "states" in requirements(build_algorithm(rl.algorithm)) and not names_states(envs.acquire(), train[0]):
             yield (
                 f"rl.algorithm={rl.algorithm['type']} compares steps from the same exact state, but {config.env.id} does not "
                 'report its state (info["state"], see skill_ttrl.envs.state_digest). rl.algorithm=gigpo compares observations.'
@@ -657,7 +657,7 @@ def _gpus() -> int:
 
 def check_graded(task: Task, envs: EnvPool, asking: str) -> None:
     """Raise `ConfigError` where the environment says that it cannot grade a task as it is given."""
-    env = envs.acquire(1)[0]
+    env = envs.acquire()
     try:
         env.reset(seed=task.seed, options=reset_options(task))
         graded = env.step("")[4].get("graded")
