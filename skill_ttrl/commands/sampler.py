@@ -256,7 +256,7 @@ class ScriptedSetup:
         if self.tried:
             self._make_agent()
             with closing(EnvPool(self._make_env)) as envs:
-                (env,) = envs.acquire(1)
+                env = envs.acquire()
                 for task in self.tried[:-1]:
                     with suppress(EnvError):  # a task that fails is data
                         return check_text_env(env, task)
