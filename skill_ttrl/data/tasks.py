@@ -161,9 +161,7 @@ def system_message(source: Source) -> str | None:
     Raises:
         DataError: they differ; or see `read_records`.
     """
-    if find_family(source) is not None:
-        return None
-    return _questions(source, read_source(source))[1]
+    return None if find_family(source) is not None else _questions(source, read_source(source))[1]
 
 
 def _questions(source: Source, records: Records) -> tuple[list[str], str | None]:
@@ -281,10 +279,9 @@ def _from_messages(messages: Any, place: str) -> list[Demonstration]:
     roles, said = _conversation(messages, "messages", place)
     shape = "".join(str(role)[:1] if role in ("user", "assistant", "tool") else "?" for role in roles)
     calls = [_calls(each, place) if role == "assistant" else [] for each, role in zip(messages, roles, strict=True)]
+    asked = [len(each) for each, role in zip(calls, shape, strict=True) if role == "a"]
     answered = [len(results) for results in re.findall("a(t*)", shape)]
-    if not re.fullmatch("(?:u(?:at+)*a)+", shape) or answered != [
-        len(calls[at]) for at, role in enumerate(shape) if role == "a"
-    ]:
+    if not re.fullmatch("(?:u(?:at+)*a)+", shape) or answered != asked:
         raise DataError(
             f"{place}: 'messages' must alternate between user and assistant messages, with a tool message for each of 'tool_calls' of the "
             f"latter; found roles {roles}. Set one system message for all with agent.system."
@@ -296,10 +293,8 @@ def _from_messages(messages: Any, place: str) -> list[Demonstration]:
         elif role == "a":
             turn = prompt, said[at] + "".join(map(call_text, calls[at]))
             found.append(Demonstration(*turn, before=tuple(before)))
-            answers = {
-                str(messages[later].get("tool_call_id") or call.id): said[later]
-                for later, call in enumerate(calls[at], at + 1)
-            }
+            ends = enumerate(calls[at], at + 1)
+            answers = {str(messages[end].get("tool_call_id") or call.id): said[end] for end, call in ends}
             if len(answers) < len(calls[at]) or answers.keys() != {call.id for call in calls[at]}:
                 raise DataError(
                     f"{place}: the 'tool_call_id' of each tool message must be the id of another of the 'tool_calls' before it."

@@ -107,8 +107,7 @@ def save_checkpoint(
 def _prune(folder: RunFolder, phase: str, step: int, keep: int | None) -> None:
     """Remove the checkpoints of `phase` before `step` that `keep` does not cover, the one of `step` counted."""
     if keep is not None:
-        of_phase = [checkpoint for checkpoint in list_checkpoints(folder) if checkpoint.phase == phase]
-        older = [checkpoint for checkpoint in of_phase if checkpoint.step < step]
+        older = [each for each in list_checkpoints(folder) if each.phase == phase and each.step < step]
         for checkpoint in older[: max(0, len(older) - (max(keep, 1) - 1))]:
             _remove(checkpoint.path)
 
@@ -117,11 +116,8 @@ def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
     """Checkpoints of a run, oldest first: phases in the order of the run's config, then by step. None is verified."""
     if not folder.checkpoints.is_dir():
         return []
-    found = []
-    for entry in folder.checkpoints.iterdir():
-        match = _NAME.fullmatch(entry.name)
-        if match and entry.is_dir():
-            found.append(Checkpoint(entry, match["phase"], int(match["step"])))
+    named = ((entry, _NAME.fullmatch(entry.name)) for entry in folder.checkpoints.iterdir() if entry.is_dir())
+    found = [Checkpoint(entry, match["phase"], int(match["step"])) for entry, match in named if match]
     order: dict[str, int] = {phase: place for place, phase in enumerate(folder.config.phases)}
     return sorted(found, key=lambda c: (order.get(c.phase, len(order)), c.phase, c.step))
 

@@ -136,12 +136,9 @@ class RunFolder(Locked):
             return cls(path, None)
         check_links(path)
         folder = cls(path, acquire_lock(path))
-        try:
+        with on_error(folder.close):
             for name in APPEND_FILES:
                 cut_torn_line(path / name)
-        except RunFolderError:
-            folder.close()
-            raise
         return folder
 
     @property

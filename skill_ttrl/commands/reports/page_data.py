@@ -34,7 +34,7 @@ from skill_ttrl.commands.reports.summary_text import (
     summary_table,
     with_interval,
 )
-from skill_ttrl.config import EnvConfig, SkillTTRLConfig, load_config, recipe_names, settings_digest
+from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names, settings_digest
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.metrics import unhealthy
@@ -340,15 +340,12 @@ def _model(run: Run) -> str:
     return f"a {size / 4e6:.1f}M-parameter built-in model" if size else "a built-in model"
 
 
-def _environment(env: EnvConfig) -> str:
-    settings = (f"{name} {value}" for name, value in env.kwargs.items() if isinstance(value, str | int | float))
-    return ", ".join([env.id, *settings])
-
-
 def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
     """Data sets, seed, date, hardware, durations, cost and versions."""
     info, config = run.info, run.config
-    facts = {"model": config.model.path, "environment": _environment(config.env), "seed": str(config.seed)}
+    settings = (f"{name} {each}" for name, each in config.env.kwargs.items() if isinstance(each, str | int | float))
+    environment = ", ".join([config.env.id, *settings])
+    facts = {"model": config.model.path, "environment": environment, "seed": str(config.seed)}
     if summary is not None:
         measured = f"{_count(summary.problems, 'problem')} of {summary.measured_on or config.env.id}"
         sampled = f"{_count(summary.samples, 'sample')} each at temperature {summary.temperature:g}"
