@@ -143,14 +143,13 @@ COLUMNS = "strategy phase step task_id episode answer majority_ratio reward corr
 
 def records_inspection(path: Path, limit: int) -> Inspection:
     """Line by line: a file of trajectories can be larger than memory. Files of figures are small, and shown whole."""
-    first = first_keys(path)
+    first, notes = first_keys(path), list[str]()
     if {"label", "accuracy", "results"} <= first:
         return evaluation_inspection("records", path, read_evaluations(path))
     if {"phase", "step"} <= first and not first & {"task", "task_id"}:
-        records = read_jsonl(path)
-        return Inspection("records", str(path), {"lines": len(records)}, *step_rows(records))
+        records = read_jsonl(path, notes)
+        return Inspection("records", str(path), {"lines": len(records)}, *step_rows(records), notes)
     shown, outcomes = list[dict[str, Any]](), list[EpisodeResult]()
-    notes: list[str] = []
     count = 0
     for count, (where, line) in enumerate(whole_lines(path, notes), 1):
         row = parsed(where, line, dict[str, Any])
