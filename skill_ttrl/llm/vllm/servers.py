@@ -103,11 +103,11 @@ class Server:
         """(path, longest sequence in tokens) of the model it serves, whose name requests have from now on."""
         self.get("/health")
         models = self.get("/v1/models").get("data") or [{}]
-        base = next((each for each in models if each.get("parent") is None), models[0])
         try:
+            base = next((each for each in models if each.get("parent") is None), models[0])
             self.model = str(base["id"])
             return str(base.get("root") or base["id"]), int(base["max_model_len"])
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError):
             raise _malformed(
                 f"{self.address}/v1/models", "does not say which model it serves and how long a sequence may be"
             ) from None
@@ -116,7 +116,7 @@ class Server:
         """The response, and the process that it comes from."""
         try:
             # After a 500 vLLM drops the connection: the next request on it would fail.
-            headers = {**key_headers(self.address), "Connection": "close"}
+            headers = key_headers(self.address) | ({"Connection": "close"} if method == "POST" else {})
             response = self.client.request(method, self.address + path, headers=headers, **how)
         except httpx.TransportError as error:
             raise ServerLost(f"{self.address} does not answer ({type(error).__name__})") from error

@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         upstream = self.server
         model = {"id": "policy", "root": upstream.root, "parent": None, "max_model_len": upstream.length}
         said: dict[str, dict[str, Any]] = {
-            "/v1/models": {"data": [model]},
+            "/v1/models": {"data": [model] if upstream.length else upstream.root},
             "/weight_info": {"weight_version": upstream.version},
             "/health": {},
         }
@@ -300,6 +300,9 @@ def test_what_servers_cannot_do_is_said_beforehand(folder: Path, upstreams: Call
     config.rollout.top_p = 0.9
     with pytest.raises(ConfigError, match=r"rollout\.top_p"):
         VLLMServerBackend(BackendContext(config, refuse_to_load, trains=True))
+    upstream.length = 0
+    with pytest.raises(EndpointError, match=r"/v1/models does not say which model .*skillttrl serve"):
+        backend_for(folder, upstream)
     upstream.length = 64
     assert backend_for(folder, upstream, upstreams(echo)).max_model_len == 64
     with pytest.raises(ModelError, match="does not fit"):
