@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -160,18 +160,17 @@ class OfflineMerger:
     """
 
     def __init__(self, skills: SkillsConfig | None, models: LLMEndpoints) -> None:
-        self._skills, self._models = skills, models
-        self._made: Merger | None = None
+        self._name, self._models = "heuristic" if skills is None else skills.merger, models
         self.use_api = True
         """False: count (`HeuristicMerger`) and use no language model."""
 
     def merge(self, outputs: Sequence[ParsedOutput], **given: Any) -> Merged:
         """Merge the winners' operations."""
-        if not self.use_api or self._skills is None:
-            return HeuristicMerger().merge(outputs, **given)
-        if self._made is None:
-            self._made = make_merger(self._skills.merger, models=self._models)
-        return self._made.merge(outputs, **given)
+        return (self._named if self.use_api else HeuristicMerger()).merge(outputs, **given)
+
+    @cached_property
+    def _named(self) -> Merger:
+        return make_merger(self._name, models=self._models)
 
 
 def offline_group(problem: str, responses: Sequence[str]) -> Group:

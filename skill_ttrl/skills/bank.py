@@ -7,7 +7,6 @@ to the bank. A bank without a path lives in memory and behaves the same.
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -175,11 +174,8 @@ class SkillBank:
         """The skill, or an error."""
         found = self.get(skill_id)
         if found is None:
-            near = difflib.get_close_matches(skill_id, list(self.snapshot().skills), n=3)
-            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise SkillBankError(
-                f"There is no skill {quote(skill_id)} in the bank (version {self.version}).{hint} List them with: skillttrl skills show BANK"
-            )
+            hint = did_you_mean(skill_id, self.snapshot().skills, "skillttrl skills show BANK")
+            raise SkillBankError(f"There is no skill {quote(skill_id)} in the bank (version {self.version}).{hint}")
         return found
 
     # --- changing ---

@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.errors import SkillBankError, did_you_mean
+from skill_ttrl.errors import SkillBankError, annotate_error, did_you_mean
 from skill_ttrl.sanitize import escape, replace_surrogates
 from skill_ttrl.skills.changes import Snapshot, new_ids, normalize_skill, quote
 from skill_ttrl.skills.document import document_of, order_as_origin, skills_of, slug
@@ -84,6 +84,7 @@ class SkillFile:
     """Sentences on the content that was not imported."""
 
 
+@annotate_error(SkillBankError, "Nothing was imported.")
 def read_file(path: str | Path, format: str | None = None) -> SkillFile:
     """The skills of a file or folder, and notices on what was not imported.
 
@@ -215,7 +216,7 @@ def _record(item: object, where: str, place: int, **defaults: Any) -> Skill:
     try:
         return skill_from_dict(item, new_id=new_ids(Snapshot(), place + 1)[place], **{"source": "import", **defaults})
     except SkillBankError as error:
-        raise SkillBankError(f"{where}: {error} Nothing was imported.") from None
+        raise SkillBankError(f"{where}: {error}") from None
 
 
 def _not_imported(where: str, names: Mapping[str, Any] | list[str]) -> tuple[str, ...]:
@@ -244,7 +245,7 @@ def _parsed(text: str, where: str) -> Any:
         return parse_json(text)
     except ValueError as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise SkillBankError(f"{where}{line} is not JSON: {error}. Nothing was imported.") from None
+        raise SkillBankError(f"{where}{line} is not JSON: {error}.") from None
 
 
 def _json_text(content: Any) -> str:
@@ -295,7 +296,7 @@ def read_skillrl(content: Any, where: str) -> SkillFile:
         SkillBankError: a section or a record has another form; nothing is imported then.
     """
     if not is_skillrl(content):
-        raise SkillBankError(f"{where} has none of SkillRL's sections ({', '.join(SECTIONS)}). Nothing was imported.")
+        raise SkillBankError(f"{where} has none of SkillRL's sections ({', '.join(SECTIONS)}).")
     by_type = content.get(BY_TYPE, {})
     if not isinstance(by_type, dict):
         raise SkillBankError(f"{where}: {BY_TYPE!r} must be an object of lists by task type, found {quote(by_type)}.")
@@ -416,7 +417,7 @@ def read_agentskills(path: Path) -> SkillFile:
         except SkillBankError as error:
             if len(found) == 1:
                 raise
-            notices.append(f"not imported: {str(error).removesuffix(' Nothing was imported.')}")
+            notices.append(f"not imported: {error}")
     if found and not skills:
         raise SkillBankError(f"No skill of {folder} can be read. {notices[-1]}")
     return SkillFile(skills, notices=tuple(notices))
@@ -429,9 +430,9 @@ def _entry_name(entry: Path) -> str:
 def _folder_skill(folder: Path, notices: list[str]) -> Skill:
     where = folder / SKILL_FILE
     if where.is_symlink() or folder.is_symlink():
-        raise SkillBankError(f"{where} is reached through a link, which is not followed. Nothing was imported.")
+        raise SkillBankError(f"{where} is reached through a link, which is not followed.")
     if where.stat().st_size > MAX_BYTES:
-        raise SkillBankError(f"{where} is larger than {MAX_BYTES:,} bytes. Nothing was imported.")
+        raise SkillBankError(f"{where} is larger than {MAX_BYTES:,} bytes.")
     front, body = parts_of(_read(where), str(where))
     metadata = front.get("metadata")
     record = metadata.get(OURS) if isinstance(metadata, dict) else None
@@ -449,9 +450,7 @@ def _folder_skill(folder: Path, notices: list[str]) -> Skill:
             others = [name for name in front if name not in ("name", "description")]
             skill = skill_from_dict({**values, "title": title, "when_to_apply": description}, source="agentskills")
     except SkillBankError as error:
-        raise SkillBankError(
-            f"{where}: {str(error).removesuffix(' Nothing was imported.')} Nothing was imported."
-        ) from None
+        raise SkillBankError(f"{where}: {error}") from None
     beside = [_entry_name(each) for each in sorted(folder.iterdir()) if each != where]
     notices += _not_imported(folder.name, [*others, *beside])
     return skill
@@ -470,9 +469,7 @@ def parts_of(text: str, where: str) -> tuple[dict[str, Any], str]:
     begin = re.match(r"---[ \t]*\n", text)
     end = re.compile(r"^---[ \t]*$", re.MULTILINE).search(text, begin.end()) if begin else None
     if begin is None or end is None:
-        raise SkillBankError(
-            f"{where} is not a skill: it must start with YAML between two lines `---`. Nothing was imported."
-        )
+        raise SkillBankError(f"{where} is not a skill: it must start with YAML between two lines `---`.")
     source = text[begin.end() : end.start()]
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml's is ten times as fast; wheels have it
     try:
@@ -485,14 +482,14 @@ def parts_of(text: str, where: str) -> tuple[dict[str, Any], str]:
             if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH or values > MAX_VALUES:
                 raise SkillBankError(
                     f"{where}: the front matter has aliases (*name), more than {MAX_DEPTH} levels of nesting, or more than "
-                    f"{MAX_VALUES:,} keys and values. Nothing was imported."
+                    f"{MAX_VALUES:,} keys and values."
                 )
         front = yaml.load(source, Loader=loader)
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 2
         reason = getattr(error, "problem", None) or "characters that YAML does not allow"
         cure = " Put a text that contains a colon in quotes." if reason.startswith("mapping values") else ""
-        raise SkillBankError(f"{where}:{line} is not valid YAML: {reason}.{cure} Nothing was imported.") from None
+        raise SkillBankError(f"{where}:{line} is not valid YAML: {reason}.{cure}") from None
     if not isinstance(front, dict):
-        raise SkillBankError(f"{where}: the front matter must be a map, found {quote(front)}. Nothing was imported.")
+        raise SkillBankError(f"{where}: the front matter must be a map, found {quote(front)}.")
     return front, text[end.end() :].removeprefix("\n")
