@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import copy_context
@@ -197,7 +197,7 @@ class Calls:
     early_stop: bool = True
     workers: int = 8
     progress: Progress = field(default_factory=SilentProgress)
-    counts: dict[str, Counts] = field(default_factory=dict)
+    counts: dict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
     """By stage; rollouts by what they are for."""
     _asked: Counter[str] = field(default_factory=Counter)
     _warned: set[str] = field(default_factory=set)
@@ -210,7 +210,7 @@ class Calls:
             BudgetError: the budget is spent; the answers until then are saved.
         """
         keys = [self._name("chat", each.stage, each.system, each.user, each.max_tokens) for each in requests]
-        counts = [self._of(request.stage) for request in requests]
+        counts = [self.counts[request.stage] for request in requests]
         for count in counts:
             count.asked += 1
         pairs = zip(requests, keys, strict=True)
@@ -229,18 +229,18 @@ class Calls:
             BudgetError: the budget is spent; finished rollouts are saved.
             EndpointError, EnvError: nothing works, or none of the first results is graded.
         """
-        count, name = self._of(stage), skill_hash(document)
+        count, name = self.counts[stage], skill_hash(document)
         bases = [content_hash("rollout", name, item) for item in items]
         if self.reuse_rollouts:
             count.reused += sum(self._asked[base] > 0 for base in bases)
         keys = [f"{base}-{0 if self.reuse_rollouts else self._asked[base]}" for base in bases]
         self._asked.update(bases)
         seed = derive_seed(self.seed, "rollout", self._name("batch", stage, name))  # the same whatever is still missing
-        missing = [place for place, key in enumerate(keys) if self.journal.get(key) is None]
+        missing = {key: item for key, item in zip(keys, items, strict=True) if self.journal.get(key) is None}
         count.asked += len(items)
         if missing:
             with asked_in(stage):
-                self._roll_out_missing(document, {keys[place]: items[place] for place in missing}, seed)
+                self._roll_out_missing(document, missing, seed)
         results = [RolloutResult.from_dict(self.journal.get(key)) for key in keys]
         count.failed += sum(result.extras.get("stop_reason") in FAILED for result in results)
         count.ungraded += sum(result.ungraded for result in results)
@@ -288,9 +288,6 @@ class Calls:
         base = content_hash(*content)
         self._asked[base] += 1
         return f"{base}-{self._asked[base] - 1}"
-
-    def _of(self, stage: str) -> Counts:
-        return self.counts.setdefault(stage, Counts())
 
 
 def in_threads(work: Sequence[Callable[[], None]], workers: int) -> None:
