@@ -58,9 +58,9 @@ class Served:
 
     @property
     def client(self) -> httpx.Client:
-        return httpx.Client(
-            base_url=self.address, headers={"Authorization": f"Bearer {KEY}"}, trust_env=False, timeout=60
-        )
+        # After a 500 vLLM drops the connection: the next request on it would fail.
+        headers = {"Authorization": f"Bearer {KEY}", "Connection": "close"}
+        return httpx.Client(base_url=self.address, headers=headers, trust_env=False, timeout=60)
 
 
 @pytest.fixture(scope="module")
