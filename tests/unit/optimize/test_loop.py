@@ -93,11 +93,7 @@ class World:
             edits = [edit for patch in json.loads(user[user.index("[\n") :]) for edit in patch.get("edits", [])]
             edits = list({edit["content"]: edit for edit in edits}.values())
         number = self._first + len(self.requests)
-        return {
-            "edits": edits,
-            "selected_indices": [0, 1, 2, 3],
-            "slow_update_content": f"guidance {number}",
-        }
+        return {"edits": edits, "selected_indices": [0, 1, 2, 3], "slow_update_content": f"guidance {number}"}
 
     def of(self, stage: str) -> list[str]:
         """Requests of a stage."""

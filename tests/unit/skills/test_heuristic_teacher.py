@@ -277,10 +277,7 @@ def test_a_run_tests_one_guess_after_another() -> None:
     """A guess that the gate rejected does not come back: the next look admits the next one."""
     cases = [failed_try(*room, "polish X with brush 3", "clean X with sinkbasin 1") for room in ROOMS]
     groups = [
-        Group(
-            task,
-            (Trajectory(task, each.steps, answer=None, reward=0.0, stop_reason="truncated", goal=each.task),),
-        )
+        Group(task, (Trajectory(task, each.steps, answer=None, reward=0.0, stop_reason="truncated", goal=each.task),))
         for each in cases
         for task in [Task(each.task_id, "Env-v0", split="train", task_type=each.task_type)]
     ]

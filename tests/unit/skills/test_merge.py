@@ -18,14 +18,7 @@ from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.merge import merge_groups, merged_samples
-from skill_ttrl.skills.mergers import (
-    Draft,
-    LLMMerger,
-    Merged,
-    MergeReport,
-    SkillMerger,
-    make_merger,
-)
+from skill_ttrl.skills.mergers import Draft, LLMMerger, Merged, MergeReport, SkillMerger, make_merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, OnFailure
 from skill_ttrl.skills.similarity import content_id

@@ -185,9 +185,7 @@ def test_teachers_are_found_by_name() -> None:
         make_teacher("openai")
     with pytest.raises(ConfigError, match="without evolve"):
         make_teacher(f"{__name__}:Half")
-    with pytest.raises(
-        ExtensionError, match=r"Wanting' failed when it was made without arguments: TypeError: .*'name'"
-    ):
+    with pytest.raises(ExtensionError, match="Wanting' failed when it was made without arguments: TypeError"):
         make_teacher(f"{__name__}:Wanting")
     half: Any = Half()
     with pytest.raises(ExtensionError, match="The teacher Half failed in distill: TypeError"):
