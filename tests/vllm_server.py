@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import psutil
+import torch
+
+from skill_ttrl.llm.backend import Generation
+from skill_ttrl.types import Completion
+
+CLOSE = 1e-4
+"""Largest difference of log-probs in float32 that is rounding, nats."""
 
 
 def free_port() -> int:
@@ -70,3 +79,32 @@ class VLLMServer:
         os.kill(self.pid, signal.SIGKILL)
         assert self._process.wait(60) == 5
         self.start()
+
+
+def versions_of(run: Path) -> list[set[int]]:
+    """The versions that sampled each step."""
+    found: dict[int, set[int]] = {}
+    for line in map(json.loads, (run / "trajectories.jsonl").read_text().splitlines()):
+        turns = [turn["completion"] for turn in line["steps"]]
+        found.setdefault(line["step"], set()).update(done["policy_version"] for done in turns)
+    return [found[step] for step in sorted(found)]
+
+
+def learners(loaded: Any, prompt: Sequence[int], done: Completion, temperature: float = 1.0) -> list[float]:
+    """What the learner computes for the very tokens."""
+    model: Any = loaded.model
+    tokens = torch.tensor([[*prompt, *done.token_ids]])
+    with torch.no_grad():
+        logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : -1].float()
+    scores = torch.log_softmax(logits / temperature, -1).gather(1, tokens[0, len(prompt) :, None])
+    return scores.squeeze(1).tolist()
+
+
+def worst_gap(loaded: Any, found: Sequence[Generation], temperature: float = 1.0) -> float:
+    """Largest difference between the log-probs of what was sampled and those of the learner for the same tokens, nats."""
+    return max(
+        abs(own - other)
+        for generation in found
+        for done in generation.completions
+        for own, other in zip(done.logprobs, learners(loaded, generation.prompt_ids, done, temperature), strict=True)
+    )

@@ -19,7 +19,8 @@ from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.load import LoadedModel, load_model
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
-from skill_ttrl.types import Completion, Message
+from skill_ttrl.types import Message
+from tests.vllm_server import learners, worst_gap
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
@@ -82,25 +83,6 @@ def sample(
 ) -> list[Generation]:
     requests = [Request((Message("user", prompt),), n=n) for prompt in prompts]
     return wait_for(backend.generate(requests, Sampling(max_new_tokens=length, **how), seed=seed))
-
-
-def learners(loaded: Any, prompt: Sequence[int], done: Completion, temperature: float = 1.0) -> list[float]:
-    """What the learner computes for the very tokens."""
-    model: Any = loaded.model
-    tokens = torch.tensor([[*prompt, *done.token_ids]])
-    with torch.no_grad():
-        logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : -1].float()
-    scores = torch.log_softmax(logits / temperature, -1).gather(1, tokens[0, len(prompt) :, None])
-    return scores.squeeze(1).tolist()
-
-
-def worst_gap(loaded: Any, found: Sequence[Generation], temperature: float = 1.0) -> float:
-    return max(
-        abs(own - other)
-        for generation in found
-        for done in generation.completions
-        for own, other in zip(done.logprobs, learners(loaded, generation.prompt_ids, done, temperature), strict=True)
-    )
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])

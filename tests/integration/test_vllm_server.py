@@ -26,15 +26,12 @@ from skill_ttrl.llm.models.load import LoadedModel, add_lora, save_model
 from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.servers import VLLMServerBackend
 from skill_ttrl.types import Message
-from tests.integration.test_vllm_engine import worst_gap
-from tests.vllm_server import VLLMServer
+from tests.vllm_server import CLOSE, VLLMServer, versions_of, worst_gap
 
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
 
 KEY = "a-key-for-this-test-alone"
-CLOSE = 1e-4
-"""Largest difference of log-probs in float32 that is rounding, nats."""
 SHAPE = BuiltinConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
 QUESTIONS = [f"Compute {number}+{3 * number}." for number in range(11, 43)]
 
@@ -231,15 +228,6 @@ def trained_through(served: Served, config: Path, run: Path, *more: str) -> list
         app(words, standalone_mode=False)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["phase"] == "rl"]
-
-
-def versions_of(run: Path) -> list[set[int]]:
-    """The versions that sampled each step."""
-    found: dict[int, set[int]] = {}
-    for line in map(json.loads, (run / "trajectories.jsonl").read_text().splitlines()):
-        turns = [turn["completion"] for turn in line["steps"]]
-        found.setdefault(line["step"], set()).update(done["policy_version"] for done in turns)
-    return [found[step] for step in sorted(found)]
 
 
 def test_rollouts_run_ahead_through_a_server(served: Served, tmp_path: Path, tiny_yaml: Path) -> None:

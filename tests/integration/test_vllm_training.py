@@ -36,10 +36,8 @@ from skill_ttrl.train.open_run import bank_in_memory
 from skill_ttrl.train.run import TrainingComponents
 from skill_ttrl.types import Message, Trajectory
 from tests.integration.test_ranks import command
-from tests.integration.test_vllm_engine import worst_gap
-from tests.integration.test_vllm_server import CLOSE, versions_of
 from tests.ranks import run_ranks
-from tests.vllm_server import VLLMServer
+from tests.vllm_server import CLOSE, VLLMServer, versions_of, worst_gap
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
