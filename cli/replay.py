@@ -40,7 +40,7 @@ def replay(
 ) -> None:
     """Play recorded rollouts again, and name the first difference: environment, answer, vote, reward, or log-probs.
 
-    Exit code 3 if there is one.
+    Exit code 3 if there is one. No MCP server is started: what its tools answered is taken from the record.
 
     Example: `skillttrl replay runs/quickstart --episode rl:0:add-18-62:3 --tokens`
     """

@@ -22,6 +22,13 @@ def count(word: str) -> str:
 
 
 @server.tool()
+def calculator(expression: str) -> str:
+    """Write down an expression as one that has been computed."""
+    counts.append(expression)
+    return f"{len(counts)}: {expression}"
+
+
+@server.tool()
 def hang(seconds: float) -> str:
     """Answer late."""
     time.sleep(seconds)

@@ -2,6 +2,7 @@
 
 What a model wrote is taken as it was recorded: it is read again, and handed again to the run's environment, which is reset with the same options
 and seed. The vote and the rewards of its group are computed again. On request, the recorded tokens are scored with the weights that sampled them.
+No MCP server is started or called: what its tools answered is taken as it was recorded too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from skill_ttrl.agents.agent import Agent, task_skills
 from skill_ttrl.answers import correct
 from skill_ttrl.config import load_config
 from skill_ttrl.config.sampling import McpServer
+from skill_ttrl.envs.tools import Tool
 from skill_ttrl.errors import CheckpointError, ConfigError, DataError, ModelError, RunFolderError, SkillTTRLError
 from skill_ttrl.llm.backend import Backend, Generation, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts
@@ -44,6 +46,8 @@ TOLERANCE = 1e-4
 """Largest difference of two log-probs (nats) that counts as rounding."""
 SHOWN = 60
 """Characters that are shown on each side of a difference."""
+OUTSIDE = Tool({"type": "function", "function": {"name": "mcp-server", "description": "", "parameters": {}}}, str)
+"""Stands for the tools of MCP servers. It is never called."""
 OF_A_TURN = "observation admissible_actions action action_status parse_error calls reward terminated truncated".split()
 AT_THE_END = "error final_obs answer ops source goal success score".split()
 Row = tuple[int, Place, Trajectory]
@@ -104,7 +108,7 @@ def replay(
         progress: listens.
 
     Raises:
-        ConfigError: there is no such rollout, or the run's tools are those of MCP servers.
+        ConfigError: there is no such rollout, or tokens are to be scored that a server sampled.
         DataError: a line cannot be read, or tokens do not fit each other.
         EnvError: the environment cannot be made.
         TrustError: the run is another user's, and its config has power over this machine.
@@ -136,6 +140,9 @@ def replay(
             raise CheckpointError(" ".join(notes) or f"{path} has no recorded tokens.")
         kinds = dict(Counter(each.what.partition(" of token")[0] for each in found).most_common())
         scores = (replayer.scored, replayer.largest)
+        if replayer.served:
+            listed = " Prompts that list its tools were not compared." if tokens else ""
+            notes = (f"No MCP server was called: the results of its tools are the recorded ones.{listed}", *notes)
         return Replays(str(path), replayed, turns, kinds, tuple(found), *scores, replayer.changed(), notes)
 
 
@@ -150,8 +157,8 @@ class Replayer(ExitStack):
         self.scored, self.largest = 0, cast("float | None", None)
         self._weights: tuple[tuple[str, int], PolicyBundle | None, Any] = (("", -1), None, None)
         """Phase, updates in it, and the policy then, or None: the one that was needed last."""
-        if any(isinstance(tool, McpServer) for tool in self.config.agent.tools):
-            raise ConfigError(f"{path} has tools of MCP servers. A call may act in the world, so none is repeated.")
+        self.served = any(isinstance(tool, McpServer) for tool in self.config.agent.tools)
+        """True where tools are those of MCP servers."""
         if tokens and backend_facts(self.config).remote:
             raise ConfigError(f"{path} was sampled by a server, whose weights are not here. Leave --tokens out.")
 
@@ -207,7 +214,11 @@ class Replayer(ExitStack):
 
     def _envs(self, task: Task) -> EnvPool:
         if "_pool" not in self.__dict__:
-            self._pool = make_envs(self.config.env, self.config.agent, [task])
+            agent = self.config.agent
+            if self.served:
+                local = [each for each in agent.tools if not isinstance(each, McpServer)]
+                agent = agent.model_copy(update={"tools": [*local, OUTSIDE]})
+            self._pool = make_envs(self.config.env, agent, [task])
             self.callback(self._pool.close)
         return self._pool
 
@@ -236,6 +247,7 @@ class Replayer(ExitStack):
             agent = agent.with_bank(bank.view())
         most, limited = config.agent.max_turns, config.agent.structured_actions
         how = RolloutSettings(Sampling.of(config.rollout), seed, max_turns=most, constrain=limited)
+        here = {json.loads(each)["function"]["name"] for each in agent.offered} - {OUTSIDE.name}
         context = RolloutContext(agent, cast(Backend, bundle and bundle.backend), how, lambda ended: None)
         prompt: Difference | None = None
         with envs.lend(1) as (env,):
@@ -251,11 +263,14 @@ class Replayer(ExitStack):
                 if episode.stop_reason is not None or step.completion is None:
                     break
                 request = None if bundle is None or prompt is not None else context.build_request(episode, {})
-                if request is not None and request.token_ids not in (None, step.prompt_ids):
+                alike = request is None or request.token_ids in (None, step.prompt_ids)
+                if request is not None and not alike and not (self.served and request.messages):
                     texts = (self._decode(ids) for ids in (step.prompt_ids, request.token_ids))
                     prompt = Difference("prompt", *_cut(*texts), turn)
                 # Calls as they were before they were run; one that is no JSON has no name.
-                calls = (replace(each, result=None, error="" if each.name else each.error) for each in step.calls)
+                calls = [replace(each, result=None, error="" if each.name else each.error) for each in step.calls]
+                if self.served:
+                    calls = [now if now.name in here else was for was, now in zip(step.calls, calls, strict=True)]
                 done = replace(step.completion, calls=tuple(calls))
                 await context.apply_completion(episode, Generation(step.prompt_ids, (done,)), done)
             if episode.error is not None:
@@ -353,14 +368,12 @@ class Replayer(ExitStack):
 
     def _scorable(self, step: Step) -> Step:
         """The step; without its completion where the learner's forward pass cannot give its log-probs again."""
-        done, limited = step.completion, self.config.agent.structured_actions and step.admissible_actions
-        if done is None or not (
-            limited or len(done.logprobs) != len(done.token_ids) or done.policy_version != self._weights[0][1]
-        ):
+        done = step.completion
+        if done is None or (len(done.logprobs) == len(done.token_ids) and done.policy_version == self._weights[0][1]):
             return step
         self.notes.append(
-            "Some tokens were not scored: they have no log-prob, come from limited choices (agent.structured_actions), which "
-            "files do not hold, or from other weights than the end of their episode (rl.in_flight_updates)."
+            "Some tokens were not scored: they have no log-prob, or come from other weights than the end of their episode "
+            "(rl.in_flight_updates)."
         )
         return replace(step, completion=None)
 

@@ -130,7 +130,7 @@ class Completion:
     """Reason why a request returned nothing usable, if `finish_reason` is "error"."""
     allowed: tuple[tuple[int, ...], ...] | None = None
     """Token ids that each token was drawn from, ascending, where `Request.choice` limited it; a forced token's is itself alone, with log-prob
-    0. None: any token of the vocabulary. Log-probs are those of the distribution over these ids alone. Not written to files."""
+    0. None: any token of the vocabulary. Log-probs are those of the distribution over these ids alone."""
     calls: Annotated[tuple[ToolCall, ...] | None, where_any()] = None
     """Calls of tools that a server has parsed; `text` is then without them. None: they stand in the text."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from skill_ttrl.commands import train
 from skill_ttrl.commands.replay import Replayer
+from skill_ttrl.config import load_config
 from skill_ttrl.envs.math.env import MathEnv
+from skill_ttrl.envs.mcp import McpClient
+from skill_ttrl.storage.jsonl import read_jsonl
 from tests.integration.test_cli_commands import refused, skillttrl
+from tests.integration.test_imitation import KIOSK_RUN
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +179,67 @@ def test_what_cannot_be_replayed_is_refused(copy: Path, monkeypatch: pytest.Monk
     edit(copy / "trajectories.jsonl", lambda rollout: rollout["steps"][0]["completion"]["token_ids"].append(10**9))
     edit(copy / "trajectories.jsonl", lambda rollout: rollout["steps"][0]["completion"]["logprobs"].append(-1.0))
     refused(skillttrl("replay", copy, "--step", 0, "--tokens"), 3, "do not fit")
+
+
+def test_tokens_of_limited_choices_are_scored_among_these(tmp_path: Path) -> None:
+    """Words of slots among these; their sets stand in the file."""
+    run = tmp_path / "run"
+    rl = {**KIOSK_RUN["rl"], "save_steps": 1}
+    train.run(load_config({**KIOSK_RUN, "phases": ["collect", "rl"], "rl": rl}), run)
+    found = skillttrl("replay", run, "--all", "--tokens", "--json").json
+    steps = [step for row in read_jsonl(run / "trajectories.jsonl") for step in row["steps"]]
+    sampled = sum(len(step["completion"]["token_ids"]) for step in steps)
+    assert (found["different"], found["notes"], found["scored"]) == ({}, [], sampled)
+    assert 0 < found["largest"] < 1e-5 and any(step["action"].startswith("search") for step in steps)
+    edit(run / "trajectories.jsonl", lambda line: line["steps"][0]["completion"]["logprobs"].__setitem__(0, -9.0))
+    done = skillttrl("replay", run, "--all", "--tokens", "--json")
+    assert done.code == 3 and done.json["different"] == {"log-prob": 1}
+    edit(run / "trajectories.jsonl", lambda line: line["steps"][0]["admissible_actions"].append("click[me]"))
+    done = skillttrl("replay", run, "--all", "--tokens", "--json")
+    assert done.json["different"] == {"admissible_actions": 1} and done.json["scored"] == sampled
+
+
+def test_no_mcp_server_is_started_and_what_its_tools_answered_is_as_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mcp")
+    run = tmp_path / "run"
+    server = Path(__file__).parents[1] / "mcp_server.py"
+    given = [
+        *(
+            "sft.steps=100",
+            "sft.batch_size=32",
+            "sft.learning_rate=1e-2",
+            "sft.data.options.noise=0.0",
+            "eval.samples=1",
+        ),
+        *(
+            "rl.steps=1",
+            "rl.prompts_per_step=1",
+            "rl.mini_batch_size=null",
+            "model.builtin.layers=1",
+            "runtime.threads=1",
+        ),
+        *("rollout.n_votes_per_prompt=4", "rollout.n_samples_per_prompt=4", "data.eval.limit=1", "eval.greedy=false"),
+        f"agent.tools=[{{mcp: [{sys.executable}, {server}]}}]",
+    ]
+    done = skillttrl("train", "quickstart_tools", "-o", run, *(word for each in given for word in ("--set", each)))
+    assert done.code == 0, done
+
+    monkeypatch.setattr(McpClient, "__init__", lambda *_: pytest.fail("an MCP server was started"))
+    rows = read_jsonl(run / "trajectories.jsonl")
+    calls = [[call for step in row["steps"] for call in step.get("calls", [])] for row in rows]
+    at = next(number for number, made in enumerate(calls) if made and made[0]["name"] == "calculator")
+    assert calls[at][0]["result"].startswith("1: ")  # which no calculator but the server's says
+    done = skillttrl("replay", run, "--all", "--tokens", "--json")
+    assert (done.code, done.json["different"]) == (0, {}) and done.json["scored"] > 50
+    note = "No MCP server was called: the results of its tools are the recorded ones."
+    assert done.json["notes"] == [f"{note} Prompts that list its tools were not compared."]
+    assert skillttrl("replay", run, "--all").out.splitlines()[-1] == note
+    # The prompt with the result in it is compared, and so is the observation.
+    edit(run / "trajectories.jsonl", lambda line: line["steps"][1]["prompt_ids"].append(1), at)
+    done = skillttrl("replay", run, "--all", "--tokens", "--json")
+    assert done.code == 3 and done.json["differences"][0]["what"] == "prompt"
+    edit(run / "trajectories.jsonl", lambda line: line["steps"][0]["calls"][0].update(result="1: other"), at)
+    done = skillttrl("replay", run, "--all", "--json")
+    assert done.code == 3 and done.json["differences"][0]["what"] == "observation"
