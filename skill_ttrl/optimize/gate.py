@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from skill_ttrl.config import OptimizeGateConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
@@ -109,10 +109,13 @@ def select_gate_score(hard: float, soft: float, metric: str = "hard", mixed_weig
     Raises:
         ConfigError: there is no such metric, or the weight is not within [0, 1].
     """
-    weights = {"hard": 0.0, "soft": 1.0, "mixed": float(mixed_weight)}
-    if metric not in weights:
-        raise ConfigError(f"Unknown gate metric: {metric!r}.{did_you_mean(str(metric), weights)}")
-    weight = weights[metric]
+    if metric == "hard":
+        return float(hard)
+    if metric == "soft":
+        return float(soft)
+    if metric != "mixed":
+        raise ConfigError(f"Unknown gate metric: {metric!r}.{did_you_mean(str(metric), get_args(GateMetric))}")
+    weight = float(mixed_weight)
     if not 0.0 <= weight <= 1.0:
         raise ConfigError(f"mixed_weight must be in [0, 1], got {weight}. 0 is hard alone, 1 is soft alone.")
     return (1.0 - weight) * float(hard) + weight * float(soft)

@@ -100,6 +100,8 @@ def test_the_gate_decides_the_same(
     }  # fmt: skip
     assert vars(ours.evaluate_gate(**state)) == vars(gate.evaluate_gate(**state))
     assert ours.select_gate_score(hard, soft, metric, weight) == gate.select_gate_score(hard, soft, metric, weight)
+    for scores, one in (((hard, math.nan), "hard"), ((math.nan, soft), "soft")):  # the other score does not matter
+        assert ours.select_gate_score(*scores, one) == gate.select_gate_score(*scores, one)
 
 
 BITS = [
