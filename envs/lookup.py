@@ -337,8 +337,8 @@ def env_tasks(
     prepare_env(env_id, arguments, progress)
     env = make_env(env_id, **arguments)
     try:
-        find = getattr(env.unwrapped, "tasks", None)
         with own_errors(f"{env_id}.tasks({split!r}) raised"):
+            find = getattr(env.unwrapped, "tasks", None)
             own = find(split) if callable(find) else None
     finally:
         close_env(env)

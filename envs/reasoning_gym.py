@@ -77,8 +77,7 @@ class ReasoningGymEnv(TextEnv):
         settings = config or {}
         for name in settings:
             check_choice("data set with settings of its own", name, self._names)
-        check_whole("size", size, 1, SEEDS_PER_SPLIT)
-        self._seed, self._size = seed, size
+        self._seed, self._size = seed, check_whole("size", size, 1, SEEDS_PER_SPLIT)
         self._settings = {name: json.dumps(settings.get(name, {}), sort_keys=True) for name in self._names}
         for name in self._names:
             self._dataset(name, "train")
@@ -108,7 +107,7 @@ class ReasoningGymEnv(TextEnv):
         check_choice("data set here", name, self._names)
         split, index = asked.get("split", "train"), asked.get("index", int(self.np_random.integers(self._size)))
         check_choice("split", split, SPLIT_BLOCKS)
-        check_whole("The option index", index, 0, self._size - 1)
+        index = check_whole("The option index", index, 0, self._size - 1)
         dataset = self._dataset(name, split)
         self._played = name, dataset, dataset[index]
         return self._played[2]["question"], {"source": f"reasoning-gym {name} seed {dataset.seed}", "task_type": name}

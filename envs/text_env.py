@@ -199,7 +199,7 @@ def own_errors(what: str, advice: str = "") -> Iterator[None]:
     except SkillTTRLError:
         raise
     except FAILURES as error:
-        said = str(error).partition(_GYMNASIUM_ADDS)[0]
+        said = str(error).partition(_GYMNASIUM_ADDS)[0].rstrip(".")
         raise EnvError(f"{what} {type(error).__name__}: {said}.{advice}") from error
 
 

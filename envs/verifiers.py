@@ -88,7 +88,7 @@ class VerifiersEnv(TextEnv):
         asked = reset_options(ENV_ID, options, ("index",))
         train = [task.options["index"] for task in self.tasks()] or range(len(self._tasks))
         index = asked.get("index", train[int(self.np_random.integers(len(train)))])
-        check_whole("The option index", index, 0, len(self._tasks) - 1)
+        index = check_whole("The option index", index, 0, len(self._tasks) - 1)
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, daemon=True, name="verifiers").start()

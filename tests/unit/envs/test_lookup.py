@@ -131,6 +131,10 @@ def test_seeds_are_the_tasks_of_a_plain_environment(own_module: Path) -> None:
     assert [len(part) for part in seeds] == [256] * 4 and len(set.union(*seeds)) == 4 * 256
     with pytest.raises(EnvError, match="at most 1,000,000"):
         env_tasks(name, {}, "train", 1_000_001)
+    broken = PLAIN.replace("LookupGuess", "LookupListless") + "Guess.tasks = property(lambda self: 1 / 0)\n"
+    (own_module / "lookup_listless.py").write_text(broken)
+    with pytest.raises(EnvError, match=r"tasks\('train'\) raised ZeroDivisionError: division by zero\."):
+        env_tasks("lookup_listless:LookupListless-v0", {}, "train")
 
 
 class Faulty(TextEnv):

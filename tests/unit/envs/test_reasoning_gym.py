@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from skill_ttrl.commands.train import run
@@ -40,6 +41,10 @@ def test_a_puzzle_and_its_score_are_the_packages(name: str) -> None:
 def test_what_is_missing_or_misspelt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvError, match=r"no data set 'leg_countin'. Did you mean 'leg_counting'"):
         make_env("reasoning_gym:gcd,leg_countin")
+    first, same = (make_env("reasoning_gym:gcd", size=kind(3)) for kind in (int, np.int64))
+    assert first.reset(options={"index": 2})[0] == same.reset(options={"index": np.int64(2)})[0]
+    with pytest.raises(EnvError, match="whole number from 0 to 2, found 3"):
+        make_env("reasoning_gym:gcd", size=3).reset(options={"index": 3})
     with pytest.raises(EnvError, match="max_animals"):
         make_env("reasoning_gym:leg_counting", config={"leg_counting": {"max_animals": -1}})
     monkeypatch.setitem(__import__("sys").modules, "reasoning_gym", None)
