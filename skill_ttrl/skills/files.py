@@ -84,7 +84,6 @@ class SkillFile:
     """Sentences on the content that was not imported."""
 
 
-@annotate_error(SkillBankError, "Nothing was imported.")
 def read_file(path: str | Path, format: str | None = None) -> SkillFile:
     """The skills of a file or folder, and notices on what was not imported.
 
@@ -96,14 +95,16 @@ def read_file(path: str | Path, format: str | None = None) -> SkillFile:
         SkillBankError: it cannot be read, or a record is not a skill: the message names file and place.
     """
     path = Path(path)
-    if format == "agentskills" or (format is None and (path.is_dir() or path.name == SKILL_FILE)):
-        return read_agentskills(path)
-    name, text = format_of(path, format), _read(path)
-    if name == "document":
-        skills = [normalize_skill(skill) for skill in skills_of(text, source="import")]
-        return SkillFile(skills, order_as_origin(skills))
-    content = _parsed(text, str(path))
-    return (read_skillrl if name == "skillrl" or is_skillrl(content) else read_json)(content, str(path))
+    folder = format == "agentskills" or (format is None and (path.is_dir() or path.name == SKILL_FILE))
+    name, text = ("agentskills", "") if folder else (format_of(path, format), _read(path))
+    with annotate_error(SkillBankError, "Nothing was imported."):
+        if folder:
+            return read_agentskills(path)
+        if name == "document":
+            skills = [normalize_skill(skill) for skill in skills_of(text, source="import")]
+            return SkillFile(skills, order_as_origin(skills))
+        content = _parsed(text, str(path))
+        return (read_skillrl if name == "skillrl" or is_skillrl(content) else read_json)(content, str(path))
 
 
 def write_skills(path: str | Path, snapshot: Snapshot, format: str | None = None) -> None:
