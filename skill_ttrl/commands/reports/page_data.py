@@ -130,7 +130,7 @@ def _name_by_path(parts: Sequence[Part]) -> None:
     """Name each part by as much of the end of its path as no other shares."""
     paths = [part.path.resolve().parts for part in parts]
     for length in range(1, max(map(len, paths)) + 1):
-        ends = ["/".join(path[-length:]) for path in paths]
+        ends = [str(Path(*path[-length:])) for path in paths]
         if len({*ends}) == len(ends):
             break
     for part, name in zip(parts, ends, strict=True):
@@ -275,9 +275,10 @@ def _untold(run: Run) -> str:
 
 def _losses(run: Run, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What became of the loss of imitation, and where it jumps because something else is imitated: that says nothing of the model."""
-    sft, jumps = run.config.sft, {"dagger": " It jumps where a round begins, whose episodes are new to it."}
-    if sft.noise_free_fraction:
-        noisy = math.ceil(sft.noise_free_fraction * sft.steps)
+    sft, source = run.config.sft, run.config.demonstration_source
+    jumps = {"dagger": " It jumps where a round begins, whose episodes are new to it."}
+    noisy = math.ceil(sft.noise_free_fraction * sft.steps)
+    if source is not None and source.path.startswith("synthetic:") and 0 < noisy < sft.steps:
         jumps["sft"] = (
             f" It jumps at step {noisy}: from there the demonstrations have errors (sft.noise_free_fraction)."
         )

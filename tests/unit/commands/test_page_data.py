@@ -83,7 +83,8 @@ def test_a_damaged_line_of_the_metrics_is_left_out_and_named(
 
 
 def test_an_imitation_says_what_it_leaves_open_and_shows_what_it_imitated(tmp_path: Path) -> None:
-    run, settings = tmp_path / "run", {"sft": {"steps": 20, "noise_free_fraction": 0.75}, "dagger": {"episodes": 1}}
+    sft = {"steps": 20, "noise_free_fraction": 0.75, "data": {"path": "synthetic:add", "split": "demos"}}
+    run, settings = tmp_path / "run", {"sft": sft, "dagger": {"episodes": 1}}
     about: dict[str, Any] = {"name": "t", "phases": ["collect", "sft"], "model": {"path": "m/n"}, **settings}
     figures: dict[str, Any] = {"accuracy_after": 0.5, "steps": {"sft": 20}, "controls_after": {"first": 0.1}}
     with RunFolder.create(run, SkillTTRLConfig.model_validate(about)) as folder:
@@ -100,6 +101,10 @@ def test_an_imitation_says_what_it_leaves_open_and_shows_what_it_imitated(tmp_pa
     assert verdict["more"].endswith(f"The model as it was: skillttrl evaluate m/n --config {run}/config.yaml")
     said = "Loss of sft: from 1.95 to 0.15, means of the first and last 2 steps. It jumps at step 15"
     assert any(line.startswith(said) for line in verdict["lines"])
+    for never in ({"noise_free_fraction": 1.0}, {"data": None}):  # no step, or no source, with errors
+        changed = SkillTTRLConfig.model_validate({**about, "sft": {**sft, **never}})
+        (run / "config.yaml").write_text(changed.to_yaml())
+        assert "It jumps" not in str(page([run])["verdicts"][0]["lines"])
     assert [row[0] for row in verdict["table"]["rows"]][-1] == "always the first listed action, without a model"
     places = [(each["phase"], each["task"], each["sample"]) for each in view["rollouts"]["items"]]
     assert places == [
