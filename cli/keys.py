@@ -42,9 +42,8 @@ class Keys:
         with suppress(*GONE):
             if self._before is None or not self._in_front():
                 return ""
-            if (
-                termios.tcgetattr(sys.stdin)[3] & termios.ICANON
-            ):  # a shell sets the terminal its own way between Ctrl-Z and fg
+            # A shell sets the terminal its own way between Ctrl-Z and fg.
+            if termios.tcgetattr(sys.stdin)[3] & termios.ICANON:
                 tty.setcbreak(sys.stdin, termios.TCSANOW)
             if select.select([sys.stdin], [], [], 0)[0]:
                 return os.read(sys.stdin.fileno(), 64).decode(errors="replace")

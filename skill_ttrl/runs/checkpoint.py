@@ -124,8 +124,8 @@ def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
 
 def edited_settings(run: Path, config: SkillTTRLConfig) -> list[str]:
     """Settings in a run's `config.yaml` that are not those in the model card of its newest checkpoint: somebody changed one of the files."""
-    kept = list_checkpoints(RunFolder(run, None))
     try:
+        kept = list_checkpoints(RunFolder(run, None))
         card = (kept[-1].path / "README.md").read_text(encoding="utf-8") if kept else ""
         stated = card.rpartition("```yaml\n")[2].partition("```")[0]
         saved = load_config(read_mapping(stated, "the card"), trust=True) if stated else config
