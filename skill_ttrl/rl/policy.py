@@ -303,10 +303,10 @@ class Policy:
 
     def load_reference(self, state: dict[str, Tensor] | None) -> None:
         """Put back what `reference` was."""
-        ours = self.trainable_parameters()
-        self.reference = state and {
-            name: like(value.to(self.device), ours[name]).clone() for name, value in state.items()
-        }
+        if state is not None:
+            ours = self.trainable_parameters()
+            state = {name: like(value.to(self.device), ours[name]).clone() for name, value in state.items()}
+        self.reference = state
 
 
 # The language-model head as the learner applies it: to hidden states at chosen positions, for the tokens that follow them.

@@ -114,7 +114,8 @@ def length_of_whole_lines(path: Path) -> int:
     """Bytes of `path` up to and with its last line break: shorter than the file where its last line is torn."""
     if not path.stat().st_size:  # nothing to map
         return 0
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    # Private: file systems that keep no pages, as FUSE with direct I/O, refuse a shared mapping.
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as content:
         return content.rfind(b"\n") + 1
 
 

@@ -90,9 +90,10 @@ class RLState(PhaseState):
         if step:
             load_learner(run)
         saved = resumed.state if step else {}
-        votes, gate, drawn = VoteManager(parts, saved), make_gate(parts, saved), int(saved.get("task_batches", step))
-        others: dict[str, Any] = {"evolution": evolution, "gate": gate, "text": text}
-        return cls(RL, step, learner=learner, rule=rule, votes=votes, task_batches=drawn, **others)
+        votes, gate = VoteManager(parts, saved), make_gate(parts, saved)
+        state = cls(RL, step, learner=learner, rule=rule, votes=votes, evolution=evolution, gate=gate, text=text)
+        state.task_batches = int(saved.get("task_batches", step))
+        return state
 
     def state_dict(self) -> dict[str, Any]:
         """Votes, evolution, text edits, and where in the tasks the run is."""
