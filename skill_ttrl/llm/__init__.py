@@ -1,1 +1,1 @@
-"""Samplers behind one protocol (`base`)."""
+"""Samplers behind one protocol (`backend`)."""

@@ -248,12 +248,14 @@ BANK_RISE = 0.1
 
 HOW_TO_ANSWER = r"Answers are read from \boxed{63} or <answer>63</answer>: request this form in the prompt (agent.template), use it in the demonstrations (sft.data), or read the samples in steps[] of trajectories.jsonl."
 Rows = Sequence[Mapping[str, Any]]
-"""Figures of each step, oldest first. The signs in them are warnings: the words that each begins with → how it goes on."""
+"""Figures of each step, oldest first."""
+Signs = dict[str, str]
+"""Warnings: the words that each begins with, and how it goes on."""
 
 
-def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
-    """Warnings that a few steps are enough for (see `Rows`); `answers`: the reward looks at answers."""
-    found, abstained, invalid = dict[str, str](), figures(rows, "abstained"), figures(rows, "invalid_actions")
+def early_signs(rows: Rows, *, answers: bool = True) -> Signs:
+    """Warnings that a few steps are enough for; `answers`: the reward looks at answers."""
+    found, abstained, invalid = Signs(), figures(rows, "abstained"), figures(rows, "invalid_actions")
     clipped = mean(figures(rows, "completions/clipped_ratio"))
     if invalid and mean(invalid) >= INVALID:
         found["Nearly all actions were invalid"] = (
@@ -309,8 +311,8 @@ TRIPWIRES: Mapping[str, tuple[str, str]] = {
 """By metric, the words that its warning begins with and goes on with. Tasks differ in what is normal, so only a rise is a sign."""
 
 
-def tripwire_signs(rows: Rows, *, answers: bool = True, share: float = SHARE, length: float = LENGTH) -> dict[str, str]:
-    """Warnings that the reward is paid for the wrong thing (see `Rows`); docs/voting.md has each.
+def tripwire_signs(rows: Rows, *, answers: bool = True, share: float = SHARE, length: float = LENGTH) -> Signs:
+    """Warnings that the reward is paid for the wrong thing; docs/voting.md has each.
 
     Args:
         rows: Figures of each step of RL.
@@ -344,7 +346,7 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return (values[0], mean(values[-WINDOW:])) if len(values) >= 2 * WINDOW else (0.0, 0.0)
 
 
-def late_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
+def late_signs(rows: Rows, *, answers: bool = True) -> Signs:
     """`early_signs`, and what the whole course says."""
     agreement, right = figures(rows, "majority_ratio"), figures(rows, "label_accuracy")
     third = max(1, len(rows) // 3)
@@ -469,8 +471,8 @@ LEAST_WINNERS = 4
 
 def collapse_signs(
     rows: Rows, *, agreement: float = 0.3, copied: float = 0.6, flips: float = 0.2, distinct: float = 0.5
-) -> dict[str, str]:
-    """Warnings that the votes collapse (see `Rows`); as a rule, any of them ends the run.
+) -> Signs:
+    """Warnings that the votes collapse; as a rule, any of them ends the run.
 
     `train.rl.give_back` then returns the weights of before RL. docs/voting.md has what each sign finds.
 
@@ -483,7 +485,7 @@ def collapse_signs(
         distinct: Few answers: mean `distinct_winners` of the latest 3 steps below this share of the first 3 steps', of steps with at
             least 4 `winners`.
     """
-    found = dict[str, str]()
+    found = Signs()
     voted = [row for row in rows if row.get("majority_ratio") is not None][:3]
     silent = mean(figures(voted, "abstained")) >= NO_ANSWER
     shares = [row["majority_ratio"] / max(1e-9, 1.0 - row.get("abstained", 0.0)) for row in voted]

@@ -3,7 +3,7 @@
 What makes it fast for groups: samples with the same text so far are one row of the model (see `decoding`), and those that are done leave
 it. It shares the learner's weights, so there is nothing to copy after an update, and it returns the
 log-probabilities it sampled with, so there is no second forward pass to find them. While it is `keeping`, keys and values outlive a call
-(see `kept`): the next turn of an episode reads its new tokens alone.
+(`decoding.KeptRows`): the next turn of an episode reads its new tokens alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All prompts that anybody asks for at the same time are one batch, whatever their lengths; what prompts have in common is read
 once. After every update of the weights engine and learner score the same tokens, and a difference that is more than
-rounding ends the run (see `probe`).
+rounding ends the run (`checks.check_sync`).
 """
 
 from __future__ import annotations
