@@ -31,7 +31,7 @@ from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.bank import SkillBank
 from skill_ttrl.skills.changes import Snapshot
 from skill_ttrl.skills.log import BankSettings
-from skill_ttrl.storage.files import unfinished, wrap_os_errors
+from skill_ttrl.storage.files import remove_unfinished, unfinished, wrap_os_errors
 from skill_ttrl.train.bank_changes import BankGate, TestChange
 from skill_ttrl.train.build import PolicyBundle, build_for_eval, build_policy
 from skill_ttrl.train.defaults import with_env_defaults
@@ -389,6 +389,7 @@ def export(trained: EvalTarget, output: str | Path, *, merged: bool = False) -> 
         raise ConfigError(f"{weights} has no adapters to merge. Leave out --merge-lora.")
     with wrap_os_errors("write", output):
         output.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(output.parent)  # weights are large: those of an export that was killed must not stay
         with unfinished(output.parent) as folder:
             building = folder / output.name
             building.mkdir()

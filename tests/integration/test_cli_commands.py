@@ -221,6 +221,8 @@ def test_export_writes_rollouts_where_a_format_is_named(trained: Path, tmp_path:
     refused(skillttrl("export", trained / "checkpoints", *table[2:]), 4, "is not a run folder")
     done = skillttrl(*table, "--json")
     assert json.loads(done.out)["rollouts"] == len(read_jsonl(trained / "trajectories.jsonl")), done
+    (left := tmp_path / ".making-left").mkdir()  # by an export that was killed
+    assert skillttrl("export", trained, "-o", tmp_path / "policy").code == 0 and not left.exists()
 
 
 @pytest.mark.slow
