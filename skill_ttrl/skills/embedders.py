@@ -208,7 +208,8 @@ class SentenceTransformerEmbedder:
         longest = self._model.max_seq_length
         limit = {"truncation": True, "max_length": longest} if longest else {}
         ids = tokenizer([texts[row] for row in full], **limit)["input_ids"]
-        same = grouped(full, key=dict(zip(full, map(len, ids), strict=True)).__getitem__)
+        sizes = dict(zip(full, map(len, ids), strict=True))
+        same = grouped(full, key=lambda row: sizes[row])
         starts = [(rows, size, at) for size, rows in same.items() for at in range(0, len(rows), SENTENCES_AT_ONCE)]
         return [(rows[at : at + SENTENCES_AT_ONCE], size) for rows, size, at in starts]
 
