@@ -207,8 +207,7 @@ def read_transcript(path: Path, of: str | int, *, full: bool = False) -> Transcr
     """A rollout of a run by its id (`Place.episode`); or any record of a JSONL file by its number from 1, or below 0 from the end.
 
     Raises:
-        ConfigError: it was asked for by its number, and the path is no JSONL file.
-        ConfigError: there is no such episode or row.
+        ConfigError: there is no such episode or row; or it was asked for by its number, and the path is no JSONL file.
         RunFolderError: it was asked for by its id, and the path is no run, or has no trajectories.
     """
     most = None if full else CUT
