@@ -199,6 +199,7 @@ def test_tokens_of_limited_choices_are_scored_among_these(tmp_path: Path) -> Non
     assert done.json["different"] == {"admissible_actions": 1} and done.json["scored"] == sampled
 
 
+@pytest.mark.slow
 def test_no_mcp_server_is_started_and_what_its_tools_answered_is_as_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,23 +207,11 @@ def test_no_mcp_server_is_started_and_what_its_tools_answered_is_as_recorded(
     run = tmp_path / "run"
     server = Path(__file__).parents[1] / "mcp_server.py"
     given = [
-        *(
-            "sft.steps=100",
-            "sft.batch_size=32",
-            "sft.learning_rate=1e-2",
-            "sft.data.options.noise=0.0",
-            "eval.samples=1",
-        ),
-        *(
-            "rl.steps=1",
-            "rl.prompts_per_step=1",
-            "rl.mini_batch_size=null",
-            "model.builtin.layers=1",
-            "runtime.threads=1",
-        ),
-        *("rollout.n_votes_per_prompt=4", "rollout.n_samples_per_prompt=4", "data.eval.limit=1", "eval.greedy=false"),
+        "sft.steps=100", "sft.batch_size=32", "sft.learning_rate=1e-2", "sft.data.options.noise=0.0", "eval.samples=1",
+        "rl.steps=1", "rl.prompts_per_step=1", "rl.mini_batch_size=null", "model.builtin.layers=1", "runtime.threads=1",
+        "rollout.n_votes_per_prompt=4", "rollout.n_samples_per_prompt=4", "data.eval.limit=1", "eval.greedy=false",
         f"agent.tools=[{{mcp: [{sys.executable}, {server}]}}]",
-    ]
+    ]  # fmt: skip
     done = skillttrl("train", "quickstart_tools", "-o", run, *(word for each in given for word in ("--set", each)))
     assert done.code == 0, done
 

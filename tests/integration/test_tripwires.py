@@ -109,14 +109,9 @@ def test_actions_that_are_invalid(tmp_path: Path) -> None:
 def test_skills_that_are_copied_for_the_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "COPIED_WORDS", 2)  # a rule of this bank has two
     given = [
-        *SHORT,
-        *EIGHT,
-        f"model.path={BASE}",
-        "data.train.limit=32",
-        "rl.prompts_per_step=8",
-        "rl.learning_rate=1e-3",
-    ]
-    given += ["rl.steps=14", "rollout.max_new_tokens=40", f"rl.reward={__name__}:pays_askers"]
+        *SHORT, *EIGHT, f"model.path={BASE}", "data.train.limit=32", "rl.prompts_per_step=8", "rl.learning_rate=1e-3",
+        "rl.steps=14", "rollout.max_new_tokens=40", f"rl.reward={__name__}:pays_askers",
+    ]  # fmt: skip
     train.run(load_config("quickstart_skills", given), tmp_path / "run")
     (tripped,) = [each for each in warnings_of(read_run(tmp_path / "run")) if each.tripwire]
     assert tripped.text.startswith(COPIED)
