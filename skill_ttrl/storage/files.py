@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -146,6 +147,22 @@ def acquire_lock(path: Path, lock: Path | None = None) -> int:
             write_all(descriptor, str(os.getpid()).encode())  # for the message above; the lock itself needs no content
     _held.add(real)
     return descriptor
+
+
+def still_running(path: Path) -> str:
+    """The words "still running" where a process holds the lock in the folder `path`, with its number where it is known; else empty.
+
+    It asks who holds the lock and never takes it: a process that wants it meanwhile would be refused.
+    """
+    flock = "hhqqi0q"  # of Linux: type, whence, start, length, process
+    if os.path.realpath(path) in _held:  # to open and close the file would free the lock
+        return f"still running (process {os.getpid()})"
+    with suppress(OSError), (path / LOCK_FILE).open("rb") as stream:
+        asked = fcntl.fcntl(stream, fcntl.F_GETLK, struct.pack(flock, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        kind, _, _, _, holder = struct.unpack(flock, asked)
+        if kind != fcntl.F_UNLCK:  # the number is 0 or below where the process belongs to another container or machine
+            return f"still running (process {holder})" if holder > 0 else "still running"
+    return ""
 
 
 class Locked:

@@ -31,6 +31,7 @@ from skill_ttrl.runs.folder import RunFolder, metric_rows
 from skill_ttrl.runs.reader import read_rollout, read_run
 from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.statistics import verdict
+from skill_ttrl.storage.files import still_running
 from skill_ttrl.storage.jsonl import first_keys, parse_json, parsed, read_jsonl, whole_lines
 from skill_ttrl.train.results import EVALUATION, Evaluation, read_evaluations
 from skill_ttrl.types import content
@@ -85,7 +86,7 @@ def _run(path: Path) -> Inspection:
         "reward": config.rl.reward,
         "algorithm": f"{config.rl.algorithm['type']}, loss {config.rl.loss['type']}" if config.reinforces else "none",
         "steps done": ", ".join(f"{phase} {count}" for phase, count in done.items()) or "none",
-        "ended": "yes" if summary else "no; continue it with --resume auto",
+        "ended": "yes" if summary else still_running(path) or "no; continue it with --resume auto",
         "checkpoints": ", ".join(checkpoints) or "none",
     }
     facts |= _asked(path)
@@ -224,7 +225,8 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
         RunFolderError: a file of it cannot be read.
     """
     rows = read_history(path)
-    ended = "yes" if (path / "summary.json").is_file() else "no; the same command or call continues it"
+    ended = still_running(path) or "no; the same command or call continues it"
+    ended = "yes" if (path / "summary.json").is_file() else ended
     facts: dict[str, Any] = {"steps done": len(rows), "ended": ended, "document": str(path / "best_skill.md")}
     notes = [f"Of {len(rows)} steps the newest {limit}; --rows shows more."] if len(rows) > limit else []
     if (path / "config.yaml").is_file():
@@ -281,10 +283,11 @@ def _listed(path: Path) -> tuple[Any, ...]:
 
 def seeds_inspection(found: Seeds) -> Inspection:
     """Runs under several seeds: mean, standard deviation and interval over seeds of each metric."""
+    going = next(filter(None, (still_running(Path(found.path, f"seed-{seed}")) for seed in found.seeds)), "")
     facts = {
         "name": found.name,
         "seeds": ", ".join(map(str, found.seeds)),
-        "ended": ", ".join(map(str, found.ended)) or "none; continue with --resume auto",
+        "ended": ", ".join(map(str, found.ended)) or f"none; {going or 'continue with --resume auto'}",
         "wall time": f"{found.seconds:.0f} s",
     }
 

@@ -45,7 +45,7 @@ from skill_ttrl.runs.reader import Run, read_run, warnings_of
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.log import is_bank
 from skill_ttrl.statistics import PAIRED_TEST, Interval, verdict
-from skill_ttrl.storage.files import wrap_os_errors, write_atomic
+from skill_ttrl.storage.files import still_running, wrap_os_errors, write_atomic
 from skill_ttrl.train.open_run import BANK
 from skill_ttrl.train.results import Evaluation, read_evaluations
 from skill_ttrl.voting.rewards import CONTROLS
@@ -206,7 +206,9 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
         warnings = [*warnings_of(run), *(Warned(each.in_words(), each.phase, each.step) for each in signs)]
         if summary is None:
             done = f"{rows[-1]['phase']} step {int(rows[-1]['step']) + 1}" if rows else "no step"
-            sentence = f"{_model(run)} has not ended its training: {done} is done. Continue it with --resume auto."
+            going = still_running(part.path)
+            then = f"It is {going}" if going else "Continue it with --resume auto"
+            sentence = f"{_model(run)} has not ended its training: {done} is done. {then}."
             table = evaluation_table(part.evaluations[0])
         else:
             sentence, table = _sentence(summary, run), summary_table(summary, full=True)

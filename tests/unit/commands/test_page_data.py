@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.report import report
 from skill_ttrl.commands.optimize_results import OptimizeSummary, Score
 from skill_ttrl.commands.reports import page_rollouts
+from skill_ttrl.commands.reports.inspect import inspect as look
 from skill_ttrl.commands.reports.page_charts import Curves, Member, charts
 from skill_ttrl.commands.reports.page_data import finish_report, page
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
@@ -47,6 +51,30 @@ def young_run(path: Path, steps: int = 3) -> Path:
             same = {"reward": step / 4, "score/mean": step / 4, "entropy": 9.0 - step, "post_entropy": 9.0 - step}
             log.log("rl", step, {**same, "majority_ratio": 0.5, "abstained": 1.0})
     return path
+
+
+def test_a_run_that_another_process_writes_is_still_running_and_keeps_its_lock(tmp_path: Path) -> None:
+    path = young_run(tmp_path / "run")
+    (path.parent / "seeds.json").write_text('{"name": "t", "seeds": [0]}')
+    (path.parent / "seed-0").symlink_to(path)
+    hold = "import sys; from skill_ttrl.runs.folder import RunFolder; f = RunFolder.open(sys.argv[1]); print(); sys.stdin.read()"
+    own, again = f"(process {os.getpid()})", "no; continue it with --resume auto"
+    with RunFolder.open(path):
+        assert look(path).facts["ended"] == f"still running {own}"
+        refused = subprocess.run(
+            [sys.executable, "-c", hold, path], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        assert f"Another process {own.replace('process ', '')} is writing" in refused.stderr  # the lock is there still
+    with subprocess.Popen([sys.executable, "-c", hold, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None and writer.stdout.readline()
+        for _ in range(2):
+            assert look(path).facts["ended"] == f"still running (process {writer.pid})"
+        assert look(path.parent).facts["ended"] == f"none; still running (process {writer.pid})"
+        assert page([path])["verdicts"][0]["sentence"].endswith(f" done. It is still running (process {writer.pid}).")
+        with pytest.raises(RunFolderError, match=f"Another process .{writer.pid}."):
+            RunFolder.open(path)
+    assert look(path).facts["ended"] == again
+    assert page([path])["verdicts"][0]["sentence"].endswith(" done. Continue it with --resume auto.")
 
 
 def test_page_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
