@@ -235,9 +235,9 @@ def _data_lines(found: DryRun) -> Iterator[str]:
     for each in found.data:
         kinds = ", ".join(f"{count:,} as {kind}" for kind, count in each.kinds.items())
         yield f"- {each.use}: {each.problems:,} problems, {each.answers:,} with an answer{kinds and f' ({kinds})'}."
-        if each.unread:
-            shown = "; ".join(each.unread[:3]) + "; …" * (len(each.unread) > 3)
-            yield f'  {len(each.unread):,} are not recognized after "The answer is": {shown}.'
+        for places, said in (each.missing, "without an answer"), (each.unread, 'not recognized after "The answer is"'):
+            if places:
+                yield f"  {len(places):,} {said}: {'; '.join(places[:3])}{'; …' * (len(places) > 3)}."
         if each.prompt_tokens:
             least, middle, most = each.prompt_tokens
             left_out = f", {each.too_long:,} have more and are left out" if each.too_long else ""

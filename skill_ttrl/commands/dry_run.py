@@ -59,7 +59,9 @@ class DataFacts:
     kinds: dict[str, int]
     """Answers by how they are compared: as a number, as an expression (symbolic), or as a text."""
     unread: list[str]
-    """Place and text of each answer that is missing, or is read as another one where a model says "The answer is" before it."""
+    """Place and text of each answer that is read as another one where a model says "The answer is" before it."""
+    missing: list[str] = field(default_factory=list)
+    """Places of the problems without an answer, where others have one."""
     prompt_tokens: tuple[int, int, int] | None = None
     """Fewest, median and most tokens of a prompt, with the agent's template; None: not known."""
     too_long: int = 0
@@ -272,17 +274,18 @@ def _facts(use: str, source: Source | None, tasks: Sequence[Task], lengths: Sequ
     truths = [task.ground_truth for task in tasks]
     said = [None if each is None else extract(f"The answer is {each}\n") for each in truths]
     read = zip(places, truths, said, correct([*zip(said, truths, strict=True)]), strict=True)
-    odd = [(place, truth, found) for place, truth, found, same in read if not same and any(truths)]
     unread = [
-        f"{place}: no answer"
-        if truth is None
-        else f"{place}: {one_line(truth, SHOWN)} (read: {one_line(found or 'nothing', SHOWN)})"
-        for place, truth, found in odd
+        f"{place}: {one_line(truth, SHOWN)} (read: {one_line(found or 'nothing', SHOWN)})"
+        for place, truth, found, same in read
+        if truth is not None and not same
     ]
+    missing = [place for place, truth in zip(places, truths, strict=True) if truth is None and any(truths)]
     kinds = Counter(str(result.rule) for each in truths if (result := verdict(each)) is not None)
     answers = sum(task.ground_truth is not None or ANSWERS in task.options for task in tasks)
     span = (min(lengths), round(median(lengths)), max(lengths)) if lengths else None
-    return DataFacts(use, len(tasks), answers, dict(kinds), unread, span, sum(each > limit for each in lengths))
+    return DataFacts(
+        use, len(tasks), answers, dict(kinds), unread, missing, span, sum(each > limit for each in lengths)
+    )
 
 
 def _imitated(tasks: ConfigTasks, evaluated: list[Task]) -> list[str]:

@@ -68,13 +68,17 @@ def load_tasks(source: Source, env_id: str = MATH_ENV_ID, *, split: str = "train
 
     Raises:
         ConfigError: unknown family or option of it.
-        DataError: see `read_records` and `column`.
+        DataError: an empty problem; see `read_records` and `column`.
     """
     family = find_family(source)
     if family is not None:
         return family.problems(source.split or split, env_id)[: source.limit]
     records = read_source(source)
     questions = _questions(source, records)[0]
+    for question, place in zip(questions, records.places, strict=True):
+        if not question.strip():
+            name = _prompt_column(source, records)
+            raise DataError(f"{place}: {name!r} is empty. Write a problem there, or remove the record.")
     if env_id == QA_ENV_ID:
         return qa_tasks(records, questions, source.answer_field, source.split or split)
     answers = _answers(records, source.answer_field)

@@ -288,8 +288,8 @@ def test_answers_are_counted_and_those_that_are_read_otherwise_are_named(
     found = planned(tiny_yaml, "data.eval={path: own.jsonl}", "data.train={path: long.jsonl}", "rl.prompts_per_step=1")
     long, own = found.data
     assert (own.problems, own.answers, own.kinds) == (7, 6, {"number": 3, "text": 3})
+    assert own.missing == ["own.jsonl:5"] and not long.missing
     assert own.unread == [
-        "own.jsonl:5: no answer",
         "own.jsonl:6: St. Petersburg (read: St)",
         "own.jsonl:7: 5, because 2+3. So it is 6 (read: 5)",
     ]

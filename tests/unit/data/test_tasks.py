@@ -49,6 +49,11 @@ def test_a_file_becomes_tasks(tmp_path: Path) -> None:
     assert (fourth.ground_truth, fourth.task_type, fifth.ground_truth) == ("72", "math", "0.5")
 
 
+def test_an_empty_problem_is_refused_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.jsonl:2: 'question' is empty"):
+        load_tasks(source(tmp_path, [{"question": "?"}, {"question": "\n", "answer": "x"}]))
+
+
 def test_a_check_stays_without_the_answer_and_is_never_shown(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"prompt": "Plus 7 is 25?", "answer": "18", "check": "x + 7 = 25"},
@@ -216,6 +221,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {**row(1, "?", "1"), "prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
         r"found roles \['user', 'assistant'\]",
     ),
+    (row(1, " ", "1"), r"row 2: 'prompt' is empty"),
     ({**row(1, "?", "1"), "prompt": None}, r"found roles \[\]"),
 ]
 
