@@ -236,8 +236,10 @@ def _paired(before_P: ArrayLike, after_P: ArrayLike) -> tuple[float, float, floa
     return difference, discordant, _worth(after - before, discordant - difference**2)
 
 
-def repeats_interval(values: ArrayLike, *, confidence: float = 0.95) -> Interval | None:
-    """Student's interval of the mean over repetitions of a whole experiment, such as seeds.
+def repeats_interval(
+    values: ArrayLike, *, confidence: float = 0.95, within: Interval = (-math.inf, math.inf)
+) -> Interval | None:
+    """Student's interval of the mean over repetitions of a whole experiment, such as seeds; `within`: where the values can lie.
 
     Returns:
         (low, high); None of fewer than two values, and where all are equal: they say nothing of how far others would lie.
@@ -246,7 +248,7 @@ def repeats_interval(values: ArrayLike, *, confidence: float = 0.95) -> Interval
     if found.size < 2 or float(np.ptp(found)) == 0.0:
         return None
     half = student(confidence, found.size - 1) * float(found.std(ddof=1)) / math.sqrt(found.size)
-    return float(found.mean()) - half, float(found.mean()) + half
+    return max(within[0], float(found.mean()) - half), min(within[1], float(found.mean()) + half)
 
 
 def student(confidence: float, freedom: int) -> float:

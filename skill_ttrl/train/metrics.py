@@ -291,6 +291,8 @@ def early_signs(rows: Rows, *, answers: bool = True) -> Signs:
 SHARE, RISE_OF_SHARE, LENGTH, WINDOW = 0.5, 0.3, 4.0, 3
 """Thresholds of the trip-wires: share of the rewarded rollouts or winners, its least rise, factor of the length; latest steps, which the first is compared with."""
 
+UNREADABLE = "Rewarded rollouts are empty or cannot be read"
+"""Begins the warning of `tripwire/unreadable`."""
 TRIPWIRES: Mapping[str, tuple[str, str]] = {
     "tripwire/bare_answers": (
         "Rewarded answers come without reasoning",
@@ -323,7 +325,7 @@ def tripwire_signs(rows: Rows, *, answers: bool = True, share: float = SHARE, le
     found = early_signs(rows[-EARLY:], answers=answers) if len(rows) >= EARLY else {}
     unreadable = figures(rows, "tripwire/unreadable")[-WINDOW:]
     if len(unreadable) == WINDOW and mean(unreadable) >= share:
-        found["Rewarded rollouts are empty or cannot be read"] = (
+        found[UNREADABLE] = (
             f": {mean(unreadable):.0%} of those in the latest {WINDOW} steps have no text, no answer or no valid action. The "
             "reward is paid for nothing: look at them in trajectories.jsonl, and change rl.reward."
         )

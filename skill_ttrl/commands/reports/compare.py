@@ -285,19 +285,23 @@ def read_seeds(path: str | Path) -> Seeds:
         [(label, one, two, None if one is None or two is None else two - one) for label, one, two in summary_rows(each)]
         for each in ended
     ]
-    before, after, change = (_together([{row[0]: row[at] for row in each} for each in rows]) for at in (1, 2, 3))
+    before, after, change = (
+        _together([{row[0]: row[at] for row in each} for each in rows], shares=at < 3) for at in (1, 2, 3)
+    )
     spent = sum(seconds for each in ended for phase, seconds in each.seconds.items() if "." not in phase)
     return Seeds(str(path), name, tuple(seeds), tuple(found), before, after, change, spent)
 
 
-def _together(rows: Sequence[dict[str, Any]]) -> dict[str, OverSeeds]:
-    """Figures that every seed has."""
+def _together(rows: Sequence[dict[str, Any]], *, shares: bool) -> dict[str, OverSeeds]:
+    """Figures that every seed has; `shares`: they are values, most of them shares, and no changes."""
     found = {}
     for label in rows[0] if rows else ():
         values = [value for row in rows if (value := row.get(label)) is not None]
         if len(values) == len(rows):
             spread = stdev(values) if len(values) > 1 else None
-            found[label] = OverSeeds(fmean(values), spread, repeats_interval(values), tuple(values))
+            share = shares and not label.startswith(("entropy", "score"))
+            interval = repeats_interval(values, within=(0.0, 1.0)) if share else repeats_interval(values)
+            found[label] = OverSeeds(fmean(values), spread, interval, tuple(values))
     return found
 
 

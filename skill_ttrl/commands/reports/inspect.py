@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,10 +20,10 @@ from skill_ttrl.commands.reports.summary_text import (
     summary_table,
     with_interval,
 )
-from skill_ttrl.config import load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
 from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines
-from skill_ttrl.metrics import unhealthy
+from skill_ttrl.metrics import UnhealthyMetric, unhealthy
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, identity_file, read_identity
@@ -33,6 +33,7 @@ from skill_ttrl.skills.log import BANK_FILE, is_bank
 from skill_ttrl.statistics import verdict
 from skill_ttrl.storage.files import still_running
 from skill_ttrl.storage.jsonl import first_keys, parse_json, parsed, read_jsonl, whole_lines
+from skill_ttrl.train.metrics import UNREADABLE
 from skill_ttrl.train.results import EVALUATION, Evaluation, read_evaluations
 from skill_ttrl.types import content
 
@@ -94,8 +95,18 @@ def _run(path: Path) -> Inspection:
         facts["skill bank"] = bank
     columns, rows, main = ((), [], 0) if summary is None else summary_table(summary, full=True)
     notes = [*found.edited, *found.notes, *([] if summary is None else closing_lines(summary, full=True))]
-    signs = unhealthy(metrics[-1]) if metrics else []
+    signs = signs_of(config, metrics, () if summary is None else summary.warnings)
     return Inspection("run", str(path), facts, columns, rows, notes, main_rows=main, unhealthy=signs)
+
+
+def signs_of(config: SkillTTRLConfig, rows: Sequence[dict[str, Any]], warned: Iterable[str]) -> list[UnhealthyMetric]:
+    """Metrics of the latest step of a run that are outside of their healthy ranges.
+
+    Left out are agreement where votes are not rewarded, whose range is for votes, and what a trip-wire among the warnings says already.
+    """
+    known = {"majority_ratio"} if config.rl.reward != "majority" else set[str]()
+    known |= {"tripwire/unreadable"} if any(text.startswith(UNREADABLE) for text in warned) else set()
+    return [each for each in unhealthy(rows[-1]) if each.name not in known] if rows else []
 
 
 def _asked(folder: Path) -> dict[str, str]:

@@ -89,6 +89,8 @@ class Member:
     evaluations: Sequence[Evaluation] = ()
     spread: Mapping[tuple[str, int], Interval] = field(default_factory=dict)
     """Interval of the mean reward over the prompts of a step, by phase and step."""
+    seed: int | None = None
+    """Its own, of one of several seeds."""
 
     def series(self) -> dict[Key, dict[int, float]]:
         """Values by step of each metric."""
@@ -184,6 +186,7 @@ class _Drawing:
     def _lines(self, place: int, key: Key, *, right: bool, aliases: bool) -> list[dict[str, Any]]:
         """The line of a metric: of several seeds their mean with its interval, and each of them thin."""
         members = [member[key] for member in self.series[place] if key in member]
+        seeds = [one.seed for one, has in zip(self.shown[place].members, self.series[place], strict=True) if key in has]
         width = 1 + max((max(member) for member in members), default=0) // POINTS
         thinned = [_thin(member, width) for member in members]
         others = [name for name in self.names[key] if name != key[1]] if aliases else []
@@ -197,8 +200,16 @@ class _Drawing:
             return [_line(place, label, each, band, right=right) for each, band in zip(thinned, bands, strict=True)]
         together = {step: [each[step] for each in thinned if step in each] for step in sorted({*chain(*thinned)})}
         mean = {step: fmean(values) for step, values in together.items()}
-        band = {step: repeats_interval(values) or (mean[step], mean[step]) for step, values in together.items()}
-        thin = [_line(place, f"{label}, one seed", each, style="thin", right=right) for each in thinned]
+        least, most = bounds(getattr(find(key[1]), "range", ""))
+        within = -math.inf if least is None else least, math.inf if most is None else most
+        band = {
+            step: repeats_interval(values, within=within) or (mean[step], mean[step])
+            for step, values in together.items()
+        }
+        thin = [
+            _line(place, f"{label}, seed {seed}", each, style="thin", right=right)
+            for seed, each in zip(seeds, thinned, strict=True)
+        ]
         return [_line(place, f"{label}, mean of {len(members)} seeds", mean, band, right=right), *thin]
 
     def _evaluated(self, place: int, phase: str) -> list[dict[str, Any]]:
@@ -212,6 +223,7 @@ class _Drawing:
             values = {step: each.accuracy or 0.0 for step, each in at.items()}
             for each in [*at.values()][:1]:
                 what = f"avg@{each.samples} of {'training' if each.transductive else 'held-out'} tasks"
+                what += "" if member.seed is None else f", seed {member.seed}"
                 band = {step: one.accuracy_interval or (values[step], values[step]) for step, one in at.items()}
                 lines.append(_line(place, self._label(place, what), values, band, style="points"))
         return lines

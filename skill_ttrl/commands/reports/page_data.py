@@ -19,7 +19,7 @@ import skill_ttrl
 from skill_ttrl.commands.optimize_results import is_optimization, read_history
 from skill_ttrl.commands.optimize_results import read_summary as read_optimization
 from skill_ttrl.commands.reports.compare import FIGURES, compare, is_seeds, named_seeds, read_seeds, runs_in
-from skill_ttrl.commands.reports.inspect import inspect
+from skill_ttrl.commands.reports.inspect import inspect, signs_of
 from skill_ttrl.commands.reports.page_charts import Curves, Member, charts
 from skill_ttrl.commands.reports.page_rollouts import Found, read_document, read_rollouts, read_skills, read_votes
 from skill_ttrl.commands.reports.summary_text import (
@@ -37,14 +37,13 @@ from skill_ttrl.commands.reports.summary_text import (
 from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names, settings_digest
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.llm.openai.ledger import usage_lines
-from skill_ttrl.metrics import unhealthy
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.checkpoint import list_checkpoints
 from skill_ttrl.runs.folder import RunFolder, Warned, config_differences, metric_rows
 from skill_ttrl.runs.reader import Run, read_run, warnings_of
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.log import is_bank
-from skill_ttrl.statistics import PAIRED_TEST, Interval, verdict
+from skill_ttrl.statistics import PAIRED_TEST, Interval, repeats_interval, verdict
 from skill_ttrl.storage.files import still_running, wrap_os_errors, write_atomic
 from skill_ttrl.train.open_run import BANK
 from skill_ttrl.train.results import Evaluation, read_evaluations
@@ -187,7 +186,7 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
     """What a part says, from its own files alone; `parts` may hold its controls."""
     run = part.runs[0] if part.runs else None
     found: dict[str, Any] = {"name": part.name, "controls": [], "lines": [], "facts": []}
-    warnings = list[Warned]()
+    warnings, fell = list[Warned](), list[Warned]()
     if run is None or part.kind != "run":
         view = inspect(part.path, limit=1_000)
         for each in part.runs if part.kind == "seeds" else ():
@@ -202,8 +201,9 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
         found["facts"] = [[name, str(value)] for name, value in view.facts.items()] + facts
     else:
         rows, summary = part.rows[0], run.summary
-        signs = unhealthy(rows[-1]) if rows else ()
-        warnings = [*warnings_of(run), *(Warned(each.in_words(), each.phase, each.step) for each in signs)]
+        warnings = warnings_of(run)
+        signs = signs_of(run.config, rows, [each.text for each in warnings])
+        warnings += [Warned(each.in_words(), each.phase, each.step) for each in signs]
         if summary is None:
             done = f"{rows[-1]['phase']} step {int(rows[-1]['step']) + 1}" if rows else "no step"
             going = still_running(part.path)
@@ -214,15 +214,20 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
             sentence, table = _sentence(summary, run), summary_table(summary, full=True)
             lines = closing_lines(summary, full=True)
             said = {f"Warning: {each.text}" for each in warnings}
-            warnings += [Warned(text[9:]) for text in lines if text.startswith("Warning: ") and text not in said]
+            fell = [Warned(text[9:]) for text in lines if text.startswith("Warning: ") and text not in said]
             found["lines"] = [text for text in lines if not text.startswith(("Warning: ", "Wall time: "))]
             found["lines"] += _losses(run, rows)
             types = {f"avg@{summary.samples}, {kind}" for kind in summary.by_type_after}
             ordered = sorted(table.rows[table.main :], key=lambda row: row[0] not in types)
             table = Table(table.columns, [*table.rows[: table.main], *ordered], table.main + len(types))
-        found |= {"controls": (controls := _controls(part, parts)), "facts": _facts(run, summary)}
+        found["facts"] = _facts(run, summary)
+    if part.kind in ("run", "seeds") and run is not None:
+        found["controls"] = controls = _controls(part, parts)
         missing = sum(each["value"] is None for each in controls)
-        sentence += f" One seed, and {missing} of {len(controls)} controls not run." if missing and summary else ""
+        if missing and any(each.summary for each in part.runs):
+            seeds = "One seed, and " if part.kind == "run" else ""
+            sentence += f" {seeds}{missing} of {len(controls)} controls not run."
+    warnings = [*fell, *sorted(warnings, key=lambda each: not each.tripwire)]
     sentence, _, more = sentence.partition("\n")
     return found | {
         "sentence": f"A{sentence[1:]}" if sentence.startswith("a ") else sentence,  # a model's name stays as it is
@@ -262,8 +267,7 @@ def _sentence(summary: Summary, run: Run) -> str:
             value = with_interval(after, summary.intervals.get(f"{figure}_after"))
             change = f"is {value}" if before is None or bounds is None else _change(before, after, bounds)
             end += _untold(run) if before is None else ""
-            held = "training" if summary.transductive else "held-out"
-            return f"{_model(run)} {did}: {name} on {_count(summary.problems, f'{held} problem')} {change}.\n{end}"
+            return f"{_model(run)} {did}: {name} on {_measured_on(summary)} {change}.\n{end}"
     return f"{_model(run)} {did}. Without true answers nothing says how often it is right.\n{end}"
 
 
@@ -314,11 +318,31 @@ def _sentence_of(part: Part, view: Inspection) -> str:
     if not ended or ended[0].summary is None:
         return f"Of {_count(len(seeds.seeds), 'seed')} none has ended."
     text = f"With {_count(len(ended), 'seed')}, {_sentence(ended[0].summary, ended[0]).partition(': ')[0]}"
-    for label, each in [*seeds.change.items()][:1]:
-        before, after = seeds.before[label].mean, seeds.after[label].mean
-        change = _change(before, after, each.interval) if each.interval else f"went from {before:.3f} to {after:.3f}"
-        text += f": {label} {change}, in the mean over seeds"
+    if main := _main_change(part):
+        name = f"right answers ({main[0]})" if "@" in main[0] else main[0]
+        text += f": {name} on {_measured_on(ended[0].summary)} {main[2]}"
     return f"{text}."
+
+
+def _main_change(part: Part) -> tuple[str, float, str] | None:
+    """Name, value after training and change in words of the main figure of a run or of seeds; None where it has none yet."""
+    if part.kind == "run":
+        if (summary := part.runs[0].summary) is None or summary.accuracy_after is None:
+            return None
+        bounds = summary.intervals.get("accuracy_change", (-1.0, 1.0))
+        change = _change(summary.accuracy_before or 0.0, summary.accuracy_after, bounds)
+        return f"avg@{summary.samples}", summary.accuracy_after, change
+    seeds = read_seeds(part.path)
+    if not seeds.change:
+        return None
+    label, each = next(iter(seeds.change.items()))
+    before, after = seeds.before[label].mean, seeds.after[label].mean
+    change = _change(before, after, each.interval) if each.interval else f"went from {before:.3f} to {after:.3f}"
+    return label, after, f"{change}, in the mean over seeds"
+
+
+def _measured_on(summary: Summary) -> str:
+    return _count(summary.problems, f"{'training' if summary.transductive else 'held-out'} problem")
 
 
 def _count(number: int, what: str) -> str:
@@ -371,10 +395,11 @@ def _facts(run: Run, summary: Summary | None) -> list[list[str]]:
 
 
 def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """The controls of a run that ran, with their values, and those that did not, with their commands."""
-    (run,), found = part.runs, list[tuple[str, str | None, str, str | None]]()
-    summary, config = run.summary, run.config
-    known = {each.label: each for each in part.evaluations[0]}
+    """The controls of a run or of seeds that ran, with their values, and those that did not, with their commands."""
+    run, config = part.runs[0], part.runs[0].config
+    found: list[tuple[str, str | None, str, str | None]] = [*_of_seeds(part)] if part.kind == "seeds" else []
+    summary = run.summary if part.kind == "run" else None
+    known = {each.label: each for each in part.evaluations[0]} if part.kind == "run" else {}
     for name, each in getattr(known.get("after") or known.get("before"), "controls", {}).items():
         words = f"The policy is {'not clearly better or worse' if each.policy in (None, 'unclear') else f'clearly {each.policy}'}."
         found.append((_in_words(CONTROL.format(name)), with_interval(each.accuracy, each.interval), words, None))
@@ -388,16 +413,30 @@ def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
         if config.reinforces and config.rl.reward != "env":
             made[IMITATION] = f"phases=[{', '.join([*phases, 'vote_sft'])}]"
         for name, setting in made.items():
-            ran = [each for each in parts if each.kind == "run" and _is_control(each.runs[0], run, name)]
-            if ran and (other := ran[0].runs[0].summary) is not None:
-                bounds = other.intervals.get("accuracy_change", (-1.0, 1.0))
-                change = _change(other.accuracy_before or 0.0, other.accuracy_after or 0.0, bounds)
-                apart = _apart(config, ran[0].runs[0].config)
-                words = f"Run {ran[0].name}: avg@{other.samples} {change}.{apart}"
-                found.append((name, short(other.accuracy_after), words, None))
+            there = (each for each in parts if each.kind in ("run", "seeds") and each.runs)
+            ran = next((each for each in there if _is_control(each.runs[0], run, name)), None)
+            if ran and (change := _main_change(ran)):
+                words = f"Run {ran.name}: {change[0]} {change[2]}.{_apart(config, ran.runs[0].config)}"
+                found.append((name, short(change[1]), words, None))
             else:
-                found.append((name, None, WHY[name], _command(run, name.split()[0], setting)))
+                found.append((name, None, WHY[name], _command(part, name.split()[0], setting)))
     return [dict(zip(("name", "value", "words", "command"), each, strict=True)) for each in found]
+
+
+def _of_seeds(part: Part) -> Iterator[tuple[str, str, str, None]]:
+    """Means over seeds of the scripted agents, and of the trained policies without their banks."""
+    after = read_seeds(part.path).after
+    for label, each in after.items():
+        value = with_interval(each.mean, each.interval)
+        if label.endswith(NO_BANK) and (whole := after.get(label.partition(",")[0])):
+            gains = [one - other for one, other in zip(whole.values, each.values, strict=True)]
+            bounds = repeats_interval(gains)
+            gain = with_interval(fmean(gains), bounds, "+") if bounds else f"{fmean(gains):+.3f}"
+            judged = f", {CLEAR[verdict(bounds)]}" if bounds else ""
+            words = f"The trained policies without their banks. With them {short(whole.mean)}: {gain}{judged}."
+            yield NO_BANK, value, words, None
+        elif label.startswith(CONTROL.format("")):
+            yield _in_words(label), value, "Mean over seeds.", None
 
 
 def _is_control(other: Run, run: Run, name: str) -> bool:
@@ -416,13 +455,14 @@ def _apart(config: SkillTTRLConfig, control: SkillTTRLConfig) -> str:
     return f" Not the same training but for its signal: {'; '.join(found)}." if found else ""
 
 
-def _command(run: Run, suffix: str, setting: str) -> str:
-    """The command of a run with another setting: by the name of its config where it is a shipped one, else by its saved config."""
-    config, words = run.config, [str(run.path / "config.yaml")]
-    known = config.name in recipe_names()
+def _command(part: Part, suffix: str, setting: str) -> str:
+    """The command of a run or of seeds with another setting: by the name of its config where it is a shipped one, else by its saved config."""
+    config, words = part.runs[0].config, [str(part.runs[0].path / "config.yaml")]
+    known, one = config.name in recipe_names(), part.kind == "run"
     if known and settings_digest(shipped := load_config(config.name)) == settings_digest(config):
-        words = [config.name, *(("--seed", str(config.seed)) if config.seed != shipped.seed else ())]
-    return shlex.join(["skillttrl", "train", *words, "--set", setting, "-o", f"{run.path}-{suffix}"])
+        words = [config.name, *(("--seed", str(config.seed)) if one and config.seed != shipped.seed else ())]
+    words += [] if one else ["--seeds", ",".join(map(str, named_seeds(part.path)[1]))]
+    return shlex.join(["skillttrl", "train", *words, "--set", setting, "-o", f"{part.path}-{suffix}"])
 
 
 def _compared(first: Part, other: Part) -> dict[str, Any]:
@@ -443,8 +483,9 @@ def _compared(first: Part, other: Part) -> dict[str, Any]:
 def _curves(part: Part) -> Curves:
     if part.kind == "optimization":
         return Curves(part.name, [Member(part.rows[0])])
-    each = zip(part.rows, part.evaluations, part.rollouts, strict=True)
-    return Curves(part.name, [Member(rows, measured, found.spread) for rows, measured, found in each])
+    seeds = (each.config.seed if len(part.runs) > 1 else None for each in part.runs)
+    each = zip(part.rows, part.evaluations, part.rollouts, seeds, strict=True)
+    return Curves(part.name, [Member(rows, measured, found.spread, seed) for rows, measured, found, seed in each])
 
 
 def _views(part: Part) -> list[dict[str, Any]]:

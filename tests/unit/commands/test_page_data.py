@@ -23,8 +23,9 @@ from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.optimize.calls import IDENTITY
 from skill_ttrl.progress import NoticeCollector
-from skill_ttrl.runs.folder import MetricsLog, RunFolder, SampleRecord, trajectory_lines, vote_line
+from skill_ttrl.runs.folder import MetricsLog, RunFolder, SampleRecord, Warned, trajectory_lines, vote_line
 from skill_ttrl.runs.summary import Summary
+from skill_ttrl.train.metrics import UNREADABLE
 from skill_ttrl.train.results import Evaluation, ProblemResult
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, to_json
 
@@ -182,6 +183,42 @@ def test_verdict_in_words_with_the_controls_that_ran_and_those_that_did_not(tmp_
     assert again["controls"][0]["command"].endswith(f"--set rl.reward=random -o {voted}-random")
 
 
+def test_seeds_name_their_controls_and_the_problems(tmp_path: Path) -> None:
+    for seed, correct in {1: 3, 2: 4}.items():
+        run = ended_run(tmp_path / "seeds" / f"seed-{seed}", "majority", correct)
+        summary = json.loads((run / "summary.json").read_text())
+        played = {"controls_after": {"random": 0.1 * seed}, "accuracy_no_skills": correct / 4 - 0.1}
+        (run / "summary.json").write_text(json.dumps(summary | played))
+    (tmp_path / "seeds" / "seeds.json").write_text('{"name": "t", "seeds": [1, 2]}')
+    (verdict,) = page([tmp_path / "seeds"])["verdicts"]
+    assert "right answers (avg@4) on 1 held-out problem went from 0.250 to 0.875" in verdict["sentence"]
+    assert verdict["sentence"].endswith("2 of 4 controls not run.")
+    assert [each["value"] for each in verdict["controls"]] == [
+        "0.775 [0.000, 1.000]",
+        "0.150 [0.000, 0.785]",
+        None,
+        None,
+    ]
+    assert "With them 0.875: +0.100" in verdict["controls"][0]["words"]
+    command = verdict["controls"][2]["command"]
+    assert command.endswith(f"--seeds 1,2 --set rl.reward=random -o {tmp_path}/seeds-random")
+    (known, _) = page([tmp_path / "seeds", ended_run(tmp_path / "random", "random", 1)])["verdicts"]
+    assert known["controls"][2]["value"] == "0.250"
+
+
+def test_the_worst_warnings_come_first_and_nothing_is_said_twice(tmp_path: Path) -> None:
+    run, unread = ended_run(tmp_path / "run", "env", 1), f"{UNREADABLE}: 100%."
+    summary = json.loads((run / "summary.json").read_text())
+    summary |= {"intervals": {"accuracy_change": [-0.5, -0.1]}, "warnings": ["It is short."]}
+    (run / "summary.json").write_text(json.dumps(summary))
+    (run / "warnings.jsonl").write_text(f"{to_json(Warned('Slow.'))}\n{to_json(Warned(unread, 'rl', 1, True))}\n")
+    ill = {"phase": "rl", "step": 2, "tripwire/unreadable": 1.0, "majority_ratio": 0.0, "grad_norm": 0.0}
+    (run / "metrics.jsonl").write_text(f"{json.dumps(ill)}\n")
+    worse, *others = [each["text"] for each in page([run])["verdicts"][0]["warnings"]]
+    assert worse.startswith("Training made the policy worse")
+    assert [text.partition(",")[0] for text in others] == [unread, "Slow.", "It is short.", "grad_norm is 0"]
+
+
 def test_what_exceeds_the_budget_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = young_run(tmp_path / "run", steps=12)
     for name, value in {"READ": 20_000, "ROWS": 16, "WHOLE": 5, "CELLS": 12}.items():
@@ -198,11 +235,12 @@ def test_lines_of_seeds_are_averaged_and_a_collapse_is_shaded() -> None:
         {"phase": "rl", "step": step, "majority_ratio": 0.5 + step / 20, "label_accuracy": 0.6 - step / 20}
         for step in range(8)
     ]
-    seeds = Curves("s", [Member(rows), Member([{**row, "majority_ratio": 0.5} for row in rows])])
+    seeds = Curves("s", [Member(rows, seed=3), Member([{**row, "majority_ratio": 0.5} for row in rows], seed=5)])
     (votes,) = charts([seeds])["main"]
     mean, *thin = (line for line in votes["lines"] if line["label"].startswith("majority_ratio"))
     assert mean["y"][4] == 0.6 and mean["low"][4] < 0.6 < mean["high"][4]
-    assert [line["style"] for line in thin] == ["thin", "thin"]
+    assert max(mean["high"]) == 1.0  # a share
+    assert [(line["style"], line["label"]) for line in thin] == [("thin", f"majority_ratio, seed {n}") for n in (3, 5)]
     assert {each["to"] for each in votes["shaded"]} == {7} and votes["range"] == [0.0, 1.0]
 
 
