@@ -13,7 +13,7 @@ from skill_ttrl.runs.checkpoint import edited_settings
 from skill_ttrl.runs.episode_logs import Place
 from skill_ttrl.runs.folder import WARNINGS, SampleRecord, Warned, read_run_json
 from skill_ttrl.runs.summary import Summary, read_summary
-from skill_ttrl.storage.jsonl import parsed, read_jsonl, whole_lines
+from skill_ttrl.storage.jsonl import leaving_out, parsed, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -93,13 +93,11 @@ def read_run(path: str | Path) -> Run:
 
 
 def warnings_of(run: Run) -> list[Warned]:
-    """What a run has warned of, oldest first, each with the phase and step where it began; also of a run that has not ended.
-
-    Raises:
-        DataError: a line of the file is damaged.
-    """
-    file = run.path / WARNINGS
-    found = [parsed(*line, Warned) for line in whole_lines(file, run.notes)] if file.is_file() else []
+    """What a run has warned of, oldest first, each with the phase and step where it began; also of a run that has not ended."""
+    file, found = run.path / WARNINGS, list[Warned]()
+    for line in whole_lines(file, run.notes) if file.is_file() else ():
+        with leaving_out(run.notes):
+            found.append(parsed(*line, Warned))
     said = {each.text for each in found}
     # What is said of the whole run has no step.
     further = [*run.edited, *(run.summary.warnings if run.summary else ())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 MAX_DEPTH = 100
 """Most levels of lists and objects in a JSON text; ours have fewer than ten."""
+TORN = "{}: its last line is incomplete (a run is writing it, or was killed) and was ignored."
+"""Note on a file."""
 _FLAT = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+')
 
 
@@ -80,13 +83,22 @@ def whole_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:
         with path.open("rb") as stream:
             for number, line in enumerate(stream, 1):
                 if not line.endswith(b"\n"):
-                    notes.append(
-                        f"{path}: its last line is incomplete (a run is writing it, or was killed) and was ignored."
-                    )
+                    notes.append(TORN.format(path))
                 elif not line.isspace():
                     yield f"{path}:{number}", line
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+@contextmanager
+def leaving_out(notes: list[str] | None) -> Iterator[None]:
+    """Note a line that cannot be read, and go on with the next one; without `notes` it is an error."""
+    try:
+        yield
+    except DataError as error:
+        if notes is None:
+            raise
+        notes.append(f"{error} It was left out.")
 
 
 def first_keys(path: Path) -> set[str]:

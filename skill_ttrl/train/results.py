@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skill_ttrl.runs.summary import SampleCount
 from skill_ttrl.statistics import PAIRED_TEST, Interval, Verdict
-from skill_ttrl.storage.jsonl import parsed, whole_lines
+from skill_ttrl.storage.jsonl import leaving_out, parsed, whole_lines
 
 EVALUATION = "evaluation.json"
 """The file of an evaluation, in the folder of its samples."""
@@ -138,13 +138,17 @@ def control_warning(evaluations: Mapping[str, Evaluation]) -> str | None:
     )
 
 
-def read_evaluations(path: Path) -> list[Evaluation]:
+def read_evaluations(path: Path, notes: list[str] | None = None) -> list[Evaluation]:
     """The evaluations of a run, of its `evaluations.jsonl`, or of the `evaluation.json` of `skillttrl evaluate`, oldest first.
 
     Raises:
-        DataError: the file, or a line of it, is damaged.
+        DataError: the file is damaged, or without `notes` a line of it; with them it is left out and noted.
     """
     file = path / "evaluations.jsonl" if path.is_dir() else path
     if file.name == EVALUATION:
         return [*parsed(str(file), file.read_bytes(), tuple[Evaluation, ...])]
-    return [parsed(*line, Evaluation) for line in whole_lines(file, [])] if file.is_file() else []
+    found: list[Evaluation] = []
+    for line in whole_lines(file, [] if notes is None else notes) if file.is_file() else ():
+        with leaving_out(notes):
+            found.append(parsed(*line, Evaluation))
+    return found

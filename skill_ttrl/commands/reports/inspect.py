@@ -93,7 +93,8 @@ def _run(path: Path) -> Inspection:
     facts |= _asked(path)
     if bank := run_bank(path):
         facts["skill bank"] = bank
-    columns, rows, main = ((), [], 0) if summary is None else summary_table(summary, full=True)
+    measured = read_evaluations(path, found.notes)
+    columns, rows, main = evaluation_table(measured) if summary is None else summary_table(summary, full=True)
     notes = [*found.edited, *found.notes, *([] if summary is None else closing_lines(summary, full=True))]
     signs = signs_of(config, metrics, () if summary is None else summary.warnings)
     return Inspection("run", str(path), facts, columns, rows, notes, main_rows=main, unhealthy=signs)

@@ -86,7 +86,7 @@ class Part:
     @cached_property
     def evaluations(self) -> list[list[Evaluation]]:
         """Of each run."""
-        return [read_evaluations(each.path) for each in self.runs]
+        return [read_evaluations(each.path, each.notes) for each in self.runs]
 
     @cached_property
     def rows(self) -> list[list[dict[str, Any]]]:
@@ -498,7 +498,7 @@ def _views(part: Part) -> list[dict[str, Any]]:
     for run, played in zip(part.runs, part.rollouts, strict=True):
         name = part.name if part.kind == "run" else f"{part.name}: seed {run.config.seed}"
         skills = read_skills(run.path / BANK) if is_bank(run.path / BANK) else None
-        votes = read_votes(run.path, played, run.config.vote.chosen[0])
+        votes = read_votes(run, played, run.config.vote.chosen[0])
         view = _view(name, run.path, votes=votes, rollouts=played.rollouts, skills=skills)
         views.append(view | {"left_out": [*view["left_out"], *run.notes]})
     return views

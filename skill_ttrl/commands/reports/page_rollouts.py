@@ -19,9 +19,9 @@ from skill_ttrl.commands.reports.rollouts import votes_of
 from skill_ttrl.commands.reports.summary_text import turn_parts
 from skill_ttrl.runs.checkpoint import read_tokenizer
 from skill_ttrl.runs.episode_logs import COLLECTED, DAGGERED, EVAL_TRAJECTORIES, TRAJECTORIES, Place
-from skill_ttrl.runs.reader import Run, read_rollout
+from skill_ttrl.runs.reader import Recorded, Run, read_rollout
 from skill_ttrl.statistics import Interval, mean_interval, repeats_interval, wilson_interval
-from skill_ttrl.storage.jsonl import parsed
+from skill_ttrl.storage.jsonl import TORN, leaving_out, parsed
 from skill_ttrl.train.run import BEFORE
 from skill_ttrl.types import Skill, Step, Trajectory
 
@@ -67,8 +67,7 @@ def read_rollouts(run: Run) -> Found:
 
     Of one that only imitated, what it had to imitate stands beside what it does now: collected episodes, or those of its first DAgger round.
 
-    Raises:
-        DataError: the file cannot be read, or a line is no rollout.
+    Lines that are no rollout are left out and noted.
     """
     found, rows, seen = Found(), list[Row](), Counter[str]()
     rewards: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -76,8 +75,7 @@ def read_rollouts(run: Run) -> Found:
     paths = [path for name in (EVAL_TRAJECTORIES, *trained) if (path := run.path / name).is_file()]
     for path in paths:
         first = run.config.dagger.episodes if path.name == DAGGERED else None
-        for offset, line in _spread_lines(path, first) if path.name in IMITATED else _lines(path):
-            facts, played = read_rollout(f"{path}, byte {offset}", line)
+        for offset, facts, played in _played(path, run.notes, first):
             task = facts["task"]
             if facts["step"] is None:
                 place = Place(IMITATED.get(path.name, "collect"), 0, seen[task])
@@ -127,23 +125,34 @@ def spread(values: Sequence[Any], most: int) -> list[Any]:
     return [values[round(place * (len(values) - 1) / max(1, most - 1))] for place in range(most)]
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the whole lines of a file with their places in bytes, without the middle of one that is larger than `READ`."""
-    size, offset = path.stat().st_size, 0
+def _played(path: Path, notes: list[str], first: int | None) -> Iterator[tuple[int, dict[str, Any], Recorded]]:
+    """The rollouts of a file with their places in bytes; of episodes to imitate a few of the first ones, or of all."""
+    for where, offset, line in _spread_lines(path, notes, first) if path.name in IMITATED else _lines(path, notes):
+        with leaving_out(notes):
+            yield offset, *read_rollout(where, line)
+
+
+def _lines(path: Path, notes: list[str]) -> Iterator[tuple[str, int, bytes]]:
+    """Yield the whole lines of a file with their names and their places in bytes, without the middle of one that is larger than `READ`."""
+    size, offset, number = path.stat().st_size, 0, 1
     with path.open("rb") as stream:
         while line := stream.readline():
-            if line.endswith(b"\n") and not line.isspace():
-                yield offset, line
+            if not line.endswith(b"\n"):
+                notes.append(TORN.format(path))
+            elif not line.isspace():
+                yield f"{path}:{number}" if number else f"{path}, byte {offset}", offset, line
             offset += len(line)
+            number += bool(number)
             if READ // 2 < offset < size - READ // 2:
                 offset = stream.seek(size - READ // 2)
                 offset += len(stream.readline())
+                number = 0  # not known any more
 
 
-def _spread_lines(path: Path, first: int | None) -> Iterator[tuple[int, bytes]]:
+def _spread_lines(path: Path, notes: list[str], first: int | None) -> Iterator[tuple[str, int, bytes]]:
     """As `_lines`, a few of the first ones, or of all."""
-    wanted = {*spread([offset for offset, _ in islice(_lines(path), first)], EPISODES)}
-    return (found for found in _lines(path) if found[0] in wanted)
+    wanted = {*spread([offset for _, offset, _ in islice(_lines(path, []), first)], EPISODES)}
+    return (found for found in _lines(path, notes) if found[1] in wanted)
 
 
 def _item(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,14 +235,10 @@ class _Transcripts:
         return {"pieces": pieces, "own": own, "logp": [round(each, 2) + 0.0 for each in found.logprobs]}
 
 
-def read_votes(run: Path, found: Found, strategy: str) -> dict[str, Any] | None:
-    """The votes of a run, prompt by prompt; None where none was held.
-
-    Raises:
-        DataError: a line is no vote.
-    """
+def read_votes(run: Run, found: Found, strategy: str) -> dict[str, Any] | None:
+    """The votes of a run, prompt by prompt; None where none was held."""
     tasks: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for vote, flip, rule in votes_of(run):
+    for vote, flip, rule in votes_of(run.path, run.notes):
         cell = {name: getattr(vote, name) for name in ("step", "correct", "tie", "abstained")}
         cell |= {"share": round(vote.majority_ratio, 4), "flip": flip is True, "rule": f"{rule}; strategy {strategy}"}
         cell["winner"] = vote.answer and vote.answer[:ANSWER]

@@ -23,7 +23,7 @@ from skill_ttrl.runs.episode_logs import TRAJECTORIES, Place, find_episode
 from skill_ttrl.runs.folder import RunFolder, SampleRecord, metric_rows
 from skill_ttrl.runs.reader import read_rollout, rollout_facts
 from skill_ttrl.sanitize import one_line
-from skill_ttrl.storage.jsonl import parsed, whole_lines
+from skill_ttrl.storage.jsonl import leaving_out, parsed, whole_lines
 from skill_ttrl.train.results import read_evaluations
 from skill_ttrl.types import Step, Trajectory, VoteResult, split_thought
 
@@ -75,19 +75,19 @@ def step_inspection(run: Path, step: int, *, limit: int = 10) -> Inspection:
     if step not in steps.get(phase, {}):
         raise ConfigError(f"{run} has no step {step}{f' of {phase}' if phase else ''}. Steps: {ranges}.")
     figures, label = steps[phase][step], "after" if step == max(steps[phase]) else f"step {step + 1}"
-    measured = [each.accuracy for each in read_evaluations(run) if (phase, each.label) == ("rl", label)]
+    measured = [each.accuracy for each in read_evaluations(run, notes) if (phase, each.label) == ("rl", label)]
     figures["accuracy"] = measured[-1] if measured else None
     facts: dict[str, Any] = {"phase": f"{phase} (steps: {ranges})"}
     for pairs in [[("loss", "loss")], *six_figures(figures)]:
         texts = [f"{name} {figure(figures[key])}" for key, name in pairs if isinstance(figures.get(key), float)]
         facts |= {pairs[0][1]: ", ".join(texts).removeprefix(f"{pairs[0][1]} ")} if texts else {}
-    held = [(vote, _cells(vote, flip)) for vote, flip, _ in votes_of(run)]
+    held = [(vote, _cells(vote, flip)) for vote, flip, _ in votes_of(run, notes)]
     votes = [(vote.task_id, *cells) for vote, cells in held if (vote.phase, vote.step) == (phase, step)]
     votes.sort(key=lambda row: (row[5] != "no", row[4] != "yes", row[2]))
     notes += ["Wrong winners first, then flips, then by share."] if votes else []
     notes += [f"{len(votes) - limit} more votes: --rows {len(votes)}"] if len(votes) > limit else []
     rollouts: dict[str, list[list[Any]]] = {row[0]: [] for row in votes}
-    for found, played in _played(run, Place(phase, step)):
+    for found, played in _played(run, notes, Place(phase, step)):
         rollouts.setdefault(found["task"], []).append(rollout_row(found, played))
     parts = _attempts([row for of in rollouts.values() for row in of], limit, f"{phase}:{step}")
     return Inspection("step", f"{run}, step {step}", facts, ("task", *VOTE_COLUMNS), votes[:limit], notes, parts=parts)
@@ -106,11 +106,12 @@ def task_inspection(run: Path, task: str, *, limit: int = 10) -> Inspection:
         ConfigError: the run never visited the task.
     """
     known, votes, attempts = dict[str, str](), dict[str, list[Any]](), dict[str, list[list[Any]]]()
-    for vote, flip, _ in votes_of(_run_of(run)):
+    notes = list[str]()
+    for vote, flip, _ in votes_of(_run_of(run), notes):
         known[vote.task_id] = ""
         if vote.task_id == task:
             votes[f"{vote.phase}:{vote.step}"] = _cells(vote, flip)
-    for found, played in _played(run):
+    for found, played in _played(run, notes):
         known[found["task"]] = known.get(found["task"]) or (played.steps[0].observation if played.steps else "")
         if found["task"] == task:
             attempts.setdefault(f"{found['phase']}:{found['step']}", []).append(rollout_row(found, played))
@@ -128,7 +129,7 @@ def task_inspection(run: Path, task: str, *, limit: int = 10) -> Inspection:
         rows.append((place, *cells, short(fmean(rewards)) if rewards else None))
     parts = _attempts(attempts.get(visits[-1], []), limit, f"{visits[-1]}, the last visit")
     columns = ("step", *VOTE_COLUMNS, "reward")
-    return Inspection("task", f"{run}, task {task}", {"visits": len(rows)}, columns, rows, parts=parts)
+    return Inspection("task", f"{run}, task {task}", {"visits": len(rows)}, columns, rows, notes, parts=parts)
 
 
 def _run_of(path: Path) -> Path:
@@ -137,21 +138,19 @@ def _run_of(path: Path) -> Path:
     return path
 
 
-def votes_of(run: Path) -> Iterator[tuple[Held, bool | None, str]]:
+def votes_of(run: Path, notes: list[str]) -> Iterator[tuple[Held, bool | None, str]]:
     """Each vote of a run, oldest first; whether its winner is another than the one before (None: there is none), and the rule that made
-    answers equal. What SymPy has to judge is compared as it is written.
-
-    Raises:
-        DataError: a line is no vote.
+    answers equal. What SymPy has to judge is compared as it is written. Lines that are no vote are left out and noted.
     """
     winners, path = dict[str, str](), run / "votes.jsonl"
-    for where, line in whole_lines(path, []) if path.is_file() else ():
-        vote = parsed(where, line, Held)
-        answer, rule = vote.answer or "", "no answer" if vote.answer is None else RULES["symbolic"]
-        if isinstance(found := decide(answer), EquivalenceResult) and answer:
-            answer, rule = found.key, RULES[found.rule]
-        yield vote, winners[vote.task_id] != answer if vote.task_id in winners else None, rule
-        winners[vote.task_id] = answer
+    for line in whole_lines(path, notes) if path.is_file() else ():
+        with leaving_out(notes):
+            vote = parsed(*line, Held)
+            answer, rule = vote.answer or "", "no answer" if vote.answer is None else RULES["symbolic"]
+            if isinstance(found := decide(answer), EquivalenceResult) and answer:
+                answer, rule = found.key, RULES[found.rule]
+            yield vote, winners[vote.task_id] != answer if vote.task_id in winners else None, rule
+            winners[vote.task_id] = answer
 
 
 def _cells(vote: Held, flip: bool | None) -> list[Any]:
@@ -165,12 +164,13 @@ def _yes(value: float | None) -> str | None:
     return None if value is None else "yes" if value else "no"
 
 
-def _played(run: Path, at: Place | None = None) -> Iterator[tuple[dict[str, Any], Trajectory]]:
-    """The facts of each rollout of a run's training, or of its step `at`, and the rollout."""
+def _played(run: Path, notes: list[str], at: Place | None = None) -> Iterator[tuple[dict[str, Any], Trajectory]]:
+    """The facts of each rollout of a run's training, or of its step `at`, and the rollout. Other lines are left out and noted."""
     path = run / TRAJECTORIES
-    for found in whole_lines(path, []) if path.is_file() else ():
-        if at is None or parsed(*found, Place) == at:
-            yield read_rollout(*found)
+    for found in whole_lines(path, notes) if path.is_file() else ():
+        with leaving_out(notes):
+            if at is None or parsed(*found, Place) == at:
+                yield read_rollout(*found)
 
 
 def rollout_row(facts: Mapping[str, Any], played: Trajectory) -> list[Any]:

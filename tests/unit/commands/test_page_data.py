@@ -16,9 +16,11 @@ from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.report import report
 from skill_ttrl.commands.optimize_results import OptimizeSummary, Score
 from skill_ttrl.commands.reports import page_rollouts
+from skill_ttrl.commands.reports.inspect import inspect as inspect_path
 from skill_ttrl.commands.reports.inspect import inspect as look
 from skill_ttrl.commands.reports.page_charts import Curves, Member, charts
 from skill_ttrl.commands.reports.page_data import finish_report, page
+from skill_ttrl.commands.reports.rollouts import task_inspection
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.optimize.calls import IDENTITY
@@ -109,6 +111,21 @@ def test_a_damaged_line_of_the_metrics_is_left_out_and_named(
     for path, damaged in {run: 3, run / "metrics.jsonl": 2}.items():  # of any other file a line needs no phase
         inspect([path], as_json=True)
         assert sum("damaged" in note for note in json.loads(capsys.readouterr().out)["notes"]) == damaged
+
+
+@pytest.mark.parametrize("name", ["trajectories", "eval_trajectories", "votes", "evaluations", "warnings"])
+def test_a_damaged_line_of_any_file_is_left_out_and_named(tmp_path: Path, name: str) -> None:
+    file = young_run(tmp_path / "run") / f"{name}.jsonl"
+    before = page([file.parent])["runs"][0]["rollouts"]["items"]
+    first, *rest = file.read_text().splitlines() if file.exists() else [""]
+    file.write_text("\n".join([first, "[1]", *rest, "{}", '{"torn']))
+    (view,) = page([file.parent])["runs"]
+    said = [text for text in view["left_out"] if file.name in text]
+    places = [f"{file}:2 cannot", f"{file}:{3 + len(rest)} cannot", f"{file}: its last line is incomplete"]
+    assert [any(text.startswith(place) for text in said) for place in places] == [True] * 3 and len(said) == 3
+    assert view["rollouts"]["items"] == before
+    notes = [*task_inspection(file.parent, "a").notes, *inspect_path(file.parent).notes]
+    assert name in ("eval_trajectories", "warnings") or any(f"{file.name}:2 cannot be read" in note for note in notes)
 
 
 def test_an_imitation_says_what_it_leaves_open_and_shows_what_it_imitated(tmp_path: Path) -> None:
@@ -296,10 +313,10 @@ def test_the_command_replaces_its_own_page_and_no_other_file(tmp_path: Path) -> 
 
 def test_a_page_that_cannot_be_written_is_a_warning_at_the_end_of_a_run(tmp_path: Path) -> None:
     run, heard = young_run(tmp_path / "run"), NoticeCollector()
-    (run / "votes.jsonl").write_text("[]\n")
+    (run / "summary.json").write_text("[]\n")
     finish_report(run, heard)
     ((text, _),) = heard.notices
-    assert "votes.jsonl:1" in text and text.endswith(f"skillttrl report {run}")
+    assert "summary.json" in text and text.endswith(f"skillttrl report {run}")
 
 
 def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
