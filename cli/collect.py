@@ -202,7 +202,7 @@ def show_collected(found: Collected, as_json: bool) -> None:
         success = with_interval(each.success, each.interval)
         rows.append((name or "other", f"{each.episodes:,}", *score, success, steps, f"{each.failed:,}"))
     columns = ("task type", "episodes", *(("score",) if scored else ()), "success", "steps", "failed")
-    Console().print(text_table("", columns, rows))
+    Console().print(text_table("", columns, rows), crop=False)
     lines = [f"Source: {found.source or 'not stated by the environment'}."]
     if overall.success is None:
         lines.append("Success is unknown because the environment did not judge some episodes.")

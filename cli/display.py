@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import progress as bars
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.padding import Padding
 from rich.panel import Panel
@@ -50,7 +51,7 @@ def show(
         print_json(found)
         return
     if view is not None:
-        Console().print(view(found))
+        Console().print(view(found), crop=False)
     say(*(lines(found) if callable(lines) else lines))
 
 
@@ -86,13 +87,29 @@ WHOLE_NAME = 36
 """Texts of the first column up to this width, in cells of the terminal, are cut last: names that people type."""
 
 
+class WholeTable(Table):
+    """A table that is as wide as its texts where its lines go to a file or a pipe, so that nothing of them is cut.
+
+    To be printed with `crop=False`. Whoever sets `COLUMNS` gets that width.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            options = options.update(max_width=sys.maxsize)
+        return super().__rich_console__(console, options)
+
+
 def text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Texts in columns. They wrap between words, and a longer word is cut; nothing in them is markup or acts on the terminal."""
+    """Texts in columns. They wrap between words, and a longer word is cut, but not in the first column, whose names people type; nothing
+    in them is markup or acts on the terminal.
+    """
     texts = [["-" if cell is None else escape_terminal(str(cell)) for cell in row] for row in rows]
-    made = Table(title=Text(escape_terminal(title), "table.title") if title else None)
+    made = WholeTable(title=Text(escape_terminal(title), "table.title") if title else None)
     for place, column in enumerate(columns):
         whole = place == 0 and max((cell_len(text[0]) for text in texts), default=0) <= WHOLE_NAME
-        made.add_column(Text(escape_terminal(column), "table.header"), overflow="ellipsis", no_wrap=whole)
+        made.add_column(
+            Text(escape_terminal(column), "table.header"), overflow="ellipsis" if place else "fold", no_wrap=whole
+        )
     for text in texts:
         made.add_row(*map(Text, text))
     return made

@@ -119,7 +119,7 @@ def show_outcome(screen: Console, summary: Summary, folder: Path) -> None:
     from skill_ttrl.commands.reports.summary_text import closing_lines, summary_table, summary_title
 
     columns, rows, _ = summary_table(summary)
-    screen.print(text_table(summary_title(summary), columns, rows))
+    screen.print(text_table(summary_title(summary), columns, rows), crop=False)
     say(*closing_lines(summary), screen=screen, soft_wrap=False)
     say(EVERYTHING.format(folder), screen=screen)
 

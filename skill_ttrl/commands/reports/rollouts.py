@@ -179,7 +179,7 @@ def rollout_row(facts: Mapping[str, Any], played: Trajectory) -> list[Any]:
     if played.stop_reason != "terminated":
         text = f"[{': '.join(filter(None, (played.stop_reason, played.error)))}] {text}"
     scores = played.answer, played.reward, _right(facts), _advantage(facts)
-    return [*map(short, (facts["id"] or facts["task"], *scores, one_line(text, 80)))]
+    return [facts["id"] or facts["task"], *map(short, (*scores, one_line(text, 80)))]
 
 
 def _right(facts: Mapping[str, Any]) -> str | None:

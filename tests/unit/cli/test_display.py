@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from skill_ttrl.cli.display import RunView, evaluation_view, print_json, text_table
+from skill_ttrl.cli.display import RunView, evaluation_view, print_json, show, text_table
 from skill_ttrl.commands.reports.summary_text import closing_lines
 from skill_ttrl.commands.reports.summary_text import summary_table as table_of
 from skill_ttrl.runs.summary import Summary
@@ -91,17 +91,28 @@ IDS = ["pick_and_place_simple-Mug-None-Desk-308/trial_T20190908_125200_737896", 
 
 def fitted(width: int, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     out = io.StringIO()
-    Console(file=out, width=width).print(text_table(title, columns, rows))
+    terminal = Console(file=out, width=width, force_terminal=True, color_system=None)
+    terminal.print(text_table(title, columns, rows), crop=False)
     return out.getvalue()
 
 
 @pytest.mark.parametrize("width", [80, 60, 200])
-def test_no_id_is_broken_into_lines(width: int) -> None:
+def test_the_first_column_holds_whole_ids_and_no_other_is_broken_into_lines(width: int) -> None:
     words = "several words that can wrap wherever there is a space between two of them"
     out = fitted(width, "", ("task", "outcome", "text", "again"), [(name, "won", words, name) for name in IDS])
     assert max(map(len, out.splitlines())) <= width
-    lines = [line for line in out.splitlines() if "won" in line]
-    assert len(lines) == 2 and lines[0].count("pick") == 2 and lines[1].count("webshop") == 2
+    cells = [[cell.strip() for cell in line.split("│")] for line in out.splitlines() if line.startswith("│")]
+    assert "".join(first for _, first, *_ in cells) == "".join(IDS)
+    starts = [(first[:4], again[:4]) for _, first, outcome, _, again, _ in cells if outcome == "won"]
+    assert starts == [("pick", "pick"), ("webs", "webs")] and sum(bool(row[4]) for row in cells) == 2
+
+
+def test_a_pipe_gets_each_row_whole_on_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show([], as_json=False, view=lambda _: text_table("", ("task", "again"), [(name, name * 3) for name in IDS]))
+    assert [line.split()[1::2] for line in capsys.readouterr().out.splitlines()[3:5]] == [[n, n * 3] for n in IDS]
 
 
 def test_what_fits_is_as_it_is() -> None:
