@@ -162,13 +162,13 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     if {"phase", "step"} <= first and not first & {"task", "task_id"}:
         records = read_jsonl(path, notes)
         return Inspection("records", str(path), {"lines": len(records)}, *step_rows(records), notes)
-    shown, outcomes = list[dict[str, Any]](), list[EpisodeResult]()
+    shown, outcomes = list[dict[str, Any]](), dict[str, list[EpisodeResult]]()
     count = 0
     for count, (where, line) in enumerate(whole_lines(path, notes), 1):
         row = parsed(where, line, dict[str, Any])
         if {"task", "steps", "stop_reason"} <= row.keys():
             found, played = read_rollout(where, line)
-            outcomes.append(episode_result(played))
+            outcomes.setdefault(found["phase"], []).append(episode_result(played))
             row = dict(zip(ROLLOUT_COLUMNS, rollout_row(found, played), strict=True))
         shown += [row] * (count <= limit)
     if not count:
@@ -184,16 +184,17 @@ def records_inspection(path: Path, limit: int) -> Inspection:
         whole = count == made["episodes"]
         facts |= {"complete": "yes" if whole else f"no, of {made['episodes']}; the same command continues it"}
         facts |= {name: made[name] for name in ("env", "agent", "split", "seed", "rollouts_per_task")}
-    facts |= _success(outcomes)
+    for phase, each in outcomes.items():  # evaluations before and after training have no common success
+        facts |= {f"{name} {phase}" if len(outcomes) > 1 else name: text for name, text in _success(each).items()}
     return Inspection(
         "records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}; one to read: --row 1", *notes]
     )
 
 
 def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:
-    """Summarize the success of the episodes, in all and by type; empty unless there are some and the environment judged all of them."""
-    overall = count_success(outcomes) if outcomes else None
-    if overall is None or overall.success is None:
+    """Summarize the success of the episodes, in all and by type; empty unless the environment judged all of them."""
+    overall = count_success(outcomes)
+    if overall.success is None:
         return {}
     sources = sorted({outcome.source for outcome in outcomes} - {""})
     facts = {"source": ", ".join(sources)} if sources else {}
@@ -271,7 +272,7 @@ def runs_inspection(path: Path) -> Inspection:
     for run in runs_in(path):
         name = str(run.relative_to(path))
         try:
-            rows.append((name, *_listed(run)))
+            rows.append((name, *listed(run)))
         except SkillTTRLError as error:  # one damaged run hides no other
             rows.append((name, None, None, "damaged", None, None))
             notes.append(f"{run}: {error}")
@@ -280,8 +281,12 @@ def runs_inspection(path: Path) -> Inspection:
     return Inspection("runs", str(path), {"runs": len(rows)}, columns, rows, notes)
 
 
-def _listed(path: Path) -> tuple[Any, ...]:
-    """Seed, phases, if it has ended, and success before and after: of an optimization, with its first and its best document."""
+def listed(path: Path) -> tuple[Any, ...]:
+    """Seed, phases, if it has ended, and success before and after: of an optimization, with its first and its best document.
+
+    Raises:
+        SkillTTRLError: its config or its results are damaged.
+    """
     if is_optimization(path):
         config, found = load_config(path / "config.yaml", trust=True), read_summary(path)
         tests = (None, None) if found is None else (found.test_first, found.test_best)

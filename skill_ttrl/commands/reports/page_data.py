@@ -19,7 +19,7 @@ import skill_ttrl
 from skill_ttrl.commands.optimize_results import is_optimization, read_history
 from skill_ttrl.commands.optimize_results import read_summary as read_optimization
 from skill_ttrl.commands.reports.compare import FIGURES, compare, is_seeds, named_seeds, read_seeds, runs_in
-from skill_ttrl.commands.reports.inspect import inspect, signs_of
+from skill_ttrl.commands.reports.inspect import inspect, listed, signs_of
 from skill_ttrl.commands.reports.page_charts import Curves, Member, charts
 from skill_ttrl.commands.reports.page_rollouts import Found, read_document, read_rollouts, read_skills, read_votes
 from skill_ttrl.commands.reports.summary_text import (
@@ -110,7 +110,8 @@ def page(paths: Sequence[str | Path]) -> dict[str, Any]:
     Raises:
         RunFolderError: a path is none of these, or a file of it cannot be read.
     """
-    parts = [part for path in paths for part in _parts(Path(path))]
+    damaged = list[str]()
+    parts = [part for path in paths for part in _parts(Path(path), damaged)]
     if len({part.name for part in parts}) < len(parts):
         _name_by_path(parts)
     runs = [part for part in parts if part.kind in ("run", "seeds")]
@@ -122,6 +123,7 @@ def page(paths: Sequence[str | Path]) -> dict[str, Any]:
         "compared": [_compared(runs[0], other) for other in runs[1:]],
         "charts": charts([_curves(part) for part in parts if part.runs]),
         "runs": [view for part in parts for view in _views(part)],
+        "damaged": damaged,
     }
 
 
@@ -150,7 +152,7 @@ def write_report(paths: Sequence[str | Path], output: str | Path | None = None) 
             raise RunFolderError(f"{file} exists already and is no report of skillttrl. Choose another file: -o FILE.")
         found = page(paths)
         write_atomic(file, render(found).encode())
-    return file, [f"{view['name']}: {text}" for view in found["runs"] for text in view["left_out"]]
+    return file, found["damaged"] + [f"{view['name']}: {text}" for view in found["runs"] for text in view["left_out"]]
 
 
 def finish_report(path: Path, progress: Progress) -> None:
@@ -162,8 +164,8 @@ def finish_report(path: Path, progress: Progress) -> None:
         progress.notice(f"{path / REPORT} was not written: {error} {again}", warning=True)
 
 
-def _parts(path: Path) -> list[Part]:
-    """What there is at a path: one part, or of a folder of other runs one for each."""
+def _parts(path: Path, damaged: list[str]) -> list[Part]:
+    """What there is at a path: one part, or of a folder of other runs one for each; those that cannot be read are added to `damaged`."""
     if RunFolder.exists(path):
         run = read_run(path)
         kind = "optimization" if is_optimization(path) else "run"
@@ -174,8 +176,15 @@ def _parts(path: Path) -> list[Part]:
         return [Part(path, "seeds", [read_run(each) for each in begun], f"{name}, {_count(len(begun), 'seed')}")]
     if is_bank(path):
         return [Part(path, "bank", name=str(path))]
-    if path.is_dir() and (runs := runs_in(path)):
-        return [part for run in runs for part in _parts(run)]
+    found = list[Part]()
+    for each in runs_in(path) if path.is_dir() else ():
+        try:
+            listed(each)
+            found += _parts(each, damaged)
+        except SkillTTRLError as error:  # one hides no other
+            damaged.append(f"{each} is left out: {error}")
+    if found:
+        return found
     raise RunFolderError(
         f"{path} is no run, no folder of runs, no optimization and no skill bank, so there is nothing to report. Name a folder that "
         "`skillttrl train` or `skillttrl optimize` has written."

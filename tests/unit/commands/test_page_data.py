@@ -19,10 +19,10 @@ from skill_ttrl.commands.reports import page_rollouts
 from skill_ttrl.commands.reports.inspect import inspect as inspect_path
 from skill_ttrl.commands.reports.inspect import inspect as look
 from skill_ttrl.commands.reports.page_charts import Curves, Member, charts
-from skill_ttrl.commands.reports.page_data import finish_report, page
+from skill_ttrl.commands.reports.page_data import finish_report, page, write_report
 from skill_ttrl.commands.reports.rollouts import task_inspection
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
-from skill_ttrl.errors import RunFolderError
+from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.optimize.calls import IDENTITY
 from skill_ttrl.progress import NoticeCollector
 from skill_ttrl.runs.folder import MetricsLog, RunFolder, SampleRecord, Warned, trajectory_lines, vote_line
@@ -78,6 +78,18 @@ def test_a_run_that_another_process_writes_is_still_running_and_keeps_its_lock(t
             RunFolder.open(path)
     assert look(path).facts["ended"] == again
     assert page([path])["verdicts"][0]["sentence"].endswith(" done. Continue it with --resume auto.")
+
+
+def test_a_run_that_cannot_be_read_hides_no_other_of_its_folder(tmp_path: Path) -> None:
+    young_run(tmp_path / "runs" / "whole")
+    config = young_run(tmp_path / "runs" / "other") / "config.yaml"
+    config.write_text("command: x")
+    file, left_out = write_report([tmp_path / "runs"], tmp_path / "page.html")
+    assert file.is_file() and left_out[0].startswith(f"{config.parent} is left out: {config} has 1 problem")
+    with pytest.raises(RunFolderError, match="nothing to report"):
+        page([tmp_path / "nothing"])
+    with pytest.raises(ConfigError, match="command: unknown key"):
+        page([config.parent])
 
 
 def test_page_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
