@@ -113,7 +113,7 @@ def _package(name: str) -> Any:
     except ImportError as error:
         raise EnvError(
             f"The official engine needs the packages alfworld and textworld ({error}). Install them with: "
-            "pip install 'skill-ttrl[alfworld]' (it builds fast-downward, which takes a C++ compiler)."
+            "pip install -e '.[alfworld]' (it builds fast-downward, which takes a C++ compiler)."
         ) from None
     finally:  # importing alfworld sets it, and then it would look as if the user had chosen a folder
         if before is None:

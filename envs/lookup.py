@@ -223,7 +223,7 @@ def list_envs() -> list[EnvInfo]:
             short.get(spec.id, ""),
             _description(spec),
             _module(spec),
-            f"pip install 'skill-ttrl[{missing[spec.id]}]'" if spec.id in missing else "",
+            f"pip install -e '.[{missing[spec.id]}]'" if spec.id in missing else "",
         )
         for spec in sorted(_text_specs(), key=lambda spec: spec.id)
     ]

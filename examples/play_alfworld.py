@@ -3,7 +3,7 @@
 Run it: python examples/play_alfworld.py [TASK]
 
 The games are the official ones where ALFWORLD_DATA names their folder. Without it games are made from the rules and floor plans
-in the package alfworld, once, in a few seconds: pip install 'skill-ttrl[alfworld]', or, where nothing can be compiled,
+in the package alfworld, once, in a few seconds: pip install -e '.[alfworld]', or, where nothing can be compiled,
 pip install --no-deps alfworld.
 """
 

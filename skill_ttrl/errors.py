@@ -166,6 +166,10 @@ class WorkerError(SkillTTRLError, RuntimeError):
     exit_code = 9
 
 
+OWN_ENVIRONMENT = ("inspect", "verifiers")
+"""Extras that want other releases than ours of packages that the rest uses."""
+
+
 class MissingDependencyError(SkillTTRLError, ImportError):
     """A package that is not installed; the message names the extra that brings it."""
 
@@ -175,7 +179,8 @@ class MissingDependencyError(SkillTTRLError, ImportError):
     def for_extra(cls, feature: str, extra: str, package: str = "") -> MissingDependencyError:
         """The one wording for every missing optional package."""
         lacks = f"{package}, which is" if package else "packages that are"
-        return cls(f"{feature} needs {lacks} not installed. Install with: pip install 'skill-ttrl[{extra}]'")
+        where = "a checkout, into an environment of its own," if extra in OWN_ENVIRONMENT else "a checkout"
+        return cls(f"{feature} needs {lacks} not installed. Install in {where} with: pip install -e '.[{extra}]'")
 
 
 TRAIN_PACKAGES = frozenset(

@@ -58,7 +58,7 @@ def refused(remedy: str) -> Iterator[None]:
         yield
     except MissingDependencyError as error:
         said = str(error)
-    assert said.endswith(f"which is not installed. Install with: pip install '{remedy}'"), said
+    assert said.endswith(f"which is not installed. Install in a checkout with: pip install -e '{remedy}'"), said
 
 
 def check() -> None:
@@ -101,11 +101,11 @@ def check() -> None:
             assert code == 0, f"{line}: {code}\n{said}"
         lacking: tuple[dict[str, Any], ...] = ({"index": "chroma"}, {"embedder": "sentence-transformers"})
         for settings in lacking:
-            with SkillBank(at / "other", **settings) as bank, refused("skill-ttrl[skills]"):
+            with SkillBank(at / "other", **settings) as bank, refused(".[skills]"):
                 bank.retrieve("an egg", top_k=1)
-    with refused("skill-ttrl[train]"):
+    with refused(".[train]"):
         _ = skill_ttrl.compute_grpo_advantage
-    with refused("skill-ttrl[train]"):
+    with refused(".[train]"):
         importlib.import_module("skill_ttrl.commands.train")
     code, said = command("evaluate none --agent cat --env qa --set skills.prompt_top_k=1")
     assert code == 5 and "[skills]', or set skills.embedder=hash." in " ".join(said.split()), said
@@ -119,7 +119,7 @@ def check() -> None:
         code, said = command(line)
         assert code == 5, f"{line}: {code}\n{said}"
         assert " ".join(said.split()) == (
-            f"Error: `skillttrl {line}` needs torch, which is not installed. Install with: pip install 'skill-ttrl[train]'"
+            f"Error: `skillttrl {line}` needs torch, which is not installed. Install in a checkout with: pip install -e '.[train]'"
         )
 
 

@@ -46,7 +46,7 @@ from skill_ttrl.storage.files import cache_folder, made_once
 PACKAGE = "alfworld"
 INSTALL = (
     "Games are made from files of the package alfworld. Install them with: pip install --no-deps alfworld==0.4.2 (in a second, "
-    "without a compiler), or the whole package with: pip install 'skill-ttrl[alfworld]'. The official games need neither: "
+    "without a compiler), or the whole package, in a checkout, with: pip install -e '.[alfworld]'. The official games need neither: "
     "set ALFWORLD_DATA to the folder that holds json_2.1.1/."
 )
 

@@ -275,9 +275,7 @@ def _packages() -> list[Check]:
 
 def _gpu() -> Check:
     if importlib.util.find_spec("torch") is None:
-        return Check(
-            "gpu", "warn", "torch is not installed: nothing is trained here", "pip install 'skill-ttrl[train]'"
-        )
+        return Check("gpu", "warn", "torch is not installed: nothing is trained here", INSTALL)
     from skill_ttrl.rl.device import gpus
 
     usable, torch = gpus(), f"torch {importlib.metadata.version('torch')}"

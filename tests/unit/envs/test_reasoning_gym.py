@@ -48,7 +48,7 @@ def test_what_is_missing_or_misspelt_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(EnvError, match="max_animals"):
         make_env("reasoning_gym:leg_counting", config={"leg_counting": {"max_animals": -1}})
     monkeypatch.setitem(__import__("sys").modules, "reasoning_gym", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'skill-ttrl\[reasoning-gym\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install -e '\.\[reasoning-gym\]'"):
         make_env("reasoning_gym:gcd")
 
 

@@ -60,7 +60,7 @@ def test_where_episodes_run_is_no_part_of_what_they_are_but_a_foreign_cluster_is
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'skill-ttrl\[ray\]'"), connected(ScaleConfig()):
+    with pytest.raises(MissingDependencyError, match=r"pip install -e '\.\[ray\]'"), connected(ScaleConfig()):
         pass
 
 

@@ -131,7 +131,7 @@ def test_without_the_package_the_message_says_what_to_install_and_what_works(
     for make in (lambda: ensure_generated(), lambda: write_games(tmp_path / "games", "train", 1)):
         with pytest.raises(EnvError) as refused:
             make()
-        for part in ("pip install --no-deps alfworld==0.4.2", "pip install 'skill-ttrl[alfworld]'", "ALFWORLD_DATA"):
+        for part in ("pip install --no-deps alfworld==0.4.2", "pip install -e '.[alfworld]'", "ALFWORLD_DATA"):
             assert part in str(refused.value)
     assert not (tmp_path / "games").exists()
 
