@@ -177,7 +177,7 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     known = [name for name in COLUMNS if any(row.get(name) is not None for row in shown)]
     columns = known if len(known) > 1 else sorted(present)[:8]
     said = ({name: content(each) if isinstance(each, str) else each for name, each in row.items()} for row in shown)
-    rows = [[short(row.get(name)) for name in columns] for row in said]
+    rows = [[row.get(name) if name == "episode" else short(row.get(name)) for name in columns] for row in said]
     facts: dict[str, Any] = {"lines": count}
     if identity_file(path).is_file():  # the settings of `skillttrl collect`
         made = read_identity(path)["made_with"]

@@ -6,6 +6,7 @@ Files are read line by line, because trajectories can be larger than memory.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -196,7 +197,7 @@ def _attempts(rows: Sequence[Sequence[Any]], limit: int, title: str) -> list[Ins
     if not rows:
         return []
     notes = [f"{len(rows) - limit:,} more: --rows {len(rows)}"] if len(rows) > limit else []
-    notes.append(f"One to read: --episode {rows[0][0]}")
+    notes.append(f"One to read: --episode {shlex.quote(rows[0][0])}")
     return [Inspection("rollouts", title, {}, ROLLOUT_COLUMNS, rows[:limit], notes)]
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from skill_ttrl.cli.inspect import inspect
+from skill_ttrl.commands.reports.inspect import records_inspection
+from skill_ttrl.commands.reports.rollouts import step_inspection
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.runs.folder import MetricsLog, RunFolder, SampleRecord, trajectory_lines, vote_line
@@ -69,6 +71,16 @@ def test_a_step_shows_its_figures_its_votes_and_the_ids_of_its_rollouts(
     found = json.loads(capsys.readouterr().out)
     assert found["rows"][0] == ["a", "2", "0.667", "2 ×2, ␛[2J[bold] ×1", "yes", "no"]
     assert [row[0] for row in found["parts"][0]["rows"]] == [f"rl:1:{task}:{n}" for task in "ab" for n in range(3)]
+
+
+def test_a_long_id_is_whole_and_its_hint_is_safe_to_paste(run: Path) -> None:
+    (run / "votes.jsonl").unlink()
+    log = run / "trajectories.jsonl"
+    log.write_text(log.read_text().replace('"id":"a"', f'"id":"{"; touch x" * 20}"'))
+    parts = step_inspection(run, 1).parts
+    name = f"rl:1:{'; touch x' * 20}:0"
+    assert parts[0].rows[0][0] == name and parts[0].notes[-1] == f"One to read: --episode '{name}'"
+    assert [row[0] for row in records_inspection(log, 4).rows[::3]] == [name.replace("rl:1", "rl:0"), "rl:0:b:0"]
 
 
 def test_a_task_shows_how_its_vote_changed_and_its_last_attempts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
