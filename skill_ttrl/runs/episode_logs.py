@@ -13,7 +13,7 @@ from typing import Any
 from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.storage import files
 from skill_ttrl.storage.files import LOCK_FILE, AppendLog, wrap_os_errors, write_atomic
-from skill_ttrl.storage.jsonl import parsed, whole_lines
+from skill_ttrl.storage.jsonl import leaving_out, parsed, whole_lines
 from skill_ttrl.types import Trajectory
 
 SAMPLES = "samples.jsonl"
@@ -168,8 +168,7 @@ def read_episode(run: Path, episode: str) -> tuple[Place, Trajectory]:
     """The rollout of a run with this id (`Place.episode`).
 
     Raises:
-        ConfigError: the run has none with this id (names those that are near).
-        DataError: a line cannot be read.
+        ConfigError: the run has none with this id (names those that are near, and a damaged line).
         RunFolderError: the run has no `trajectories.jsonl`.
     """
     where, line = find_episode(run, episode)
@@ -178,24 +177,25 @@ def read_episode(run: Path, episode: str) -> tuple[Place, Trajectory]:
 
 def find_episode(run: Path, episode: str) -> tuple[str, bytes]:
     """(name for messages, line) of the rollout with this id; only those of its step are read whole. Raises as `read_episode`."""
-    steps, known = dict[str, None](), list[str]()
+    steps, known, notes = dict[str, None](), list[str](), list[str]()
     paths = [run / name for name in (TRAJECTORIES, EVAL_TRAJECTORIES) if (run / name).is_file()]
     if not paths:
         raise RunFolderError(
             f"{run} has no {TRAJECTORIES}: no step has ended, or the run has run.save_trajectories: false."
         )
     for where, line in (each for path in paths for each in whole_lines(path, [])):
-        place = parsed(where, line, Place)
-        steps[step := f"{place.phase}:{place.step}"] = None
-        if episode.startswith(f"{step}:"):
-            known.append(place.episode(parsed(where, line, Trajectory).task.id))
-            if known[-1] == episode:
-                return where, line
+        with leaving_out(notes):
+            place = parsed(where, line, Place)
+            steps[step := f"{place.phase}:{place.step}"] = None
+            if episode.startswith(f"{step}:"):
+                known.append(place.episode(parsed(where, line, Trajectory).task.id))
+                if known[-1] == episode:
+                    return where, line
     hint = did_you_mean(episode, known, f"skillttrl inspect {run} --step {episode.split(':')[1]}") if known else ""
     if not known and steps:
         first, *_, last = [*steps] * 2
         hint = f" An id is PHASE:STEP:TASK:SAMPLE; the steps are {first} to {last}."
-    raise ConfigError(f"{run} has no episode {episode!r}.{hint}")
+    raise ConfigError(" ".join([f"{run} has no episode {episode!r}.{hint}", *notes[:1]]))
 
 
 def read_facts(path: str | Path) -> Any:

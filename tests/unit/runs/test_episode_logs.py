@@ -57,8 +57,8 @@ def test_samples_of_something_else_are_refused_and_the_difference_is_named(tmp_p
 
 def test_a_rollout_is_found_by_its_id_and_a_wrong_id_names_the_nearest(tmp_path: Path) -> None:
     group = Group(Task("a:1", "E-v0"), tuple(Trajectory(Task("a:1", "E-v0"), (), str(n), "terminated") for n in (0, 1)))
-    (tmp_path / TRAJECTORIES).write_text("\n".join(trajectory_lines("rl", 12, group)) + "\n")
+    (tmp_path / TRAJECTORIES).write_text("\n".join(["[]", *trajectory_lines("rl", 12, group)]) + "\n")
     place, found = read_episode(tmp_path, "rl:12:a:1:1")
     assert (place.phase, place.step, place.sample, found.answer) == ("rl", 12, 1, "1")
-    with pytest.raises(ConfigError, match="rl:12:a:1:0"):
+    with pytest.raises(ConfigError, match=r"rl:12:a:1:0.* .*trajectories\.jsonl:1 cannot be read"):
         read_episode(tmp_path, "rl:12:a:1:2")
