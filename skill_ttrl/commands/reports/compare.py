@@ -21,6 +21,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.statistics import Interval, paired_difference, repeats_interval, verdict
+from skill_ttrl.storage.files import still_running
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.train.results import EVALUATION, Evaluation, ProblemResult, read_evaluations
 
@@ -183,7 +184,9 @@ def _of_run(path: Path) -> Measured:
     known = {each.label: each for each in read_evaluations(path)}
     found = known.get("after") or known.get("before")
     if found is None:
-        raise RunFolderError(f"{path} holds no evaluation yet. Continue the run with --resume auto.")
+        going = still_running(path)
+        then = f"It is {going}" if going else "Continue the run with --resume auto"
+        raise RunFolderError(f"{path} holds no evaluation yet. {then}.")
     config = read_run(path).config
     source = config.eval_source or config.train_source
     data = {} if source is None else {"data": source.path} | ({"revision": source.revision} if source.revision else {})
