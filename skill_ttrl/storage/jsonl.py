@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 MAX_DEPTH = 100
 """Most levels of lists and objects in a JSON text; ours have fewer than ten."""
+MOST_NOTES = 20
+"""Notes after which lines that cannot be read are no longer named."""
 TORN = "{}: its last line is incomplete (a run is writing it, or was killed) and was ignored."
 """Note on a file."""
 _FLAT = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+')
@@ -98,7 +100,8 @@ def leaving_out(notes: list[str] | None) -> Iterator[None]:
     except DataError as error:
         if notes is None:
             raise
-        notes.append(f"{error} It was left out.")
+        if len(notes) <= MOST_NOTES:
+            notes.append(f"{error} It was left out." if len(notes) < MOST_NOTES else "More lines were left out.")
 
 
 def first_keys(path: Path) -> set[str]:
