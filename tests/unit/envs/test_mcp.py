@@ -43,6 +43,13 @@ def call(env: ToolEnv, name: str, **arguments: object) -> ToolCall:
     return done
 
 
+def serving() -> bool:
+    try:
+        return any(SERVER[1] in each.cmdline() for each in psutil.Process().children())
+    except psutil.NoSuchProcess:
+        return True  # one is just ending
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     until = time.monotonic() + 20
     while not holds():
@@ -58,7 +65,7 @@ def test_an_episode_has_a_session_and_ends_it_with_all_its_children(opened: Open
     assert call(env, "count", word="a").result == "a 1"
     wait_until(lambda: not any(map(psutil.pid_exists, left)))
     env.close()
-    wait_until(lambda: not [each for each in psutil.Process().children() if SERVER[1] in each.cmdline()])
+    wait_until(lambda: not serving())
 
 
 def test_what_a_server_does_wrong_is_told_to_the_model(opened: Open) -> None:

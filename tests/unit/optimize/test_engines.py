@@ -81,7 +81,7 @@ def test_without_items_or_without_the_package_it_says_so(monkeypatch: pytest.Mon
     with pytest.raises(DataError, match="selection"):
         RuleRun("gepa", 0, (6, 0, 0))()
     monkeypatch.setitem(sys.modules, "gepa.api", None)
-    with pytest.raises(MissingDependencyError, match=r"skill-ttrl\[gepa\]"):
+    with pytest.raises(MissingDependencyError, match=r"\.\[gepa\]"):
         RuleRun("gepa", 0, (6, 4, 0))()
 
 

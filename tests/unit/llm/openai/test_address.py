@@ -90,7 +90,7 @@ def test_no_repr_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingDependencyError, match=r"endpoints\.roles\.policy needs .*skill-ttrl\[openai\]"):
+    with pytest.raises(MissingDependencyError, match=r"endpoints\.roles\.policy needs .*\.\[openai\]"):
         make_client(EndpointsConfig(roles={"policy": endpoint(base_url="http://127.0.0.1:1/v1")}), "policy")
 
 
