@@ -145,7 +145,7 @@ for kilobytes in (600, 1260, 1420):
     try:
         open_catalogue("generated")
     except EnvError as error:
-        print(error, [str(path) for path in Path(sys.argv[1]).rglob("*") if path.suffix != ".lock" and path.name not in ("skill-ttrl", "webshop")])
+        print(error, [str(path) for path in Path(sys.argv[1]).rglob("*") if path.name not in (".lock", "skill-ttrl", "webshop")])
     subprocess.run(["umount", sys.argv[1]], check=True)
 """
 
