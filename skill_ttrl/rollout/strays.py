@@ -15,10 +15,15 @@ import psutil
 
 def end_strays(folder: str) -> None:
     """Kill the processes of programs, in whatever session they are: those with a SKILLTTRL_TASK in this folder."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("SKILLTTRL_TASK", "").startswith(folder + os.sep):
-                process.kill()
+    for _ in range(50):  # one that was looked at early may have started another since
+        found = False
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("SKILLTTRL_TASK", "").startswith(folder + os.sep):
+                    process.kill()
+                    found = True
+        if not found:
+            return
 
 
 if __name__ == "__main__":
