@@ -95,11 +95,10 @@ def read_file(path: str | Path, format: str | None = None) -> SkillFile:
         SkillBankError: it cannot be read, or a record is not a skill: the message names file and place.
     """
     path = Path(path)
-    folder = format == "agentskills" or (format is None and (path.is_dir() or path.name == SKILL_FILE))
-    name, text = ("agentskills", "") if folder else (format_of(path, format), _read(path))
     with annotate_error(SkillBankError, "Nothing was imported."):
-        if folder:
+        if format == "agentskills" or (format is None and (path.is_dir() or path.name == SKILL_FILE)):
             return read_agentskills(path)
+        name, text = format_of(path, format), _read(path)
         if name == "document":
             skills = [normalize_skill(skill) for skill in skills_of(text, source="import")]
             return SkillFile(skills, order_as_origin(skills))

@@ -378,10 +378,10 @@ def _locked(path: Path) -> int:
 
 def refusal(action: str, path: Path, error: OSError) -> SkillBankError:
     """The error for what the system refused."""
-    return SkillBankError(
-        f"Cannot {action} {path}: {error.strerror or error}. Nothing was changed. Check the path, its permissions and the "
-        "free space."
-    )
+    cure = "Check the path and its permissions."
+    if action != "read":
+        cure = "Nothing was changed. Check the path, its permissions and the free space."
+    return SkillBankError(f"Cannot {action} {path}: {error.strerror or error}. {cure}")
 
 
 Mode = Literal["embedding", "keyword", "hybrid", "template"]

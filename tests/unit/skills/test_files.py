@@ -71,9 +71,9 @@ def test_a_bad_record_refuses_the_file(name: str, text: str, message: str, tmp_p
     (tmp_path / name).write_text(text)
     with pytest.raises(SkillBankError, match=message):
         read_file(tmp_path / name)
-    with pytest.raises(SkillBankError) as missing:
-        read_file(tmp_path / "missing.json")
-    assert str(missing.value).count("Nothing was") == 1
+    for absent in ("missing.json", "missing/SKILL.md"):
+        with pytest.raises(SkillBankError, match=r"directory\. Check .* its permissions\. Nothing was imported\.$"):
+            read_file(tmp_path / absent)
 
 
 SEED: dict[str, Any] = {"skill_id": "sk_1", "title": "Modular", "content": "Use Fermat.", "task_type": "number_theory"}
