@@ -67,14 +67,14 @@ def decide(before_P: ArrayLike, after_P: ArrayLike, rule: PairedRule, *, seed: i
     if rule.kind == "better":
         p_value = sign_flip_p_value(after - before, seed=seed)
         large = difference >= rule.min_effect - _CLOSE
+        accepted = "better"
         refused = "not shown to be better" if large else f"below the least gain of {rule.min_effect:g}"
-        words = (refused, "better")
     else:
         p_value = paired_score_p_value(before, after, -rule.min_effect)
         large = difference > -rule.min_effect
-        words = (f"may be worse by {rule.min_effect:g}", f"not worse by {rule.min_effect:g}")
+        accepted, refused = f"not worse by {rule.min_effect:g}", f"may be worse by {rule.min_effect:g}"
     accept = bool(large and p_value <= rule.alpha + _CLOSE)
-    said = words[accept]
+    said = accepted if accept else refused
     reason = f"{said}: difference {difference:+.3f}, p = {p_value:.3g} at a level of {rule.alpha:.3g}"
     return GateDecision(accept, difference, (low, high), p_value, before.size, reason)
 
