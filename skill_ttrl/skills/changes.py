@@ -89,7 +89,7 @@ def new_ids(snapshot: Snapshot, number: int) -> list[str]:
 
 
 def free_names(base: str, sign: str, taken: Container[str]) -> Iterator[str]:
-    """`base`, then with the sign and a number from 2 on behind it, where that is not taken."""
+    """Yield the names that are not taken: `base`, then `base` with the sign and 2, 3, … behind it."""
     return (name for name in chain([base], (f"{base}{sign}{number}" for number in count(2))) if name not in taken)
 
 
@@ -100,7 +100,11 @@ def normalize_skill(skill: Skill) -> Skill:
         SkillBankError: the id is no plain word, the tier is unknown, the text is empty or a field has another type.
     """
     where = f"Skill {quote(skill.id)}"
-    check_id(skill.id)
+    if not is_id(skill.id):
+        raise SkillBankError(
+            f"{quote(skill.id)} cannot be a skill's id. An id is one word of at most {MAX_ID} printable characters "
+            "without quotes, '<', '>', '&' and '#', e.g. sk_001."
+        )
     checked: dict[str, Any] = {name: _text(getattr(skill, name), f"{where}: {name}") for name in _TEXTS}
     checked |= {name: _texts(getattr(skill, name), f"{where}: {name}") for name in _LISTS}
     if checked["tier"] not in TIERS:
@@ -115,13 +119,9 @@ def normalize_skill(skill: Skill) -> Skill:
     return replace(skill, **checked)
 
 
-def check_id(skill_id: str) -> None:
-    """Refuse what is no plain word of printable characters without spaces, quotes, `<`, `>`, `&` and `#`."""
-    if not (isinstance(skill_id, str) and _ID.fullmatch(skill_id) and skill_id.isprintable()):
-        raise SkillBankError(
-            f"{quote(skill_id)} cannot be a skill's id. An id is one word of at most {MAX_ID} printable characters "
-            "without quotes, '<', '>', '&' and '#', e.g. sk_001."
-        )
+def is_id(skill_id: object) -> bool:
+    """True for a plain word of printable characters without spaces, quotes, `<`, `>`, `&` and `#`."""
+    return isinstance(skill_id, str) and _ID.fullmatch(skill_id) is not None and skill_id.isprintable()
 
 
 def flagged(skill: Skill) -> Skill:

@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.skills.changes import TIERS, Snapshot, as_successor, check_id, free_names, normalize_skill, quote
+from skill_ttrl.skills.changes import TIERS, Snapshot, as_successor, free_names, is_id, normalize_skill, quote
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Change, Skill, SkillStats, Tier
 
@@ -269,7 +269,8 @@ def put_together(parts: Iterable[Part]) -> str:
 def survivor(part: Part) -> Part | None:
     """The part as it is read back from a document with others around it; None where it or these are not what they were."""
     around = Part("section", "x", "x")
-    before, after = [around] * (part.kind != "preamble"), [around] * (part.kind != "region")
+    before = [] if part.kind == "preamble" else [around]
+    after = [] if part.kind == "region" else [around]
     alone = take_apart(put_together([part]))
     if len(alone) != 1 or _MARKER.search(alone[0].title) or _MARKER.search(alone[0].text):
         return None
@@ -314,13 +315,12 @@ def read_mark(text: str) -> dict[str, str]:
     """The fields that a mark states; none where it is no mark."""
     try:
         found = parse_json(text)
-        is_mark = isinstance(found, dict) and all(name in MARKED and isinstance(found[name], str) for name in found)
-        check_id(found.get("id", "x") if is_mark else "")
-    except (ValueError, SkillBankError):
+    except ValueError:
         return {}
-    if found.get("tier", TIERS[0]) not in TIERS or not found.get("text", "x").strip():
+    if not isinstance(found, dict) or not all(name in MARKED and isinstance(found[name], str) for name in found):
         return {}
-    return {name: replace_surrogates(value) for name, value in found.items()}
+    fits = found.get("tier", TIERS[0]) in TIERS and is_id(found.get("id", "x")) and found.get("text", "x").strip()
+    return {name: replace_surrogates(value) for name, value in found.items()} if fits else {}
 
 
 def _place(part: Part) -> tuple[int, int, str]:
