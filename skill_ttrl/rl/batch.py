@@ -388,7 +388,7 @@ def _flatten(items: Sequence[_Item]) -> RolloutBatch:
 
 
 def _number_sets(items: Sequence[_Item]) -> tuple[Iterator[list[int]], dict[tuple[int, ...], int]]:
-    """The number of the set of allowed tokens of each response token (-1: any), a row for each item; and each distinct set once."""
+    """Number the distinct sets of allowed tokens: (for each item the number at each response token, -1 for any token; the numbers)."""
     numbers: dict[tuple[int, ...], int] = {}
     known = {id(None): -1}  # by identity: a long set is one object at all of its tokens
     for ids in chain.from_iterable(item.allowed for item in items):

@@ -75,7 +75,7 @@ class Policy:
         self._embedding: nn.Module = base.get_input_embeddings()
         self.work = ModelWork.of(base)
         self.scored = 0.0
-        """Floating-point operations of `score` so far; who counts them sets it to 0."""
+        """Floating-point operations of `score` since the caller last set this to 0."""
         self._head = Head(base, logit_budget)
         self._gathers = False
         """Gradients of embedding and head go straight to `.grad`."""

@@ -15,7 +15,7 @@ import psutil
 
 def end_strays(folder: str) -> None:
     """Kill the processes of programs, in whatever session they are: those with a SKILLTTRL_TASK in this folder."""
-    for _ in range(50):  # one that was looked at early may have started another since
+    for _ in range(50):  # a process may start another between the look at it and its end
         found = False
         for process in psutil.process_iter():
             with suppress(psutil.Error):

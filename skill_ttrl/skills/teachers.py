@@ -435,7 +435,7 @@ def make_teacher(name: str = "heuristic", *, models: LLMEndpoints | None = None)
 
 
 def taught(teacher: Teacher, method: Literal["distill", "evolve"], *given: Any) -> TeacherResult:
-    """What a teacher, which may be the user's own, makes of the arguments of its method.
+    """Call a method of a teacher, which may be the user's own, and check its result.
 
     Raises:
         ExtensionError: it raised an error.

@@ -437,7 +437,7 @@ class KeptDecoding:
 
 
 def _longest_beginning(ordered: Sequence[list[int]], tokens: list[int]) -> tuple[int, int]:
-    """How long a beginning the texts of a sorted list share with `tokens` at most, and the place of the one that does.
+    """Length of the longest prefix that a text of a sorted list shares with `tokens`, and the place of that text.
 
     It stands next to where `tokens` would.
     """

@@ -187,8 +187,8 @@ class VLLMBackend(TokenizerMixin):
     def _arguments(self) -> dict[str, Any]:
         """Arguments of `vllm.LLM` whatever the weights are.
 
-        On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM turns the request's
-        generator back, which torch's generators of a CPU cannot ("CPU Generator does not use offset"), and the engine dies.
+        On a CPU a prompt is read in one step: where a step ends within the prompt of a request with a seed, vLLM rewinds the request's
+        generator, which torch does not support on a CPU ("CPU Generator does not use offset"), and the engine dies.
         """
         on_cpu, lora = runs_on_cpu(), self._context.settings.model.lora
         arguments: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What both kinds of `vllm` backend have in common: checks of a config before anything starts, requests and answers, the comparison with the learner."""
+"""Shared by both kinds of `vllm` backend: checks of a config before anything starts, requests and answers, the comparison with the learner."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def check_sync(
         WeightSyncError: it is more than rounding: its mean is larger than `most`.
     """
     gap = compare(ours, theirs)
-    if gap.mean <= most:  # not so where one is no number
+    if gap.mean <= most:  # False for NaN
         return gap
     raise WeightSyncError(
         f"After the update of its weights ({update}) the engine's log-probs differ from the learner's by {gap.mean:.3g} nats a "

@@ -350,7 +350,7 @@ class VLLMServerBackend(TokenizerMixin):
         self._nonce = secrets.token_hex(4)
         self._names = (f"{os.getpid()}-{self._nonce}-{number}" for number in itertools.count())
         self._folder: Path | None = None
-        """Where files pass; None before the first hand-over."""
+        """Folder of the files with weights; None before the first hand-over."""
         # Servers are asked directly, whatever proxy the environment names.
         self._client = httpx.Client(verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
         self._servers = [Server(address, self._client) for address in self._config.servers]
