@@ -257,17 +257,20 @@ class LocalLearner:
                 raise ValueError("its loss has no gradient: compute it from `log_probs`, without detach()")
         if micro_batch.weights_N_R is not None:
             token_loss = token_loss * micro_batch.weights_N_R
-        whole = config.loss_aggregation, denominators
-        loss = aggregate(token_loss, mask, *whole)
+        loss = aggregate(token_loss, mask, config.loss_aggregation, denominators)
         log_ratio = bounded_log_ratio(log_probs.detach(), micro_batch.old_log_probs_N_R)
         means = info | ratio_metrics(log_ratio, mask) | {"policy_loss": loss.detach()}
         if config.kl_coef > 0:
             assert micro_batch.ref_log_probs_N_R is not None
             references = micro_batch.ref_log_probs_N_R
-            kl_loss, means["kl"] = compute_kl_penalty(log_probs, references, mask, config.kl_coef, *whole)
+            kl_loss, means["kl"] = compute_kl_penalty(
+                log_probs, references, mask, config.kl_coef, config.loss_aggregation, denominators
+            )
             loss = loss + kl_loss
         if entropy is not None:
-            loss = loss + compute_entropy_bonus(entropy, mask, config.entropy_coef, *whole)
+            loss = loss + compute_entropy_bonus(
+                entropy, mask, config.entropy_coef, config.loss_aggregation, denominators
+            )
         return loss, means
 
     def state_dict(self) -> dict[str, Any]:
