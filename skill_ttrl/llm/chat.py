@@ -462,8 +462,8 @@ def decode_texts(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
     if not any(index in marks for row in rows for index in row):
         return list(tokenizer.batch_decode(rows, skip_special_tokens=True))
 
-    def text(ids: list[int]) -> Any:  # all of them the same mark, or none of them one
-        return marks[ids[0]] * len(ids) if ids[0] in marks else tokenizer.decode(ids, skip_special_tokens=True)
+    def text(ids: list[int]) -> str:  # all of them are the same mark, or none is a mark
+        return marks[ids[0]] * len(ids) if ids[0] in marks else str(tokenizer.decode(ids, skip_special_tokens=True))
 
     return ["".join(text(list(ids)) for _, ids in groupby(row, key=marks.get)) for row in rows]
 
