@@ -128,11 +128,14 @@ class Backend(Protocol):
     """False where it is left out."""
     policy_version: int
     """Stamped on every completion; raised by `update_weights`."""
-    max_model_len: int | None
-    """Most tokens of a prompt and its completion together; None: not known."""
     supports_structured_outputs: bool
     """True if completions are limited to `Request.choice`: a class attribute of a backend of the user's own, False where it is left out. One
     that can limit slots to `Request.slot_words` too says `limits_slots`."""
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Most tokens of a prompt and its completion together; None: not known."""
+        ...
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """Prompt tokens of a conversation that the assistant is to continue; None for a backend that knows texts alone."""

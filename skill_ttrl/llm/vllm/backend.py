@@ -63,7 +63,6 @@ class VLLMBackend(TokenizerMixin):
     """
 
     is_learner, trainable, blocking, supports_structured_outputs = False, True, False, False
-    max_model_len: int | None
 
     def __init__(self, context: BackendContext) -> None:
         self._context, self._config = context, context.settings.vllm
@@ -72,9 +71,7 @@ class VLLMBackend(TokenizerMixin):
         self.tokenizer, model_config, self.eos_ids = read_policy(context)
         text = getattr(model_config, "text_config", model_config)
         positions = getattr(text, "max_position_embeddings", None)
-        self.max_model_len = self._length = engine_length(
-            self._config.max_model_len, context.settings.longest_sequence, positions
-        )
+        self.max_model_len = engine_length(self._config.max_model_len, context.settings.longest_sequence, positions)
         self.policy_version = 0
         self.dtype = str(context.autocast or torch.float32).removeprefix("torch.")
         self.last_logprob_diff: LogprobDiff | None = None
@@ -82,7 +79,7 @@ class VLLMBackend(TokenizerMixin):
         self.cached_tokens = 0
         """Tokens of all prompts so far that the prefix cache had."""
         known = len(self.tokenizer)
-        self._probe = Probe(min(known, getattr(text, "vocab_size", known)), self._length - 1)
+        self._probe = Probe(min(known, getattr(text, "vocab_size", known)), self.max_model_len - 1)
         self._engine: Engine | None = None
         self._starting = threading.Lock()
         self._resting = False
@@ -140,7 +137,7 @@ class VLLMBackend(TokenizerMixin):
         """
         prompts = self.prompts(requests)
         for prompt in prompts:
-            check_prompt(prompt, self._length, "the engine's {} (vllm.max_model_len)")
+            check_prompt(prompt, self.max_model_len, "the engine's {} (vllm.max_model_len)")
         return [
             Work(prompt, self._params(prompt, request, sampling, request_seed(seed, number)), self._lora)
             for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
@@ -193,7 +190,7 @@ class VLLMBackend(TokenizerMixin):
         on_cpu, lora = runs_on_cpu(), self._context.settings.model.lora
         arguments: dict[str, Any] = {
             "dtype": self.dtype,
-            "max_model_len": self._length,
+            "max_model_len": self.max_model_len,
             "max_num_seqs": self._config.max_num_seqs,
             "enforce_eager": on_cpu,
             "enable_prefix_caching": True,
@@ -206,7 +203,7 @@ class VLLMBackend(TokenizerMixin):
             arguments |= {
                 "kv_cache_memory_bytes": CPU_CACHE_GB * 2**30,
                 "enable_chunked_prefill": False,
-                "max_num_batched_tokens": max(BATCHED_TOKENS, self._length),
+                "max_num_batched_tokens": max(BATCHED_TOKENS, self.max_model_len),
             }
         else:
             arguments["enable_sleep_mode"] = self._config.enable_sleep_mode
@@ -223,7 +220,7 @@ class VLLMBackend(TokenizerMixin):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        room = self._length - len(prompt)
+        room = self.max_model_len - len(prompt)
         try:
             return SamplingParams(
                 **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=room),

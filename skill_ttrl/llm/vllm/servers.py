@@ -332,7 +332,6 @@ class VLLMServerBackend(TokenizerMixin):
     """
 
     is_learner, trainable, blocking, supports_structured_outputs = False, True, False, False
-    max_model_len: int | None
 
     def __init__(self, context: BackendContext) -> None:
         self._context, self._config = context, context.settings.vllm
@@ -365,15 +364,15 @@ class VLLMServerBackend(TokenizerMixin):
     def _handshake(self) -> None:
         """Find out what the servers serve."""
         found = [self._wait_for(server, server.served) for server in self._servers]
-        self.max_model_len = self._length = min(length for _, length in found)
+        self.max_model_len = min(length for _, length in found)
         asked = self._config.max_model_len
-        if asked is not None and asked > self._length:
+        if asked is not None and asked > self.max_model_len:
             raise ConfigError(
-                f"vllm.max_model_len is {asked}, but a server takes {self._length} tokens. Start it with --set "
+                f"vllm.max_model_len is {asked}, but a server takes {self.max_model_len} tokens. Start it with --set "
                 f"vllm.max_model_len={asked}, or lower the setting."
             )
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
-        self._probe = Probe(len(self.tokenizer), self._length - 1)
+        self._probe = Probe(len(self.tokenizer), self.max_model_len - 1)
         policy = self._context.weights or self._context.settings.model.path
         same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for root, _ in found)
         if not self._context.trains and all(same):  # the policy's are those that they started with
@@ -505,23 +504,24 @@ class VLLMServerBackend(TokenizerMixin):
         ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
         dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")
 
-        def update(server: Server) -> LogprobDiff:
-            asleep = self._config.enable_sleep_mode and bool(server.get("/is_sleeping").get("is_sleeping"))
-            if asleep:
-                server.post("/wake_up?tags=weights")
-            send_file(server, version, path)
-            if asleep:
-                server.post("/wake_up?tags=kv_cache")
-                server.post("/resume")
-            theirs = prompt_logprobs(server, sequences)
-            gap = check_sync(ours, theirs, MAX_LOGPROB_DIFF[dtype], f"at {server.address}")
-            now, server.process = server.weight_version()
-            if now != version:
-                raise ServerLost(f"{server.address} has weights of version {now} right after their update")
-            server.holds = True
-            return gap
-
         with weights_file(self._folder, next(self._names), self._context.on_learner(full_weights)) as path:
+
+            def update(server: Server) -> LogprobDiff:
+                asleep = self._config.enable_sleep_mode and bool(server.get("/is_sleeping").get("is_sleeping"))
+                if asleep:
+                    server.post("/wake_up?tags=weights")
+                send_file(server, version, path)
+                if asleep:
+                    server.post("/wake_up?tags=kv_cache")
+                    server.post("/resume")
+                theirs = prompt_logprobs(server, sequences)
+                gap = check_sync(ours, theirs, MAX_LOGPROB_DIFF[dtype], f"at {server.address}")
+                now, server.process = server.weight_version()
+                if now != version:
+                    raise ServerLost(f"{server.address} has weights of version {now} right after their update")
+                server.holds = True
+                return gap
+
             yield update
 
     async def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -566,11 +566,11 @@ class VLLMServerBackend(TokenizerMixin):
         )
 
     def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
-        check_prompt(prompt, self._length, "the server's {} (vllm.max_model_len)")
+        check_prompt(prompt, self.max_model_len, "the server's {} (vllm.max_model_len)")
         return {
             "prompt": list(prompt),
             "return_token_ids": True,
-            **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=self._length - len(prompt)),
+            **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=self.max_model_len - len(prompt)),
         }
 
     def _completions(self, answer: dict[str, Any], n: int, asked: int, version: int) -> tuple[Completion, ...]:
