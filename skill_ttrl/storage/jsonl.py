@@ -71,7 +71,7 @@ def read_jsonl(path: Path, notes: list[str] | None = None, **fields: type) -> li
                 raise RunFolderError(
                     f"{where} is damaged: {error}. To read the others, copy the folder and delete that line in the copy."
                 ) from None
-            notes.append(f"{where} is damaged and was left out: {error}.")
+            _note(notes, f"{where} is damaged and was left out: {error}.")
     return records
 
 
@@ -100,8 +100,12 @@ def leaving_out(notes: list[str] | None) -> Iterator[None]:
     except DataError as error:
         if notes is None:
             raise
-        if len(notes) <= MOST_NOTES:
-            notes.append(f"{error} It was left out." if len(notes) < MOST_NOTES else "More lines were left out.")
+        _note(notes, f"{error} It was left out.")
+
+
+def _note(notes: list[str], text: str) -> None:
+    if len(notes) <= MOST_NOTES:
+        notes.append(text if len(notes) < MOST_NOTES else "More lines were left out.")
 
 
 def first_keys(path: Path) -> set[str]:
