@@ -268,11 +268,11 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
 
 def runs_inspection(path: Path) -> Inspection:
     """The runs in a folder and one level below it."""
-    rows, notes = [], []
+    rows, notes = [], list[str]()
     for run in runs_in(path):
         name = str(run.relative_to(path))
         try:
-            rows.append((name, *listed(run)))
+            rows.append((name, *listed(run, notes)))
         except SkillTTRLError as error:  # one damaged run hides no other
             rows.append((name, None, None, "damaged", None, None))
             notes.append(f"{run}: {error}")
@@ -281,8 +281,9 @@ def runs_inspection(path: Path) -> Inspection:
     return Inspection("runs", str(path), {"runs": len(rows)}, columns, rows, notes)
 
 
-def listed(path: Path) -> tuple[Any, ...]:
+def listed(path: Path, notes: list[str]) -> tuple[Any, ...]:
     """Seed, phases, if it has ended, and success before and after: of an optimization, with its first and its best document.
+    Lines of evaluations that cannot be read are left out and noted.
 
     Raises:
         SkillTTRLError: its config or its results are damaged.
@@ -293,7 +294,7 @@ def listed(path: Path) -> tuple[Any, ...]:
         scores = (None if test is None else short(test.hard) for test in tests)
         return config.seed, "optimize", "no" if found is None else "yes", *scores
     run = read_run(path)
-    measured = {str(line.get("label")): line.get("accuracy") for line in read_jsonl(path / "evaluations.jsonl")}
+    measured = {str(line.get("label")): line.get("accuracy") for line in read_jsonl(path / "evaluations.jsonl", notes)}
     ended = "no" if run.summary is None else "yes"
     return run.config.seed, "+".join(run.config.phases), ended, *(short(measured.get(w)) for w in ("before", "after"))
 

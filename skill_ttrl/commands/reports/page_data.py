@@ -179,7 +179,7 @@ def _parts(path: Path, damaged: list[str]) -> list[Part]:
     found = list[Part]()
     for each in runs_in(path) if path.is_dir() else ():
         try:
-            listed(each)
+            listed(each, [])
             found += _parts(each, damaged)
         except SkillTTRLError as error:  # one hides no other
             damaged.append(f"{each} is left out: {error}")

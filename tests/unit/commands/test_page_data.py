@@ -138,6 +138,7 @@ def test_a_damaged_line_of_any_file_is_left_out_and_named(tmp_path: Path, name: 
     assert view["rollouts"]["items"] == before
     notes = [*task_inspection(file.parent, "a").notes, *inspect_path(file.parent).notes]
     assert name in ("eval_trajectories", "warnings") or any(f"{file.name}:2 cannot be read" in note for note in notes)
+    assert not page([tmp_path])["damaged"] and inspect_path(tmp_path).rows[0][3] == "no"  # as one of a folder too
 
 
 def test_an_imitation_says_what_it_leaves_open_and_shows_what_it_imitated(tmp_path: Path) -> None:
