@@ -36,7 +36,7 @@ _LONGEST_ID = 200  # characters: Inspect names a file in the log's archive after
 def export_rollouts(source: Path, output: Path, form: str) -> tuple[int, list[str]]:
     """Write the rollouts of a run's training, or of a file of them, whole or not at all; their number, and notes on what was left out.
 
-    Logs hold those that are kept of its evaluations too.
+    Inspect logs also hold the rollouts that the run stored of its evaluations.
 
     Args:
         source: a run, or a `.jsonl` file of trajectories, such as `skillttrl collect` writes.

@@ -125,15 +125,15 @@ def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
 def edited_settings(run: Path, config: SkillTTRLConfig) -> list[str]:
     """Settings in a run's `config.yaml` that are not those in the model card of its newest checkpoint: somebody changed one of the files."""
     try:
-        kept = list_checkpoints(RunFolder(run, None))
-        card = (kept[-1].path / "README.md").read_text(encoding="utf-8") if kept else ""
+        saved = list_checkpoints(RunFolder(run, None))
+        card = (saved[-1].path / "README.md").read_text(encoding="utf-8") if saved else ""
         stated = card.rpartition("```yaml\n")[2].partition("```")[0]
-        saved = load_config(read_mapping(stated, "the card"), trust=True) if stated else config
-    except (OSError, ValueError):  # a card of somebody's own
+        found = load_config(read_mapping(stated, "the card"), trust=True) if stated else config
+    except (OSError, ValueError):  # a card that the user wrote
         return []
     if "collect" in config.phases:  # a run names its own episodes
-        saved.demonstrations.trajectories = config.demonstrations.trajectories
-    return config_differences(saved, config)
+        found.demonstrations.trajectories = config.demonstrations.trajectories
+    return config_differences(found, config)
 
 
 def read_tokenizer(run: Path) -> Any:

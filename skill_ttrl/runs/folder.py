@@ -353,9 +353,9 @@ def _gpus() -> list[str]:
     """Names of this machine's NVIDIA GPUs."""
     if not (tool := shutil.which("nvidia-smi")):
         return []
-    asked = [tool, "--query-gpu=name", "--format=csv,noheader"]
+    command = [tool, "--query-gpu=name", "--format=csv,noheader"]
     try:
-        return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):  # a driver that is not loaded
         return []
 

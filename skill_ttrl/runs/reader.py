@@ -93,13 +93,13 @@ def read_run(path: str | Path) -> Run:
 
 
 def warnings_of(run: Run) -> list[Warned]:
-    """What a run has warned of, oldest first, each with the phase and step where it began; also of a run that has not ended."""
+    """Warnings of a run, oldest first, each with the phase and step where it began; also of a run that has not ended."""
     file, found = run.path / WARNINGS, list[Warned]()
     for line in whole_lines(file, run.notes) if file.is_file() else ():
         with leaving_out(run.notes):
             found.append(parsed(*line, Warned))
     said = {each.text for each in found}
-    # What is said of the whole run has no step.
+    # Warnings about the whole run have no step.
     further = [*run.edited, *(run.summary.warnings if run.summary else ())]
     return found + [Warned(text) for text in further if text not in said]
 

@@ -152,14 +152,14 @@ def acquire_lock(path: Path, lock: Path | None = None) -> int:
 def still_running(path: Path) -> str:
     """The words "still running" where a process holds the lock in the folder `path`, with its number where it is known; else empty.
 
-    It asks who holds the lock and never takes it: a process that wants it meanwhile would be refused.
+    Queries the holder without taking the lock: taking it would make another process that opens the folder fail.
     """
     flock = "hhqqi0q"  # of Linux: type, whence, start, length, process
     if os.path.realpath(path) in _held:  # to open and close the file would free the lock
         return f"still running (process {os.getpid()})"
     with suppress(OSError), (path / LOCK_FILE).open("rb") as stream:
-        asked = fcntl.fcntl(stream, fcntl.F_GETLK, struct.pack(flock, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        kind, _, _, _, holder = struct.unpack(flock, asked)
+        answer = fcntl.fcntl(stream, fcntl.F_GETLK, struct.pack(flock, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        kind, _, _, _, holder = struct.unpack(flock, answer)
         if kind != fcntl.F_UNLCK:  # the number is 0 or below where the process belongs to another container or machine
             return f"still running (process {holder})" if holder > 0 else "still running"
     return ""

@@ -54,7 +54,7 @@ MAIN = 6
 
 
 def chosen(names: str, there: Collection[str]) -> list[str]:
-    """Those of the metrics of a plan that are there."""
+    """The metrics of a plan that were logged."""
     found = list[str]()
     for name in names.split():
         family = sorted(each for each in there if each.startswith(name)) if name.endswith("/") else []
@@ -82,7 +82,7 @@ def figure(value: float) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """What one run has measured."""
+    """Metrics of one run."""
 
     rows: Sequence[Mapping[str, Any]]
     """Lines of `metrics.jsonl`, or of an optimization its history."""

@@ -51,7 +51,7 @@ from skill_ttrl.voting.rewards import CONTROLS
 
 REPORT = "report.html"
 GENERATOR = b'<meta name="generator" content="skillttrl report">'
-"""Marks a page of ours, near its beginning."""
+"""Identifies a report, near the beginning of the file."""
 LEARNED = {
     "majority": "from its own majority votes, without labels",
     "verify": "from whether its answers satisfy each problem's check, without labels",
@@ -165,7 +165,7 @@ def finish_report(path: Path, progress: Progress) -> None:
 
 
 def _parts(path: Path, damaged: list[str]) -> list[Part]:
-    """What there is at a path: one part, or of a folder of other runs one for each; those that cannot be read are added to `damaged`."""
+    """Parts at a path: one, or for a folder of other runs one for each. Runs that cannot be read are added to `damaged`."""
     if RunFolder.exists(path):
         run = read_run(path)
         kind = "optimization" if is_optimization(path) else "run"
@@ -192,7 +192,7 @@ def _parts(path: Path, damaged: list[str]) -> list[Part]:
 
 
 def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
-    """What a part says, from its own files alone; `parts` may hold its controls."""
+    """The verdict on a part, from its own files alone; `parts` may hold its controls."""
     run = part.runs[0] if part.runs else None
     found: dict[str, Any] = {"name": part.name, "controls": [], "lines": [], "facts": []}
     warnings, fell = list[Warned](), list[Warned]()
@@ -248,7 +248,7 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _sentence(summary: Summary, run: Run) -> str:
-    """What was trained on what, from which signal, and what that changed."""
+    """One sentence: model, data, training signal, and the change of the main metric."""
     steps, where = summary.steps, summary.trained_on or run.config.env.id
     where += f" (data {data})" if (data := run.config.env.kwargs.get("data")) else ""  # such as generated games
     did = f"imitated demonstrations of {where}"
@@ -275,21 +275,21 @@ def _sentence(summary: Summary, run: Run) -> str:
         if after is not None:
             value = with_interval(after, summary.intervals.get(f"{figure}_after"))
             change = f"is {value}" if before is None or bounds is None else _change(before, after, bounds)
-            end += _untold(run) if before is None else ""
+            end += _without_baseline(run) if before is None else ""
             return f"{_model(run)} {did}: {name} on {_measured_on(summary)} {change}.\n{end}"
     return f"{_model(run)} {did}. Without true answers nothing says how often it is right.\n{end}"
 
 
-def _untold(run: Run) -> str:
-    """What an imitation without an evaluation before it leaves open, and how to find out."""
+def _without_baseline(run: Run) -> str:
+    """For imitation without an evaluation before it: why no change is reported, and the command that measures the baseline."""
     if run.config.model.path == "builtin":
         return " Nothing was measured before the training; a built-in model starts from random weights and learned all of it here."
     before = shlex.join(["skillttrl", "evaluate", run.config.model.path, "--config", str(run.path / "config.yaml")])
-    return f" What the training changed cannot be told: imitation is measured after it alone. The model as it was: {before}"
+    return f" What the training changed is not known: this run was evaluated only after imitation. The model as it was: {before}"
 
 
 def _losses(run: Run, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What became of the loss of imitation, and where it jumps because something else is imitated: that says nothing of the model."""
+    """First and last loss of imitation, and where it jumps because the demonstrations change, which says nothing about the model."""
     sft, source = run.config.sft, run.config.demonstration_source
     jumps = {"dagger": " It jumps where a round begins, whose episodes are new to it."}
     noisy = math.ceil(sft.noise_free_fraction * sft.steps)
@@ -451,8 +451,8 @@ def _of_seeds(part: Part) -> Iterator[tuple[str, str, str, None]]:
 def _is_control(other: Run, run: Run, name: str) -> bool:
     """True if `other` is this control of `run`: the same model, on the same tasks."""
     one, two = ((each.config.env, each.config.data.train, each.config.model) for each in (other, run))
-    asked = (run.config.reinforces, "random") if name == RANDOM else (False, run.config.rl.reward)
-    return one == two and (other.config.reinforces, other.config.rl.reward) == asked
+    control = (run.config.reinforces, "random") if name == RANDOM else (False, run.config.rl.reward)
+    return one == two and (other.config.reinforces, other.config.rl.reward) == control
 
 
 OF_CONTROLS = ("rl.reward", "phases", "vote_sft", "seed")

@@ -65,9 +65,8 @@ class Found:
 def read_rollouts(run: Run) -> Found:
     """Read the rollouts of a run: rows, and the transcripts that were chosen.
 
-    Of one that only imitated, what it had to imitate stands beside what it does now: collected episodes, or those of its first DAgger round.
-
-    Lines that are no rollout are left out and noted.
+    A run that only imitated has no rollouts of its own training: its collected episodes, or those of its first DAgger round, are shown with
+    those of its evaluations. Lines that are no rollout are left out and noted.
     """
     found, rows, seen = Found(), list[Row](), Counter[str]()
     rewards: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

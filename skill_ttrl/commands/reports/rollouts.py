@@ -46,7 +46,7 @@ class Transcript:
 
     title: str
     sections: Sequence[tuple[str, Rows]]
-    """Titles and what stands under them."""
+    """Titles and their rows."""
     record: Any
     """All of it, as in the file."""
 
@@ -184,7 +184,7 @@ def rollout_row(facts: Mapping[str, Any], played: Trajectory) -> list[Any]:
 
 
 def _right(facts: Mapping[str, Any]) -> str | None:
-    """Whether the answer is the true one; else whether the environment calls it a success."""
+    """Yes or no: the answer is the true one or, where none is known, the environment reports success."""
     return _yes(facts["success"] if facts["original_score"] is None else facts["original_score"])
 
 
@@ -208,8 +208,8 @@ def read_transcript(path: Path, of: str | int, *, full: bool = False) -> Transcr
     """A rollout of a run by its id (`Place.episode`); or any record of a JSONL file by its number from 1, or below 0 from the end.
 
     Raises:
-        ConfigError: there is no such episode or row; or it was asked for by its number, and the path is no JSONL file.
-        RunFolderError: it was asked for by its id, and the path is no run, or has no trajectories.
+        ConfigError: there is no such episode or row; or `of` is a number, and the path is no JSONL file.
+        RunFolderError: `of` is an id, and the path is no run, or has no trajectories.
     """
     most = None if full else CUT
     if isinstance(of, str):

@@ -259,7 +259,7 @@ class Inspection:
     unhealthy: Sequence[UnhealthyMetric] = ()
     """Of a run: metrics of its latest step that are outside of their healthy ranges."""
     parts: Sequence[Inspection] = ()
-    """What is shown under it, each with its own table."""
+    """Further tables, shown under it."""
 
 
 def short(value: Any) -> Any:

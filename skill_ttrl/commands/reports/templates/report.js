@@ -390,7 +390,7 @@
     const canvas = h("canvas"), spacer = h("div");
     const live = h("p", { class: "unseen", role: "status" });
     const box = h("div", { class: "grid", tabIndex: 0, role: "application", "aria-roledescription": "grid of votes",
-      "aria-label": "Votes: prompts by steps. Arrow keys move from vote to vote; the details stand beside the grid." }, spacer);
+      "aria-label": "Votes: prompts by steps. Arrow keys move from vote to vote; the details stand next to the grid." }, spacer);
     spacer.append(canvas);
     const detail = h("div", { class: "detail" }, empty("Choose a cell: its answers, the rule that counted two as equal, and its rollouts stand here."));
     const count = h("span", { class: "count", role: "status" });
@@ -563,7 +563,7 @@
       event.preventDefault();
       let [row, column] = geometry.at || [0, -1];
       if (!geometry.at) { move[0] = 0; move[1] = 1; }
-      for (let tries = 0; tries < 1e4; tries++) { // over the empty cells to the next vote; a row's end goes on in the next
+      for (let hops = 0; hops < 1e4; hops++) { // over the empty cells to the next vote; a row's end goes on in the next
         row += move[0];
         column += move[1];
         if (move[1] && (column < 0 || column >= model.columns.length)) { row += move[1]; column = move[1] > 0 ? 0 : model.columns.length - 1; }
@@ -758,10 +758,10 @@
       const seen = visits(group.found);
       const all = visits(items.filter((item) => item.task === chosen));
       const whole = new Map(all.map((found) => [visitKey(found[0]), found.length]));
-      // What was imitated, beside what the model does now: tasks to imitate are often others than those it is measured on.
+      // Imitated episodes next to rollouts of the model, of another task of the same type: often no task has both.
       const mine = group.found[0], other = seen.length > 1 || (run.rollouts.phases || []).every((phase) => !IMITATED.has(phase)) ? null
         : items.find((item) => item.turns && item.type === mine.type && IMITATED.has(item.phase) !== IMITATED.has(mine.phase));
-      const beside = other ? items.filter((item) => item.task === other.task && item.phase === other.phase && item.step === other.step) : [];
+      const counterpart = other ? items.filter((item) => item.task === other.task && item.phase === other.phase && item.step === other.step) : [];
       const at = (side, fallback) => Math.max(0, Math.min(seen.length - 1, seen.findIndex((found) => visitKey(found[0]) === side) === -1 ? fallback : seen.findIndex((found) => visitKey(found[0]) === side)));
       const wanted = [at(sides[0], 0), at(sides[1], seen.length - 1)];
       const first = new Set(group.found.filter((item) => item.turns?.length).map((item) => texts[item.turns[0].obs]));
@@ -788,7 +788,7 @@
       panels.replaceChildren(h("p", { class: "name" }, h("strong", {}, one(chosen, 300)), group.found[0].type ? h("span", { class: "tag" }, clip(group.found[0].type, 60)) : ""),
         prompt ? part("Prompt", "obs", block(prompt)) : "",
         ...(seen.length > 1 ? [shape(0, "Before"), shape(1, "After")] : [shape(0, "The only visit here")]),
-        ...(beside.length ? [shape(-1, "Another task of this kind", beside)] : []));
+        ...(counterpart.length ? [shape(-1, "Another task of this kind", counterpart)] : []));
     }
     list.addEventListener("scroll", () => requestAnimationFrame(window_), { passive: true });
     list.addEventListener("keydown", (event) => {
@@ -1068,7 +1068,7 @@
       return;
     }
     let id = "";
-    try { id = decodeURIComponent(rest); } catch { /* not an address of ours: nothing is found */ }
+    try { id = decodeURIComponent(rest); } catch { /* not one of the page's own links */ }
     switchRun(Number.parseInt(of ?? "0", 10) || 0);
     drawAll();
     if (kind === "task") openTask(id);
@@ -1095,8 +1095,8 @@
     waiting = false;
     let at = null;
     for (const id of links.keys()) if (byId(id).getBoundingClientRect().top < innerHeight * 0.4) at = id;
-    const asked = location.hash.slice(1); // near the end of the page a section cannot come to the top
-    if (links.has(asked) && byId(asked).getBoundingClientRect().top < innerHeight && scrollY + innerHeight > document.documentElement.scrollHeight - 4) at = asked;
+    const target = location.hash.slice(1); // near the end of the page a section cannot come to the top
+    if (links.has(target) && byId(target).getBoundingClientRect().top < innerHeight && scrollY + innerHeight > document.documentElement.scrollHeight - 4) at = target;
     for (const [id, each] of links) {
       if (id !== at) each.removeAttribute("aria-current");
       else if (!each.hasAttribute("aria-current")) {
