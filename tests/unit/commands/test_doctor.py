@@ -116,9 +116,7 @@ def test_a_problem_of_a_config_is_a_failure_that_names_the_key_or_the_choice(ove
     assert found.failed and any(words in f"{each.found} {each.advice}" for each in failures(found)), failures(found)
 
 
-def test_a_package_that_breaks_where_it_is_imported_fails_its_checks_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_package_that_breaks_where_it_is_imported_fails_its_checks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("operator torchvision::nms does not exist")
 

@@ -110,9 +110,7 @@ def test_page_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
     assert ["rl: abstained", "1", "share of samples without an answer."] in found["charts"]["constant"]
 
 
-def test_a_damaged_line_of_the_metrics_is_left_out_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_line_of_metrics_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = young_run(tmp_path / "run")
     first, *rest = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text("\n".join([first, "[1]", '{"phase": "rl", "st', '{"step": 1}', *rest]) + "\n")

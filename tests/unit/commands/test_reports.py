@@ -66,9 +66,7 @@ def test_a_difference_is_said_in_words(difference: float, bounds: tuple[float, f
     assert said in found and (difference or found.endswith(said))
 
 
-def test_thought_calls_and_results_of_a_turn_are_shown_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_thought_calls_and_results_of_turns_are_shown_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     calls = (
         ToolCall("calculator", '{"expression": "6*7"}', result="42"),
         ToolCall("", "{oops", result="Error: <b>\x1b[1m", error="not_json"),
