@@ -170,9 +170,8 @@ def measured(path: str | Path) -> Measured:
     for name in [name for name in FIGURES if all(name in run.values for run in ended)]:
         tasks = [task for task in first.values[name] if all(task in run.values[name] for run in ended)]
         means[name] = {task: math.fsum(run.values[name][task] for run in ended) / len(ended) for task in tasks}
-    return Measured(
-        str(path), f"mean of {len(ended)} runs", first.where, first.samples, means, tuple(notes), len(ended)
-    )
+    label = f"mean of {len(ended)} runs"
+    return Measured(str(path), label, first.where, first.samples, means, tuple(notes), len(ended))
 
 
 def _of_run(path: Path) -> Measured:

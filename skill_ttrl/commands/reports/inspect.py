@@ -186,9 +186,8 @@ def records_inspection(path: Path, limit: int) -> Inspection:
         facts |= {name: made[name] for name in ("env", "agent", "split", "seed", "rollouts_per_task")}
     for phase, each in outcomes.items():  # evaluations before and after training have no common success
         facts |= {f"{name} {phase}" if len(outcomes) > 1 else name: text for name, text in _success(each).items()}
-    return Inspection(
-        "records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}; one to read: --row 1", *notes]
-    )
+    notes.insert(0, f"showing {len(shown)} of {count}; one to read: --row 1")
+    return Inspection("records", str(path), facts, columns, rows, notes)
 
 
 def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:

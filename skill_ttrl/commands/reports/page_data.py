@@ -18,7 +18,7 @@ from typing import Any
 import skill_ttrl
 from skill_ttrl.commands.optimize_results import is_optimization, read_history
 from skill_ttrl.commands.optimize_results import read_summary as read_optimization
-from skill_ttrl.commands.reports.compare import FIGURES, compare, is_seeds, named_seeds, read_seeds, runs_in
+from skill_ttrl.commands.reports.compare import FIGURES, Seeds, compare, is_seeds, named_seeds, read_seeds, runs_in
 from skill_ttrl.commands.reports.inspect import inspect, listed, signs_of
 from skill_ttrl.commands.reports.page_charts import Curves, Member, charts
 from skill_ttrl.commands.reports.page_rollouts import Found, read_document, read_rollouts, read_skills, read_votes
@@ -97,6 +97,11 @@ class Part:
         if not all(isinstance(row.get("step"), int) for row in found):
             raise RunFolderError(f"The history of {self.path} is damaged: a step lacks its number.")
         return [found]
+
+    @cached_property
+    def seeds(self) -> Seeds:
+        """Of a folder of seeds, their results together."""
+        return read_seeds(self.path)
 
     @cached_property
     def rollouts(self) -> list[Found]:
@@ -222,9 +227,10 @@ def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
         else:
             sentence, table = _sentence(summary, run), summary_table(summary, full=True)
             lines = closing_lines(summary, full=True)
-            said = {f"Warning: {each.text}" for each in warnings}
-            fell = [Warned(text[9:]) for text in lines if text.startswith("Warning: ") and text not in said]
-            found["lines"] = [text for text in lines if not text.startswith(("Warning: ", "Wall time: "))]
+            said, begin = {each.text for each in warnings}, "Warning: "
+            others = (text.removeprefix(begin) for text in lines if text.startswith(begin))
+            fell = [Warned(text) for text in others if text not in said]
+            found["lines"] = [text for text in lines if not text.startswith((begin, "Wall time: "))]
             found["lines"] += _losses(run, rows)
             types = {f"avg@{summary.samples}, {kind}" for kind in summary.by_type_after}
             ordered = sorted(table.rows[table.main :], key=lambda row: row[0] not in types)
@@ -294,9 +300,7 @@ def _losses(run: Run, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     jumps = {"dagger": " It jumps where a round begins, whose episodes are new to it."}
     noisy = math.ceil(sft.noise_free_fraction * sft.steps)
     if source is not None and source.path.startswith("synthetic:") and 0 < noisy < sft.steps:
-        jumps["sft"] = (
-            f" It jumps at step {noisy}: from there the demonstrations have errors (sft.noise_free_fraction)."
-        )
+        jumps["sft"] = f" It jumps at step {noisy}: from there demonstrations have errors (sft.noise_free_fraction)."
     for phase in ("sft", "dagger"):
         losses = [row["loss"] for row in rows if row["phase"] == phase and isinstance(row.get("loss"), float)]
         if tenth := len(losses) // 10:
@@ -323,9 +327,9 @@ def _sentence_of(part: Part, view: Inspection) -> str:
             change = _change(found.test_first.hard, found.test_best.hard, found.test_change[1:])
             text += f": success on {found.test_best.items} test items {change}"
         return f"{text}."
-    seeds, ended = read_seeds(part.path), [each for each in part.runs if each.summary is not None]
+    ended = [each for each in part.runs if each.summary is not None]
     if not ended or ended[0].summary is None:
-        return f"Of {_count(len(seeds.seeds), 'seed')} none has ended."
+        return f"Of {_count(len(part.seeds.seeds), 'seed')} none has ended."
     text = f"With {_count(len(ended), 'seed')}, {_sentence(ended[0].summary, ended[0]).partition(': ')[0]}"
     if main := _main_change(part):
         name = f"right answers ({main[0]})" if "@" in main[0] else main[0]
@@ -341,11 +345,10 @@ def _main_change(part: Part) -> tuple[str, float, str] | None:
         bounds = summary.intervals.get("accuracy_change", (-1.0, 1.0))
         change = _change(summary.accuracy_before or 0.0, summary.accuracy_after, bounds)
         return f"avg@{summary.samples}", summary.accuracy_after, change
-    seeds = read_seeds(part.path)
-    if not seeds.change:
+    if not part.seeds.change:
         return None
-    label, each = next(iter(seeds.change.items()))
-    before, after = seeds.before[label].mean, seeds.after[label].mean
+    label, each = next(iter(part.seeds.change.items()))
+    before, after = part.seeds.before[label].mean, part.seeds.after[label].mean
     change = _change(before, after, each.interval) if each.interval else f"went from {before:.3f} to {after:.3f}"
     return label, after, f"{change}, in the mean over seeds"
 
@@ -360,10 +363,8 @@ def _count(number: int, what: str) -> str:
 
 def _change(before: float, after: float, bounds: Interval) -> str:
     """A change in words with its interval and whether it is clear."""
-    found = verdict(bounds)
-    went = (
-        f"{WENT[found]} from {before:.3f} to {after:.3f}" if short(before) != short(after) else f"stayed at {after:.3f}"
-    )
+    found, stayed = verdict(bounds), short(before) == short(after)
+    went = f"stayed at {after:.3f}" if stayed else f"{WENT[found]} from {before:.3f} to {after:.3f}"
     return f"{went} ({with_interval(after - before, bounds, '+')}, {CLEAR[found]})"
 
 
@@ -434,7 +435,7 @@ def _controls(part: Part, parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 def _of_seeds(part: Part) -> Iterator[tuple[str, str, str, None]]:
     """Means over seeds of the scripted agents, and of the trained policies without their banks."""
-    after = read_seeds(part.path).after
+    after = part.seeds.after
     for label, each in after.items():
         value = with_interval(each.mean, each.interval)
         if label.endswith(NO_BANK) and (whole := after.get(label.partition(",")[0])):
@@ -470,7 +471,7 @@ def _command(part: Part, suffix: str, setting: str) -> str:
     known, one = config.name in recipe_names(), part.kind == "run"
     if known and settings_digest(shipped := load_config(config.name)) == settings_digest(config):
         words = [config.name, *(("--seed", str(config.seed)) if one and config.seed != shipped.seed else ())]
-    words += [] if one else ["--seeds", ",".join(map(str, named_seeds(part.path)[1]))]
+    words += [] if one else ["--seeds", ",".join(map(str, part.seeds.seeds))]
     return shlex.join(["skillttrl", "train", *words, "--set", setting, "-o", f"{part.path}-{suffix}"])
 
 

@@ -11,8 +11,9 @@ from skill_ttrl.storage.jsonl import MOST_NOTES, leaving_out, read_jsonl
 
 
 def test_of_many_damaged_lines_the_first_are_named(tmp_path: Path) -> None:
+    notes = list[str]()
     (tmp_path / "rows.jsonl").write_text("[]\n" * 50)
-    assert not read_jsonl(tmp_path / "rows.jsonl", notes := list[str]())
+    assert not read_jsonl(tmp_path / "rows.jsonl", notes)
     assert "rows.jsonl:1 is damaged" in notes[0] and notes[MOST_NOTES:] == ["More lines were left out."]
     notes.clear()
     for line in range(50):
