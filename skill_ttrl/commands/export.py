@@ -107,7 +107,8 @@ def _write_logs(paths: Sequence[Path], folder: Path, name: str, model: str, note
     from inspect_ai.log import EvalLog, write_eval_log
 
     counts = [Counter(parsed(*line, Place) for line in whole_lines(path, notes)) for path in paths]
-    lines, wanted = sum(counts, Counter()), {place for each in counts for place in spread([*each], LOGS)}
+    lines = sum(counts, Counter())
+    wanted = {place for each in counts for place in spread([*each], LOGS)}
     found = ((parsed(*line, Place), line) for path in paths for line in whole_lines(path, notes))
     chosen = groupby((each for each in found if each[0] in wanted), lambda each: each[0])
     created = datetime.fromtimestamp(paths[0].stat().st_mtime, UTC)
