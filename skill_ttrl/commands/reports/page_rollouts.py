@@ -102,8 +102,8 @@ def read_rollouts(run: Run) -> Found:
         found.groups[item["phase"], item["step"], item["task"]].append(index)
     texts = _Transcripts(run.path)
     shown = texts.add(listed, _order(items, found.groups))
-    said = {
-        f"Of {paths[-1].name} the first and the last part were read.": paths[-1].stat().st_size > READ,
+    said = {f"Of {path.name} the first and the last part were read.": path.stat().st_size > READ for path in paths}
+    said |= {
         f"Of {len(rows):,} rollouts {len(items):,} are listed, of steps spread over the run.": len(items) < len(rows),
         f"{shown:,} of {len(items):,} rollouts have their transcript: some failures and some rewarded though wrong, then the first {SAMPLES} of a "
         "task at its first and last visit, and of steps spread over the run. The others: skillttrl inspect RUN --episode ID.": shown

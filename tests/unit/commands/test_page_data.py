@@ -256,6 +256,9 @@ def test_what_exceeds_the_budget_is_left_out_and_said(tmp_path: Path, monkeypatc
     assert {items[0]["step"], items[-1]["step"]} == {0, 11} and len(items) <= 16
     assert sum("turns" in each for each in items) == 5 and len(view["votes"]["tasks"]) == 1
     assert "the first and the last part" in view["left_out"][1] and "1 of 2 prompts" in view["left_out"][0]
+    (run / "trajectories.jsonl").rename(run / "collected.jsonl")
+    (run / "dagger.jsonl").touch()
+    assert page([run])["runs"][0]["left_out"][1].startswith("Of collected.jsonl the first and the last part")
 
 
 def test_lines_of_seeds_are_averaged_and_a_collapse_is_shaded() -> None:

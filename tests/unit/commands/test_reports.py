@@ -139,9 +139,7 @@ def shown(path: Path, capsys: pytest.CaptureFixture[str], *, as_json: bool = Fal
     return capsys.readouterr().out
 
 
-def test_what_is_outside_in_the_latest_step_is_shown_with_what_to_change(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unhealthy_metrics_of_the_latest_step_and_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run_of_steps(
         tmp_path / "run",
         {"completions/clipped_ratio": 0.9},

@@ -61,9 +61,7 @@ def said(capsys: pytest.CaptureFixture[str], *paths: Path, **options: Any) -> st
     return out
 
 
-def test_a_step_shows_its_figures_its_votes_and_the_ids_of_its_rollouts(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_shows_figures_votes_and_ids_of_its_rollouts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, run, step=1, rows=4)
     assert "majority ratio: 0.750, label accuracy 1.000" in out and "kl: 1e-05" in out
     assert out.index("│ a ") < out.index("│ b ")  # the wrong one first, though both were given
