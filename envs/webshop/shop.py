@@ -40,7 +40,7 @@ SEARCH_SLOT = "search[<your query>]"
 KEPT_TEXTS = 2048
 """Products of which a process keeps what pages show: some 4 MB."""
 _BEFORE = {"button": "", "option": "  ", "product": "\n"}
-"""What stands before a thing to click in `text_rich`."""
+"""Text in front of each kind of element to click, in `text_rich`."""
 _WHITE = " \n\t\f\r"
 
 
@@ -143,7 +143,7 @@ def as_rich_text(page: Page, url: str, seen: Collection[str]) -> str:
 
 
 def observe(page: Page, session: str, state: State, mode: str) -> str:
-    """What a shopper sees of a page in one of the `MODES`."""
+    """The shopper's view of a page in one of the `MODES`."""
     if mode == "text":
         return as_text(page)
     url = page_url(session, state)
