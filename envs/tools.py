@@ -109,15 +109,12 @@ class ToolEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._servers: list[Any] = []
         self._tools: dict[str, Tool] = {}
         self._info: dict[str, Any] = {}
-        try:
+        with on_error(self.abandon):
             for each in (*tools_of(env), *tools):
                 for tool in self._made(each):
                     if tool.name in self._tools:
                         raise ConfigError(f"Two tools are called {tool.name!r}. Rename one, or leave it out.")
                     self._tools[tool.name] = tool
-        except BaseException:
-            self.abandon()
-            raise
         self.schemas = tuple(json.dumps(tool.schema, ensure_ascii=False) for tool in self._tools.values())
 
     def _made(self, named: Any) -> list[Tool]:

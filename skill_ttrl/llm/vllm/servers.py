@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from skill_ttrl.errors import ConfigError, EndpointError, WeightSyncError
+from skill_ttrl.errors import ConfigError, EndpointError, WeightSyncError, on_error
 from skill_ttrl.llm.backend import BackgroundEventLoop, Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, open_thoughts
 from skill_ttrl.llm.models.weights import full_weights
@@ -355,11 +355,8 @@ class VLLMServerBackend(TokenizerMixin):
         self._servers = [Server(address, self._client) for address in self._config.servers]
         self._first = threading.Lock()
         self._asking = BackgroundEventLoop("The sampler of the vLLM servers")
-        try:
+        with on_error(self._client.close):
             self._handshake()
-        except BaseException:
-            self._client.close()
-            raise
 
     def _handshake(self) -> None:
         """Find out what the servers serve."""
