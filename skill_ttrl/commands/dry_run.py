@@ -279,7 +279,7 @@ def _facts(use: str, source: Source | None, tasks: Sequence[Task], lengths: Sequ
         for place, truth, found, same in read
         if truth is not None and not same
     ]
-    missing = [place for place, truth in zip(places, truths, strict=True) if truth is None and any(truths)]
+    missing = [place for place, truth in zip(places, truths, strict=True) if truth is None] if any(truths) else []
     kinds = Counter(str(result.rule) for each in truths if (result := verdict(each)) is not None)
     answers = sum(task.ground_truth is not None or ANSWERS in task.options for task in tasks)
     span = (min(lengths), round(median(lengths)), max(lengths)) if lengths else None
