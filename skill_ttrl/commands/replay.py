@@ -155,6 +155,7 @@ class Replayer(ExitStack):
         self._made_with = read_run_json(path)
         self.config = load_config(path / "config.yaml")
         self.scored, self.largest = 0, cast("float | None", None)
+        self._pool: EnvPool | None = None
         self._weights: tuple[tuple[str, int], PolicyBundle | None, Any] = (("", -1), None, None)
         """Phase, updates in it, and the policy then, or None: the one that was needed last."""
         self.served = any(isinstance(tool, McpServer) for tool in self.config.agent.tools)
@@ -213,7 +214,7 @@ class Replayer(ExitStack):
         return None if version is None else read_run_bank(self.config.skills, self.path, version)
 
     def _envs(self, task: Task) -> EnvPool:
-        if "_pool" not in self.__dict__:
+        if self._pool is None:
             agent = self.config.agent
             if self.served:
                 local = [each for each in agent.tools if not isinstance(each, McpServer)]
@@ -336,12 +337,14 @@ class Replayer(ExitStack):
         earlier = [each for each in earlier if each not in ("collect", "distill")]
         kept = list_checkpoints(RunFolder(self.path, None))
         there: dict[int, Path | None] = {each.step: each.path for each in kept if each.phase == place.phase == "rl"}
-        before = [each.path for each in kept if each.phase in earlier[-1:]]
-        there |= {0: before[-1] if before else None} if before or not earlier else {}
+        # Before its first update: what the phase before it left, or the model as the run began with it.
+        starts = [each.path for each in kept if each.phase in earlier[-1:]] if earlier else [None]
+        if starts:
+            there[0] = starts[-1]
         if version not in there:
             near = max((each for each in there if each < version), default=None)
-            rollouts = (found[1:] for found in read_rollouts(self.path / TRAJECTORIES, []))
-            ids = (at.episode(each.task.id) for at, each in rollouts if (at.phase, at.step) == (place.phase, near))
+            rollouts = read_rollouts(self.path / TRAJECTORIES, [])
+            ids = (at.episode(each.task.id) for _, at, each in rollouts if (at.phase, at.step) == (place.phase, near))
             hint = "" if near is None else f" The nearest before it can be scored: --episode {next(ids, '(none)')}"
             self.notes.append(f"No checkpoint is kept of {version} updates of {place.phase}: tokens not scored.{hint}")
             self._weights = (key, None, None)
