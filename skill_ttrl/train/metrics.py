@@ -185,10 +185,8 @@ def tripwire_metrics(groups: Sequence[Group], skills: Mapping[str, str], *, answ
         return {}
     shown = {name for each in rewarded for name in (*each.skills_in_prompt, *each.retrieved)}
     pieces = {name: _pieces(skills[name]) for name in shown if name in skills}
-    found = {
-        "bare_answers": [_is_bare(each) for each in rewarded],
-        "unreadable": [_is_unreadable(each, answers) for each in rewarded],
-    }
+    found = {"bare_answers": [_is_bare(each) for each in rewarded]}
+    found["unreadable"] = [_is_unreadable(each, answers) for each in rewarded]
     if pieces:
         found["copied_skills"] = [_copies(each, pieces) for each in rewarded]
     return {f"tripwire/{name}": sum(flags) / len(flags) for name, flags in found.items()}
@@ -197,7 +195,8 @@ def tripwire_metrics(groups: Sequence[Group], skills: Mapping[str, str], *, answ
 def _is_bare(trajectory: Trajectory) -> bool:
     """Tell whether each turn is nothing but its action, or the answer; a call of a tool is more."""
     for step in trajectory.steps:
-        said, text = trajectory.answer if step.action_status is None else step.action, step.model_text
+        text = step.model_text
+        said = trajectory.answer if step.action_status is None else step.action
         if step.calls or said is None or len(text) > len(said) + _LONGEST_FORM or _FORM.sub("", text.replace(said, "")):
             return False
     return True
@@ -213,7 +212,8 @@ def _is_unreadable(trajectory: Trajectory, answers: bool) -> bool:
 def _copies(trajectory: Trajectory, pieces: Mapping[str, Sequence[str]]) -> bool:
     """Tell whether a rollout repeats one of the `pieces` of the skills that it was shown."""
     text = f" {' '.join(_words(trajectory.text))} "
-    return any(each in text for name in (*trajectory.skills_in_prompt, *trajectory.retrieved) for each in pieces.get(name, ()))  # fmt: skip
+    shown = (*trajectory.skills_in_prompt, *trajectory.retrieved)
+    return any(piece in text for name in shown for piece in pieces.get(name, ()))
 
 
 def _pieces(text: str) -> list[str]:
