@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from skill_ttrl.errors import DataError
-from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.progress import SILENT, Progress
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.storage.jsonl import parse_json, parsed
 from skill_ttrl.types import Trajectory, from_json
@@ -18,7 +18,7 @@ Files = str | Path | Sequence[str | Path]
 """A file of episodes, or several."""
 
 
-def read_episodes(files: Files, progress: Progress | None = None) -> Iterator[Trajectory]:
+def read_episodes(files: Files, progress: Progress = SILENT) -> Iterator[Trajectory]:
     """The episodes of files in their order, one after another: files are larger than memory.
 
     A last line that was cut off is left out, which is said. A JSON array (`collect -o FILE.json`) is read as a whole.
@@ -27,7 +27,7 @@ def read_episodes(files: Files, progress: Progress | None = None) -> Iterator[Tr
         DataError: there is no such file, it holds nothing, or a line is no episode.
     """
     for path in paths_of(files):
-        yield from _of_file(path, progress or SilentProgress())
+        yield from _of_file(path, progress)
 
 
 def paths_of(files: Files) -> list[Path]:
