@@ -457,7 +457,8 @@ class Run:
                 for group, scores in zip(groups[shown], right[shown], strict=True):
                     few = replace(group, trajectories=tuple(map(_without_prompts, group.trajectories[:SHOWN_SAMPLES])))
                     originals = [None if each is None else float(each) for each in scores[:SHOWN_SAMPLES]]
-                    lines += trajectory_lines(label, learned, few, [SampleRecord(None, each) for each in originals])
+                    records = [SampleRecord(original_score=each) for each in originals]
+                    lines += trajectory_lines(label, learned, few, records)
                 self.folder.append_jsonl(EVAL_TRAJECTORIES, lines)
         self.log.time("evaluate", len(self.meter.evaluations), {"seconds": time.perf_counter() - began})
         self.progress.finish(phase)
