@@ -49,7 +49,7 @@ class PhaseSize:
 
 @dataclass(frozen=True, slots=True)
 class DataFacts:
-    """What is known of the problems that a run trains or is evaluated on."""
+    """Facts about the problems that a run trains or is evaluated on."""
 
     use: str
     """`train` or `evaluate`."""
@@ -268,7 +268,7 @@ def _look_at_tasks(config: SkillTTRLConfig, found: DryRun, counter: Any) -> None
 
 
 def _facts(use: str, source: Source | None, tasks: Sequence[Task], lengths: Sequence[int], limit: int) -> DataFacts:
-    """What is known of the tasks, whose prompts have these lengths."""
+    """Facts about the tasks, whose prompts have these lengths."""
     from_file = source is not None and find_family(source) is None
     places = read_source(source).places if source is not None and from_file else [task.id for task in tasks]
     truths = [task.ground_truth for task in tasks]
