@@ -107,9 +107,8 @@ def text_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
     made = WholeTable(title=Text(escape_terminal(title), "table.title") if title else None)
     for place, column in enumerate(columns):
         whole = place == 0 and max((cell_len(text[0]) for text in texts), default=0) <= WHOLE_NAME
-        made.add_column(
-            Text(escape_terminal(column), "table.header"), overflow="ellipsis" if place else "fold", no_wrap=whole
-        )
+        head = Text(escape_terminal(column), "table.header")
+        made.add_column(head, overflow="ellipsis" if place else "fold", no_wrap=whole)
     for text in texts:
         made.add_row(*map(Text, text))
     return made
@@ -394,9 +393,8 @@ class RunView(Progress):
         table = Table.grid(padding=(0, 1))
         for row in rows:
             for first in range(0, len(row), 2):  # the types of success go on in further rows
-                cells = [
-                    (label, figure(latest[name][-1]), sparkline(latest[name])) for name, label in row[first : first + 2]
-                ]
+                pair = row[first : first + 2]
+                cells = [(label, figure(latest[name][-1]), sparkline(latest[name])) for name, label in pair]
                 table.add_row(*(Text(one_line(cell, MAX_LABEL)) for each in cells for cell in each))
         return table
 

@@ -66,9 +66,8 @@ def init(
 
     if turns and name == PROBLEMS:
         raise ConfigError("--turns makes an environment: give it another name than `problems`, which is a data set.")
-    files = [
-        str(path) for path in (init_problems(output) if name == PROBLEMS else init_project(name, output, turns=turns))
-    ]
+    made = init_problems(output) if name == PROBLEMS else init_project(name, output, turns=turns)
+    files = [str(path) for path in made]
     config = f"{name}.yaml"
     advice = f"Train in it, in the folder {output.resolve()}: skillttrl train {config}"
     show({"files": files, "config": config}, as_json, lines=[*files, "", advice])
