@@ -302,7 +302,7 @@ class BackgroundEventLoop:
         self._thread: threading.Thread | None = None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. Who is cancelled meanwhile cancels the work.
+        """Return the result of `work`. Cancelling the caller cancels the work.
 
         Raises:
             RuntimeError: after `close`.
