@@ -388,9 +388,8 @@ Mode = Literal["embedding", "keyword", "hybrid", "template"]
 Searched = Literal["all", "when_to_apply"]
 Fallback = Literal["none", "most_useful"]
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-REMEMBERED = (
-    "max_skills retrieval_mode top_k min_score embedder embedder_model embedder_revision searched fallback stale_after_steps"
-).split()
+EMBEDDER = ("embedder", "embedder_model", "embedder_revision")
+STORED = ("max_skills", "retrieval_mode", "top_k", "min_score", *EMBEDDER, "searched", "fallback", "stale_after_steps")
 """Settings that a bank's folder keeps from its last write."""
 
 
@@ -430,7 +429,7 @@ class BankSettings(SkillsConfig):
             SkillBankError: there is no bank, or its settings are damaged.
         """
         stored = read_settings(path)
-        kept = {name: stored[name] for name in REMEMBERED if name in stored}
+        kept = {name: stored[name] for name in STORED if name in stored}
         return _checked(kept, f"{path / BANK_FILE} is damaged", "Correct it there")
 
     def changed(self, **settings: Any) -> BankSettings:
@@ -444,7 +443,7 @@ class BankSettings(SkillsConfig):
 
     def remembered(self) -> dict[str, Any]:
         """Settings that the bank's folder keeps."""
-        return {name: getattr(self, name) for name in REMEMBERED}
+        return {name: getattr(self, name) for name in STORED}
 
 
 def _checked(values: Mapping[str, Any], what: str, remedy: str) -> BankSettings:
@@ -467,5 +466,5 @@ def with_own_embedder(skills: SkillsConfig) -> SkillsConfig:
     folder = next((each for each in (Path(skills.bank), Path(skills.bank) / "bank") if is_bank(each)), None)
     if folder is None:
         return skills
-    own = BankSettings.of_folder(folder).model_dump(include={"embedder", "embedder_model", "embedder_revision"})
+    own = BankSettings.of_folder(folder).model_dump(include={*EMBEDDER})
     return skills.model_copy(update=own)
