@@ -62,7 +62,8 @@ def state_metrics(states: Sequence[Hashable]) -> dict[str, float]:
 
 def discounted_returns(rewards: Sequence[Sequence[float]], gamma: float) -> list[list[float]]:
     """R_t = r_t + gamma R_{t+1} of each step of each episode (equation 5)."""
-    return [[*accumulate(reversed(episode), lambda later, reward: reward + gamma * later)][::-1] for episode in rewards]
+    backwards = (accumulate(reversed(episode), lambda later, reward: reward + gamma * later) for episode in rewards)
+    return [[*row][::-1] for row in backwards]
 
 
 SUCCESS = "success"
