@@ -242,10 +242,10 @@ def _in_order(places: Iterable[str]) -> list[str]:
 
 
 def _goal_and_verbs(rule: object, observation: str) -> tuple[Goal | None, Mapping[str, str]]:
-    """The goal of a game, and verbs that change places: those of one whose treatment has other words and another tool.
+    """Read the goal of a game, and the verbs that are swapped in one whose treatment has another word and another tool.
 
-    `rule` is what such a game states (`info["rule"]`, see `envs/alfworld/env.py`). The goal is read as of a task that is to clean: which
-    treatment it is matters to none of the decisions. No verbs change where no rule is stated, or no known sentence is left under it.
+    `rule` is what such a game states (`info["rule"]`, see `envs/alfworld/env.py`). The goal is read as that of a cleaning
+    task: no decision depends on the kind of treatment. No verbs are swapped where no rule is stated, or no known sentence is left under it.
     """
     if isinstance(rule, str) and len(rule.split()) == 3:
         state, verb, tool = rule.split()

@@ -177,7 +177,7 @@ class Session:
     def calls(self) -> list[Step]:
         """A step for each answer: the messages that are new since the call that it extends, the exact prompt tokens, the completion.
 
-        They are in the order in which they were answered, but one that extends another follows that: a branch with a later call comes later.
+        They are in the order of time, but one that extends another directly follows it: a branch with a later call comes later.
         The completion's text is without the calls of tools that it holds.
         """
         return [call for branch in self._branches for call in branch]

@@ -141,7 +141,7 @@ def _credit(
     snapshot: Snapshot,
     round: int | None,
 ) -> dict[str, Skill]:
-    """The skills whose uses and successes are counted, by id; `matches` says which skill says already what is proposed."""
+    """The skills whose uses and successes are counted, by id; `matches`: for each proposal the place of the skill that already says it."""
     known = list(snapshot)
     for each in rollouts:
         each.credited_skill_ids = {skill_id for skill_id in each.shown_skill_ids if skill_id in snapshot}

@@ -40,7 +40,7 @@ class _Extent:
 
 
 class _RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers has no types here
-    """Keys and values of one layer, in memory with room for more rows and columns: adding to it copies nothing that is there."""
+    """Keys and values of one layer, in memory with room for more rows and columns: what is added copies nothing."""
 
     keys: Tensor
     values: Tensor
