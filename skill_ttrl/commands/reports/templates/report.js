@@ -676,7 +676,7 @@
     const rollouts = run && run.rollouts;
     openTask = filterSkill = () => {};
     if (!rollouts || !rollouts.items.length) {
-      section.append(empty("No rollouts: trajectories.jsonl is missing or empty. SFT alone, an optimization and a skill bank write none."));
+      section.append(empty("No rollouts: none was stored yet, or run.save_trajectories is false. An optimization and a skill bank have none."));
       return;
     }
     const { items, texts } = rollouts;
@@ -762,7 +762,10 @@
       const mine = group.found[0], other = seen.length > 1 || (run.rollouts.phases || []).every((phase) => !IMITATED.has(phase)) ? null
         : items.find((item) => item.turns && item.type === mine.type && IMITATED.has(item.phase) !== IMITATED.has(mine.phase));
       const counterpart = other ? items.filter((item) => item.task === other.task && item.phase === other.phase && item.step === other.step) : [];
-      const at = (side, fallback) => Math.max(0, Math.min(seen.length - 1, seen.findIndex((found) => visitKey(found[0]) === side) === -1 ? fallback : seen.findIndex((found) => visitKey(found[0]) === side)));
+      const at = (side, fallback) => {
+        const place = seen.findIndex((found) => visitKey(found[0]) === side);
+        return place < 0 ? fallback : place;
+      };
       const wanted = [at(sides[0], 0), at(sides[1], seen.length - 1)];
       const first = new Set(group.found.filter((item) => item.turns?.length).map((item) => texts[item.turns[0].obs]));
       const prompt = first.size === 1 ? [...first][0] : undefined;
@@ -1043,7 +1046,7 @@
   const drawAll = () => { for (const id of drawings.keys()) draw(id); };
   function leftOut() {
     const run = runs[current], said = [run?.votes, run?.rollouts, run?.skills].map((each) => each?.left_out);
-    byId("left-out").replaceChildren(...(run?.left_out || []).filter((text) => !said.includes(text)).slice(0, 20).map((text) => h("p", {}, clip(text, 600))));
+    byId("left-out").replaceChildren(...(run?.left_out || []).filter((text) => !said.includes(text)).map((text) => h("p", {}, clip(text, 600))));
   }
   function switchRun(index) {
     if (index === current || !runs[index]) return;
