@@ -19,6 +19,7 @@ from skill_ttrl.config import BUILTIN, SkillTTRLConfig, Source
 from skill_ttrl.data.records import read_source
 from skill_ttrl.data.tasks import ANSWERS, find_family
 from skill_ttrl.errors import ConfigError, EndpointError, ModelError, SkillTTRLError
+from skill_ttrl.llm.backend import TokenCounter
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import count_parameters, load_model_config
@@ -166,7 +167,7 @@ class _Counter(TokenizerMixin):
         self.tokenizer = tokenizer
 
 
-def _counter(config: SkillTTRLConfig) -> Any:
+def _counter(config: SkillTTRLConfig) -> TokenCounter | None:
     """The tokenizer of the run; None where it would be made of data that are not fetched here."""
     shown = config.demonstration_source
     fetched = config.model.path == BUILTIN and shown is not None and shown.path.startswith("hf:")
@@ -217,7 +218,7 @@ def _size(config: SkillTTRLConfig, found: DryRun, name: str) -> PhaseSize:
     return PhaseSize(name)
 
 
-def _look_at_tasks(config: SkillTTRLConfig, found: DryRun, counter: Any) -> None:
+def _look_at_tasks(config: SkillTTRLConfig, found: DryRun, counter: TokenCounter | None) -> None:
     """Look at the tasks that are trained and evaluated on, and at the environment with the first of them."""
     data, env, tasks = config.data, config.env, ConfigTasks(config, at_once := AtOnce())
 
@@ -247,14 +248,15 @@ def _look_at_tasks(config: SkillTTRLConfig, found: DryRun, counter: Any) -> None
     for error in errors_of(Rules(config).of_tasks(train, envs)):
         found.refuse(error)
     if envs is not None:
-        agent = counter and found.attempt(make_agent, config, counter, envs.schemas)
+        agent = None if counter is None else found.attempt(make_agent, config, counter, envs.schemas)
         envs.close()
         read = {"train": (config.train_source, train), "evaluate": (config.eval_source, evaluated)}
         for use, (source, tasks_N) in read.items():
             if tasks_N and "question" in tasks_N[0].options and (use == "train" or data.held_out):
-                lengths_N = prompt_lengths(tasks_N, counter, agent) if agent else []
-                found.notes += among_examples(tasks_N, agent) if agent else []
-                lengths = [each for each in lengths_N if each is not None]
+                lengths: list[int] = []
+                if counter is not None and agent is not None:
+                    lengths = [each for each in prompt_lengths(tasks_N, counter, agent) if each is not None]
+                    found.notes += among_examples(tasks_N, agent)
                 found.data.append(facts := _facts(use, source, tasks_N, lengths, data.max_prompt_tokens))
                 if facts.too_long == facts.problems:
                     found.attempt(fit_prompts, tasks_N, data, counter, agent, SILENT)

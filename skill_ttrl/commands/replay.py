@@ -24,7 +24,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.config.sampling import McpServer
 from skill_ttrl.envs.tools import Tool
 from skill_ttrl.errors import CheckpointError, ConfigError, DataError, ModelError, RunFolderError, SkillTTRLError
-from skill_ttrl.llm.backend import Backend, Generation, Sampling, wait_for
+from skill_ttrl.llm.backend import Backend, Generation, Sampling, TokenCounter, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.progress import SILENT, Progress
 from skill_ttrl.rl.device import out_of_memory
@@ -207,7 +207,7 @@ class Replayer(ExitStack):
 
     @cached_property
     def _agent(self) -> Agent:
-        return make_agent(self.config, cast(Backend, SimpleNamespace(count=len, count_text=len)))
+        return make_agent(self.config, cast(TokenCounter, SimpleNamespace(count=len, count_text=len)))
 
     @lru_cache(maxsize=1)  # noqa: B019  (it lives as long as the command)
     def _bank(self, version: int | None) -> RunBank | None:

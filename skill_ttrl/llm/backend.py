@@ -108,7 +108,19 @@ class BackendFacts:
     """Has `encode_next`, and so can continue an episode as one sequence of tokens."""
 
 
-class Backend(Protocol):
+class TokenCounter(Protocol):
+    """Counts tokens, as a backend or a tokenizer alone can."""
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """Tokens of a prompt; an estimate where the backend knows texts alone."""
+        ...
+
+    def count_text(self, text: str) -> int:
+        """Tokens of a text; an estimate where the backend knows texts alone."""
+        ...
+
+
+class Backend(TokenCounter, Protocol):
     """A rollout backend.
 
     One that has something to start before it can sample has `start()`: a rollout calls it before the time of its episodes counts.
@@ -154,14 +166,6 @@ class Backend(Protocol):
 
     def encode_text(self, text: str) -> tuple[int, ...] | None:
         """Tokens of a text that is inserted into a completion; control tokens that it spells stay text. None as above."""
-        ...
-
-    def count(self, messages: Sequence[Message]) -> int:
-        """Tokens of a prompt; an estimate where the backend knows texts alone."""
-        ...
-
-    def count_text(self, text: str) -> int:
-        """Tokens of a text; an estimate where the backend knows texts alone."""
         ...
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:

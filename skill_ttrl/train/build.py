@@ -23,7 +23,7 @@ from skill_ttrl.data.tasks import longest_series, tokenizer_corpus
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.envs.tools import with_tools
 from skill_ttrl.errors import ConfigError, ModelError, on_error
-from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner
+from skill_ttrl.llm.backend import Backend, BackendContext, OnLearner, TokenCounter
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.progress import Progress
@@ -101,7 +101,7 @@ def build_policy(
         return PolicyBundle(context, backend, agent)
 
 
-def make_agent(config: SkillTTRLConfig, backend: Backend, tools: tuple[str, ...] = ()) -> Agent:
+def make_agent(config: SkillTTRLConfig, counter: TokenCounter, tools: tuple[str, ...] = ()) -> Agent:
     """The agent that a config asks for; its prompts have skills where the config has a skills section."""
     numbered = config.agent.actions == "numbered"
     project = projection(config.agent.action_parser, numbered=numbered)
@@ -115,8 +115,8 @@ def make_agent(config: SkillTTRLConfig, backend: Backend, tools: tuple[str, ...]
             history=agent.history_length,
             observation_tokens=agent.max_observation_tokens,
             max_tokens=config.data.max_prompt_tokens,
-            count=backend.count,
-            count_text=backend.count_text,
+            count=counter.count,
+            count_text=counter.count_text,
             numbered=numbered,
             asks=skills is not None and skills.max_retrievals > 0,
             document=read_document(agent.document),
@@ -124,7 +124,7 @@ def make_agent(config: SkillTTRLConfig, backend: Backend, tools: tuple[str, ...]
         agent = agent.model_copy(update={"template": "plain"})
     formatter = PromptFormatter.from_config(agent)
     if skills is not None:
-        formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_max_tokens, count=backend.count_text)
+        formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_max_tokens, count=counter.count_text)
     form = find_observations(config.agent.observations)
     parts: dict[str, Any] = {"project": project, "listing": listing, "form": form, "tools": tools}
     return Agent(formatter, agent.context_mode, window, skills, **parts, program=config.program)

@@ -48,7 +48,7 @@ from skill_ttrl.errors import (
     annotate_error,
     did_you_mean,
 )
-from skill_ttrl.llm.backend import Backend
+from skill_ttrl.llm.backend import TokenCounter
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.gguf import is_gguf
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
@@ -268,10 +268,10 @@ class ConfigTasks:
         return [f"{found} They are training tasks, but their answers are learned, so this is not label-free."]
 
 
-def prompt_lengths(tasks: Sequence[Task], backend: Backend, agent: Agent) -> list[int | None]:
+def prompt_lengths(tasks: Sequence[Task], counter: TokenCounter, agent: Agent) -> list[int | None]:
     """Tokens of each task's prompt, without skills; None where the task does not state its question."""
     asked = [task.options.get("question") for task in tasks]
-    return [backend.count(agent.prompt(AgentInput(each)).messages) if isinstance(each, str) else None for each in asked]
+    return [counter.count(agent.prompt(AgentInput(each)).messages) if isinstance(each, str) else None for each in asked]
 
 
 def among_examples(tasks: Sequence[Task], agent: Agent) -> list[str]:
@@ -291,14 +291,14 @@ def among_examples(tasks: Sequence[Task], agent: Agent) -> list[str]:
 
 
 def fit_prompts(
-    tasks: Sequence[Task], config: DataConfig, backend: Backend, agent: Agent, progress: Progress
+    tasks: Sequence[Task], config: DataConfig, counter: TokenCounter, agent: Agent, progress: Progress
 ) -> list[Task]:
     """Tasks whose prompt fits `max_prompt_tokens`; longer ones are left out.
 
     Only tasks that state their question can be looked at beforehand; others pass. Skills have a budget of their own and
     are not counted here.
     """
-    lengths_N = [tokens or 0 for tokens in prompt_lengths(tasks, backend, agent)]  # 0: not known
+    lengths_N = [tokens or 0 for tokens in prompt_lengths(tasks, counter, agent)]  # 0: not known
     long = [tokens for tokens in lengths_N if tokens > config.max_prompt_tokens]
     fitting = [task for task, tokens in zip(tasks, lengths_N, strict=True) if tokens <= config.max_prompt_tokens]
     if long:
