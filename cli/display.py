@@ -90,7 +90,7 @@ WHOLE_NAME = 36
 class WholeTable(Table):
     """A table that is as wide as its texts where its lines go to a file or a pipe, so that nothing of them is cut.
 
-    To be printed with `crop=False`. Whoever sets `COLUMNS` gets that width.
+    Print it with `crop=False`. The variable `COLUMNS` sets another width.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -426,7 +426,7 @@ class RunView(Progress):
         self._part = f"{phase}: {part}"
 
     def rollout(self, episode: str, played: Trajectory) -> None:
-        """Keep the newest rollout, for whoever asks for it."""
+        """Keep the newest rollout, which the key `r` shows."""
         self._rollout = episode, played
         if self._live.is_started:
             self._keys.open()

@@ -167,7 +167,7 @@ class WorkerError(SkillTTRLError, RuntimeError):
 
 
 OWN_ENVIRONMENT = ("inspect", "verifiers")
-"""Extras that want other releases than ours of packages that the rest uses."""
+"""Extras whose packages conflict with those of the rest."""
 
 
 class MissingDependencyError(SkillTTRLError, ImportError):
