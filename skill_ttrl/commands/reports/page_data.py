@@ -199,58 +199,67 @@ def _parts(path: Path, damaged: list[str]) -> list[Part]:
 def _verdict(part: Part, parts: Sequence[Part]) -> dict[str, Any]:
     """The verdict on a part, from its own files alone; `parts` may hold its controls."""
     run = part.runs[0] if part.runs else None
-    found: dict[str, Any] = {"name": part.name, "controls": [], "lines": [], "facts": []}
-    warnings, fell = list[Warned](), list[Warned]()
-    if run is None or part.kind != "run":
-        view = inspect(part.path, limit=1_000)
-        for each in part.runs if part.kind == "seeds" else ():
-            warnings += [replace(one, text=f"seed {each.config.seed}: {one.text}") for one in warnings_of(each)]
-        table = Table(tuple(view.columns), [tuple(row) for row in view.rows], view.main_rows or len(view.rows))
-        table = Table((), [], 0) if part.kind == "bank" else table  # its skills stand further down
-        sentence, found["lines"] = _sentence_of(part, view), [*view.notes]
-        facts = _facts(run, run.summary if part.kind == "seeds" else None) if run else []
-        # The view names its own.
-        hidden = ("model",) if part.kind == "optimization" else ("seed", "duration", "started")
-        facts = [fact for fact in facts if fact[0] not in (*hidden, *view.facts)]
-        found["facts"] = [[name, str(value)] for name, value in view.facts.items()] + facts
-    else:
-        rows, summary = part.rows[0], run.summary
-        warnings = warnings_of(run)
-        signs = signs_of(run.config, rows, [each.text for each in warnings])
-        warnings += [Warned(each.in_words(), each.phase, each.step) for each in signs]
-        if summary is None:
-            done = f"{rows[-1]['phase']} step {int(rows[-1]['step']) + 1}" if rows else "no step"
-            going = still_running(part.path)
-            then = f"It is {going}" if going else "Continue it with --resume auto"
-            sentence = f"{_model(run)} has not ended its training: {done} is done. {then}."
-            table = evaluation_table(part.evaluations[0])
-        else:
-            sentence, table = _sentence(summary, run), summary_table(summary, full=True)
-            lines = closing_lines(summary, full=True)
-            said, begin = {each.text for each in warnings}, "Warning: "
-            others = (text.removeprefix(begin) for text in lines if text.startswith(begin))
-            fell = [Warned(text) for text in others if text not in said]
-            found["lines"] = [text for text in lines if not text.startswith((begin, "Wall time: "))]
-            found["lines"] += _losses(run, rows)
-            types = {f"avg@{summary.samples}, {kind}" for kind in summary.by_type_after}
-            ordered = sorted(table.rows[table.main :], key=lambda row: row[0] not in types)
-            table = Table(table.columns, [*table.rows[: table.main], *ordered], table.main + len(types))
-        found["facts"] = _facts(run, summary)
+    found = _of_run(part, run) if run is not None and part.kind == "run" else _of_results(part, run)
+    sentence, table, controls = found["sentence"], found["table"], list[dict[str, Any]]()
     if part.kind in ("run", "seeds") and run is not None:
-        found["controls"] = controls = _controls(part, parts)
+        controls = _controls(part, parts)
         missing = sum(each["value"] is None for each in controls)
         if missing and any(each.summary for each in part.runs):
             seeds = "One seed, and " if part.kind == "run" else ""
             sentence += f" {seeds}{missing} of {len(controls)} controls not run."
-    warnings = [*fell, *sorted(warnings, key=lambda each: not each.tripwire)]
     sentence, _, more = sentence.partition("\n")
     return found | {
+        "name": part.name,
         "sentence": f"A{sentence[1:]}" if sentence.startswith("a ") else sentence,  # a model's name stays as it is
         "more": more,
         "table": table._asdict() | {"rows": [[_in_words(str(name)), *cells] for name, *cells in table.rows]},
-        "warnings": [asdict(each) for each in warnings],
+        "controls": controls,
+        "warnings": [asdict(each) for each in found["warnings"]],
         "config": run.config.model_copy(update={"verified": None}).to_yaml(sparse=True) if run else "",
     }
+
+
+def _of_results(part: Part, run: Run | None) -> dict[str, Any]:
+    """Sentence, table, lines, warnings and facts of seeds, an optimization or a bank, from its `inspect`; `run` is its first one."""
+    view, warnings = inspect(part.path, limit=1_000), list[Warned]()
+    for each in part.runs if part.kind == "seeds" else ():
+        warnings += [replace(one, text=f"seed {each.config.seed}: {one.text}") for one in warnings_of(each)]
+    warnings.sort(key=lambda each: not each.tripwire)
+    table = Table(tuple(view.columns), [tuple(row) for row in view.rows], view.main_rows or len(view.rows))
+    table = Table((), [], 0) if part.kind == "bank" else table  # its skills stand further down
+    facts = _facts(run, run.summary if part.kind == "seeds" else None) if run else []
+    # The view names its own.
+    hidden = ("model",) if part.kind == "optimization" else ("seed", "duration", "started")
+    facts = [fact for fact in facts if fact[0] not in (*hidden, *view.facts)]
+    facts = [[name, str(value)] for name, value in view.facts.items()] + facts
+    sentence = _sentence_of(part, view)
+    return {"sentence": sentence, "table": table, "lines": [*view.notes], "warnings": warnings, "facts": facts}
+
+
+def _of_run(part: Part, run: Run) -> dict[str, Any]:
+    """As `_of_results`, of one run."""
+    rows, summary, warnings, lines = part.rows[0], run.summary, warnings_of(run), list[str]()
+    signs = signs_of(run.config, rows, [each.text for each in warnings])
+    warnings += [Warned(each.in_words(), each.phase, each.step) for each in signs]
+    warnings.sort(key=lambda each: not each.tripwire)
+    if summary is None:
+        done = f"{rows[-1]['phase']} step {int(rows[-1]['step']) + 1}" if rows else "no step"
+        going = still_running(part.path)
+        then = f"It is {going}" if going else "Continue it with --resume auto"
+        sentence = f"{_model(run)} has not ended its training: {done} is done. {then}."
+        table = evaluation_table(part.evaluations[0])
+    else:
+        sentence, table = _sentence(summary, run), summary_table(summary, full=True)
+        said, begin, closing = {each.text for each in warnings}, "Warning: ", closing_lines(summary, full=True)
+        others = (text.removeprefix(begin) for text in closing if text.startswith(begin))
+        warnings = [*(Warned(text) for text in others if text not in said), *warnings]
+        lines = [text for text in closing if not text.startswith((begin, "Wall time: "))]
+        lines += _losses(run, rows)
+        types = {f"avg@{summary.samples}, {kind}" for kind in summary.by_type_after}
+        ordered = sorted(table.rows[table.main :], key=lambda row: row[0] not in types)
+        table = Table(table.columns, [*table.rows[: table.main], *ordered], table.main + len(types))
+    facts = _facts(run, summary)
+    return {"sentence": sentence, "table": table, "lines": lines, "warnings": warnings, "facts": facts}
 
 
 def _sentence(summary: Summary, run: Run) -> str:
