@@ -121,7 +121,7 @@ class TokenCounter(Protocol):
 
 
 class Backend(TokenCounter, Protocol):
-    """A rollout backend.
+    """A rollout backend, which also counts tokens (`TokenCounter`).
 
     One that has something to start before it can sample has `start()`: a rollout calls it before the time of its episodes counts.
     One that can hold on to what it computed for a request has `keeping()`, a context manager: a rollout whose prompts extend what was
