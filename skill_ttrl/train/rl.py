@@ -85,6 +85,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
             with checkpoint_on_error(run, state, TrainingError, SkillBankError, WorkerError):
                 found = sample_step(run, state, rewards, clock, step)
             groups, votes, chosen = found.groups, found.votes, found.chosen
+            skills = {skill.id: skill.text for skill in bank.skills} if bank else {}  # before the step changes the bank
             if state.gate is not None:  # it rolls out with the policy as it is, so before the sampler rests
                 with clock("skills"):
                     found.metrics |= change_bank(run, state, text, groups, step)
@@ -99,7 +100,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
                     metrics |= change_bank(run, state, text, groups, step)
             with clock("record"):
                 metrics |= found.metrics
-                metrics |= step_metrics(run, state, groups, votes, chosen)
+                metrics |= step_metrics(run, state, groups, votes, chosen, skills)
                 saves, update = config.run.save_trajectories, state.rule.record
                 record_step(run, RL, step, groups, votes, metrics, trajectories=saves, update=update if saves else None)
                 run.progress.advance(shown(config.rl), step + 1, metrics)
@@ -308,14 +309,14 @@ def step_metrics(
     groups: Sequence[Group],
     votes: Sequence[VoteResult],
     chosen: Sequence[tuple[Group, VoteResult]],
+    skills: Mapping[str, str],
 ) -> dict[str, float]:
-    """Metrics of a step's rollouts and votes; the history of votes learns of them."""
-    config, parts, bank = run.config, run.components, run.components.bank
+    """Metrics of a step's rollouts and votes; the history of votes learns of them. `skills` holds the texts by id as the prompts had them."""
+    config, parts = run.config, run.components
     history = state.votes.history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
     metrics = group_metrics(groups) | step_vote_metrics(groups, votes, config.rl, history)
     by_type, tools = several_types(parts.train_tasks), bool(parts.worker.agent.offered)
     metrics |= episode_metrics(groups, config, by_type=by_type, tools=tools)
-    skills = {skill.id: skill.text for skill in bank.skills} if bank else {}
     answers = any(row.get("winners") for row in (metrics, *run.log.rows(RL)))
     metrics |= tripwire_metrics(groups, skills, answers=answers)
     metrics |= overlong_metrics(groups)
